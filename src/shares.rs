@@ -40,7 +40,7 @@ impl Bound {
 /// The number under which a caller's shares are counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Account {
-    /// The caller's own; 0: callers that cannot be told apart, and have no share but all.
+    /// Account of the caller; 0: callers that cannot be told apart, which may use the whole bound.
     pub own: u64,
     /// Of all callers that one party can invent, together: they share what one caller may have. 0: of none.
     pub group: u64,
@@ -58,7 +58,7 @@ impl Account {
 pub enum Full {
     /// The total is used up.
     All,
-    /// The caller, or its group, has half of what the others leave.
+    /// The caller, or its group, has half of what all other callers leave.
     Share,
     /// The caller has as much as each may have.
     Each,
@@ -123,7 +123,8 @@ impl Taken {
         }
         let mut most = bound.most(self.all - own);
         if account.group != 0 {
-            // A group has what one caller may have, and each in it half of what the others in it leave of that.
+            // A group has the share of one caller, and each caller in it half of what the other callers of the
+            // group leave.
             let group = self.of(account.group);
             let of_group = bound.most(self.all - group);
             if group.saturating_add(amount) > of_group {
@@ -185,7 +186,7 @@ impl Share {
         }
     }
 
-    /// How much its caller has, with all callers of its group.
+    /// Amount of its caller, with all callers of its group.
     pub fn of_caller(&self) -> usize {
         let Account { own, group } = self.account;
         let taken = self.shares.lock();

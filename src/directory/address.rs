@@ -1,7 +1,8 @@
-//! Which addresses the gateway may connect to (contract §7.4): a pure judgement.
+//! Address policy: decides which addresses the gateway may connect to, without I/O.
 //!
-//! Names are judged by their addresses, in [`super::resolver`], and the judged address is the one
-//! dialled; URLs are read in [`super::endpoint`].
+//! The addresses of a name are resolved and checked in [`super::resolver`]; the address that was checked is the
+//! one dialled. URLs are parsed in [`super::endpoint`]. Rules: `docs/design/security.md`, "Addresses that the
+//! gateway connects to (SSRF)".
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -76,7 +77,7 @@ const NAT64: Ipv6Net = v6([0x64, 0xff9b, 0, 0, 0, 0, 0, 0], 96);
 const SIX_TO_FOUR: Ipv6Net = v6([0x2002, 0, 0, 0, 0, 0, 0, 0], 16);
 const TEREDO: Ipv6Net = v6([0x2001, 0, 0, 0, 0, 0, 0, 0], 32);
 
-/// Who may be at an address.
+/// Agents that may be at an address of a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Range {
     /// Every agent.
@@ -85,7 +86,7 @@ pub(super) enum Range {
     Private,
     /// Those that an operator vouches for.
     Reserved,
-    /// Nobody.
+    /// No agent.
     Never,
 }
 
@@ -94,7 +95,7 @@ pub(super) enum Range {
 pub struct Policy {
     /// Loopback and private ranges that are open. Empty in the `strict` profile.
     allow: Vec<IpNet>,
-    /// Agents that may be wherever an agent can be.
+    /// Agents that may be at every address that the policy can open.
     trusted: Vec<AgentPrefix>,
 }
 
@@ -111,14 +112,14 @@ impl Policy {
         }
     }
 
-    /// Whether an operator vouches for the agent at a URL of these parts.
+    /// True if an operator trusts the agent at a URL of these parts.
     pub fn trusts(&self, tls: bool, host: &str, path_and_query: &str) -> bool {
         let mut prefixes = self.trusted.iter();
         prefixes.any(|prefix| prefix.covers(tls, host, path_and_query))
     }
 
-    /// The range because of which the gateway may not connect to `address`; `None`: it may. An IPv6
-    /// address that stands for one of IPv4 (mapped, NAT64, 6to4, Teredo) is judged as what it stands for.
+    /// Returns the range that forbids the gateway to connect to `address`; `None` if it is allowed. An IPv6
+    /// address that embeds an IPv4 address (mapped, NAT64, 6to4, Teredo) is judged as that address.
     pub(super) fn closed(&self, address: IpAddr, trusted: bool) -> Option<Range> {
         let (meant, also) = meanings(address);
         let is_open = |address: IpAddr, range: Range| match range {
@@ -144,8 +145,8 @@ pub(super) fn meant(address: IpAddr) -> IpAddr {
     }
 }
 
-/// What an address stands for: itself, or the address of IPv4 inside. For Teredo (RFC 4380, 4) that is
-/// the relay's, and the client's with its bits inverted.
+/// Returns the address to judge: the address itself, or the IPv4 address inside. Teredo (RFC 4380, 4) embeds
+/// two: the relay's, and the client's with its bits inverted.
 fn meanings(address: IpAddr) -> (IpAddr, Option<IpAddr>) {
     let IpAddr::V6(six) = address else {
         return (address, None);

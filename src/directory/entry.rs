@@ -1,5 +1,5 @@
-//! What is remembered of one workspace: its row, its URLs, until when it lives, and what follows
-//! from them for a message. Judged once, when it is loaded.
+//! Cached entry of one workspace: its row, its URLs, the end of its lease, and the destination of messages.
+//! Evaluated once, when it is loaded.
 
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -23,7 +23,7 @@ use crate::hierarchy::Permit;
 use crate::rejection::{Reason, Rejection};
 use crate::workspace::{DeliveryMode, Liveness, Status, Workspace, base};
 
-/// How long an entry counts that was not read whole, or that nobody would tell us to drop.
+/// Lifetime of an entry that was not read completely, or for which no invalidation would arrive.
 const UNSURE_TTL: Duration = Duration::from_secs(1);
 
 /// So many bytes of a card count as one more entry in the caches, which bound entries and not bytes: a card may
@@ -37,19 +37,19 @@ const WEIGHT_MAX: u32 = 8;
 /// No moment yet.
 const NEVER: u64 = u64::MAX;
 
-/// Where the agent listens: from the shared state, which other programs write, else from SQL.
+/// URLs of the agent: from the shared state, which other programs write, else from SQL.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Urls {
     /// As the gateway and the host see it.
     pub(super) host: Option<String>,
     /// As other workspaces see it.
     pub(super) internal: Option<String>,
-    /// Whether the first is the shared state's.
+    /// True if `host` is from the shared state.
     pub(super) shared: bool,
 }
 
 impl Urls {
-    /// What the shared state says comes before the row; without an internal URL there is one for all.
+    /// Values in the shared state take precedence over the row. Without an internal URL `host` is used.
     pub(super) fn of(
         workspace: &Workspace,
         url: Option<String>,
@@ -67,11 +67,10 @@ impl Urls {
     }
 }
 
-/// Whether the workspace lives.
+/// Liveness of a workspace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pulse {
-    /// Its status says all there is to say: it is not up, or its liveness is assumed, or the shared
-    /// state does not answer.
+    /// Its status decides: it is not up, its liveness is assumed, or the shared state does not answer.
     AsItsStatus,
     /// A lease was seen that ends after this.
     Beats(Duration),
@@ -79,23 +78,23 @@ pub(super) enum Pulse {
     Lapsed,
 }
 
-/// When the stores were read that an entry is made of.
+/// Times at which the stores were read for an entry.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReadAt {
     /// The row.
     pub(super) row: Instant,
     /// URLs and lease; `None`: the shared state did not answer.
     pub(super) shared: Option<Instant>,
-    /// Whether SQL did not answer, and the row is what was known before.
+    /// True if SQL did not answer, and the row is an earlier one.
     pub(super) stale: bool,
 }
 
-/// Why a workspace cannot be reached, and which check says so.
+/// Reason why a workspace cannot be reached, and the check that failed.
 #[derive(Clone, Debug)]
 pub struct NotReached {
     /// The check.
     pub at: Check,
-    /// What its caller is told.
+    /// Rejection for the caller.
     pub why: Rejection,
 }
 
@@ -111,23 +110,23 @@ pub(super) struct Entry {
     pub(super) workspace: Option<Workspace>,
     pub(super) urls: Urls,
     pub(super) pulse: Pulse,
-    /// Whether the shared state answered, too.
+    /// True if the shared state answered, too.
     pub(super) whole: bool,
     pub(super) loaded_at: Instant,
-    /// When the stores were read, which for one that is served stale is earlier.
+    /// Times of the reads from the stores; earlier than `loaded_at` if the entry is served stale.
     pub(super) read_at: ReadAt,
-    /// How long it counted as far as coherence is concerned, when it was loaded.
+    /// Maximum age by cache coherence, when it was loaded.
     pub(super) age_max: Duration,
-    /// Whether its lapse was written down.
+    /// True if its lapse was recorded.
     pub(super) lapse_noted: AtomicBool,
     /// For [`Pulse::Beats`]: milliseconds after `loaded_at`; heartbeats move it on.
     alive_until: AtomicU64,
-    /// When the URL keys were last renewed: milliseconds after `loaded_at`.
+    /// Last renewal of the URL keys: milliseconds after `loaded_at`.
     urls_renewed_at: AtomicU64,
     reach: Result<Destination, NotReached>,
-    /// What its card is made of, once somebody asked.
+    /// Source of its card, set at the first use.
     pub(super) card: OnceLock<Arc<CardSource>>,
-    /// Whether changes of its URL keys are heard of.
+    /// True while changes of its URL keys are received.
     watched: Arc<AtomicBool>,
 }
 
@@ -144,7 +143,7 @@ impl Entry {
 }
 
 impl Directory {
-    /// Puts together what was read.
+    /// Builds an entry from the values read.
     pub(super) fn entry_of(
         &self,
         workspace: Option<Workspace>,
@@ -177,7 +176,7 @@ impl Directory {
         }
     }
 
-    /// Where a message goes, or why it cannot.
+    /// Returns the destination of messages, or the reason why there is none.
     fn reach(
         &self,
         workspace: &Workspace,
@@ -203,7 +202,7 @@ impl Directory {
         Ok(Destination::Agent(Arc::new(agent)))
     }
 
-    /// What its status says: no, the inbox, or, with `None`, that its agent may be called.
+    /// Result by status: a rejection, the inbox, or `None` if its agent may be called.
     fn by_state(
         &self,
         workspace: &Workspace,
@@ -219,7 +218,7 @@ impl Directory {
             Status::Failed => Err(self.offline(workspace, "the workspace failed to start")),
             // An inbox is there for agents that come and go.
             Status::Offline | Status::Online | Status::Degraded if polls => {
-                // Nobody would call where the caller asks to be called.
+                // No agent would call the URL of the caller.
                 let push_notifications = false;
                 let options = self.manners_of(workspace);
                 Ok(Some(Destination::Inbox(AgentOptions {
@@ -261,7 +260,7 @@ impl Directory {
         workspace: &Workspace,
         endpoint: &Endpoint,
     ) -> Result<(Option<UpstreamAuth>, Option<UpstreamTls>), Rejection> {
-        // Where another program says that the agent is elsewhere, an operator's platform moved it.
+        // If another program set the URL of the agent, the operator's platform moved it.
         let own = workspace.url.as_deref().map(base);
         let is_own = own == Some(base(&endpoint.url()));
         let auth = if is_own && workspace.is_credential_withheld() {
@@ -287,7 +286,7 @@ impl Directory {
         }
     }
 
-    /// What does not fit between the registered URL and the registered card; the log has it, too.
+    /// Returns a mismatch between the registered URL and the registered card, and logs it.
     pub(super) fn warn_of_mismatch(&self, workspace: &Workspace) -> Option<&'static str> {
         let endpoint = Endpoint::parse(workspace.url.as_deref()?, &self.resolver.policy()).ok()?;
         let warning = JsonRpc::of(card_text(workspace), &endpoint).mismatch()?;
@@ -295,7 +294,7 @@ impl Directory {
         Some(warning)
     }
 
-    /// How a workspace is to be spoken to, by what is registered, whether or not it can be reached.
+    /// Returns the registered options of a workspace, whether or not it can be reached.
     ///
     /// # Errors
     /// `workspace_not_found`; `store_unavailable`.
@@ -346,7 +345,7 @@ impl Directory {
 }
 
 impl Entry {
-    /// Whether it still decides, apart from what coherence says.
+    /// True while it is valid, apart from coherence.
     pub(super) fn is_current(&self) -> bool {
         let sure = self.whole
             && self.workspace.is_some()
@@ -355,7 +354,7 @@ impl Entry {
         (sure || self.loaded_at.elapsed() < UNSURE_TTL) && self.is_alive()
     }
 
-    /// Whether the lease it saw, or a heartbeat since, still lasts.
+    /// True while its lease, as read or as renewed by a heartbeat, lasts.
     pub(super) fn is_alive(&self) -> bool {
         millis(self.loaded_at.elapsed()) < self.alive_until.load(Ordering::Acquire)
     }
@@ -366,8 +365,8 @@ impl Entry {
         Duration::from_millis(until.saturating_sub(millis(self.loaded_at.elapsed())))
     }
 
-    /// A heartbeat came in here, whose lease was granted after `began`: alive for `ttl` from then,
-    /// without asking a store.
+    /// Extends the lease after a heartbeat at this replica that was granted after `began`: alive for `ttl` from
+    /// then, without a read from the store.
     pub(super) fn extend(&self, began: Instant, ttl: Duration) {
         if matches!(self.pulse, Pulse::Beats(_)) {
             let since_load = began.saturating_duration_since(self.loaded_at);
@@ -376,7 +375,7 @@ impl Entry {
         }
     }
 
-    /// Whether the URL keys need their time to live anew. Of several who ask, one is told so.
+    /// True if the URL keys need renewal. One of several concurrent callers gets true.
     pub(super) fn claim_url_renewal(&self) -> bool {
         let now = millis(self.loaded_at.elapsed());
         let at = self.urls_renewed_at.load(Ordering::Acquire);
@@ -403,7 +402,7 @@ impl Entry {
         }
     }
 
-    /// Where a message goes.
+    /// Returns the destination of messages.
     pub(super) fn destination(&self) -> Result<Destination, NotReached> {
         self.reach.clone()
     }
@@ -424,7 +423,7 @@ pub(super) fn called_at<'u>(
     url.as_deref().or(by_card)
 }
 
-/// Whether only heartbeats keep it where it is.
+/// True if its status depends on heartbeats.
 pub(super) fn must_beat(workspace: &Workspace) -> bool {
     workspace.status.is_up() && workspace.liveness == Liveness::Heartbeat
 }

@@ -1,5 +1,5 @@
-//! Where a registered card says that its agent takes JSON-RPC: counts for an agent that is registered by its host
-//! alone, since many serve calls below it.
+//! JSON-RPC path in a registered card. It counts for an agent that is registered by its host alone, since many
+//! agents take calls at a path below it.
 
 use std::net::IpAddr;
 
@@ -14,7 +14,7 @@ use crate::a2a::card::{Binding, Card};
 pub struct JsonRpc {
     /// Paths on the registered server, where calls go to one of them.
     paths: Vec<(Generation, String)>,
-    /// What does not fit between card and URL.
+    /// Mismatch between card and URL.
     mismatch: Option<&'static str>,
 }
 
@@ -78,8 +78,8 @@ impl JsonRpc {
     }
 }
 
-/// Whether an interface is on the registered server. Agents that are registered on this machine call themselves by any
-/// of its names.
+/// True if an interface is on the registered server. Agents on this machine may use any of its names in their
+/// card.
 fn is_same_server(url: &str, endpoint: &Endpoint) -> bool {
     let Ok(url) = Url::parse(url) else {
         return false;

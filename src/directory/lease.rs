@@ -20,10 +20,10 @@ use crate::shared::{Shared, Subscription};
 use crate::store::Unavailable;
 use crate::workspace::Timestamp;
 
-/// What a word that is due may wait for being written, besides the half of a TTL after which it is.
+/// Maximum delay of a due write to SQL, besides the half TTL after which it is due.
 const SQL_LAG: Duration = Duration::from_secs(5);
 
-/// What the shared state says of one workspace's liveness.
+/// Liveness of one workspace in the shared state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lease {
     /// Alive for at least this long.
@@ -40,11 +40,11 @@ pub(super) struct Leases {
     started: Instant,
     /// Until when a missing lease proves nothing, in milliseconds after `started`.
     doubtful_until: AtomicU64,
-    /// How often the shared state had been lost when a lease was last read.
+    /// Count of losses of the shared state when a lease was last read.
     losses: AtomicU64,
 }
 
-/// How old SQL's word of a workspace may get while it beats, for a given time to live.
+/// Maximum age of SQL's `last_seen` of a live workspace, for a given TTL.
 pub(super) fn lag_max(ttl: Duration) -> Duration {
     ttl / 2
 }
@@ -65,17 +65,17 @@ impl Leases {
         leases
     }
 
-    /// How long a heartbeat counts that comes now.
+    /// Lifetime of a lease that begins now.
     pub(super) fn ttl(&self) -> Duration {
         self.config.get().registry.heartbeat_ttl
     }
 
-    /// How old SQL's word of a workspace may get while it beats.
+    /// Maximum age of SQL's `last_seen` of a live workspace.
     pub(super) fn lag_max(&self) -> Duration {
         lag_max(self.ttl())
     }
 
-    /// Leases that lapse, as far as the shared state tells.
+    /// Subscribes to expired leases, as far as the shared state notifies them.
     pub(super) fn lapses(&self) -> Subscription {
         self.shared.lapses(self.key.prefix())
     }
@@ -85,7 +85,7 @@ impl Leases {
         self.key.key(id)
     }
 
-    /// Whose lease it is, if it is one.
+    /// Returns the workspace of a lease key, if it is one.
     pub(super) fn id(&self, key: &str) -> Option<WorkspaceId> {
         self.key.id(key)
     }
@@ -110,8 +110,8 @@ impl Leases {
         })
     }
 
-    /// When those of `ids` that hold a lease renewed it, in one round trip. A value that is no time,
-    /// which only another program writes, counts as now.
+    /// Returns the times at which `ids` renewed their leases, for those that hold one, in one round trip. A
+    /// value that is no time, which only another program writes, counts as now.
     pub(super) async fn renewed(
         &self,
         ids: &[WorkspaceId],
@@ -124,7 +124,7 @@ impl Leases {
         Ok(found.into_iter().map(|value| value.map(time)).collect())
     }
 
-    /// How much longer a workspace without a lease counts as alive; `None`: it lapsed.
+    /// Returns how much longer a workspace without a lease counts as alive; `None`: it lapsed.
     pub(super) fn benefit_of_doubt(
         &self,
         last_seen: Option<Timestamp>,

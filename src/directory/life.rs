@@ -1,4 +1,4 @@
-//! Signs of life of an agent that polls, other than heartbeats: what it asks of its inbox.
+//! Signs of life of a polling agent, other than heartbeats: its requests to its inbox.
 
 use super::beat::WELL_BELOW;
 use super::{Beat, Directory};
@@ -6,8 +6,8 @@ use crate::ids::WorkspaceId;
 use crate::workspace::{DeliveryMode, Liveness};
 
 impl Directory {
-    /// Takes in a sign of life of an agent that polls: it counts as a heartbeat that says nothing of its tasks and errors.
-    /// Best effort.
+    /// Records a sign of life of a polling agent: it counts as a heartbeat without tasks and errors. Best
+    /// effort.
     pub async fn shows_life(&self, id: &WorkspaceId) {
         let Ok(entry) = self.entry(id).await else {
             return;

@@ -1,10 +1,10 @@
-//! Where is the agent, and does it live: from a permit to an endpoint or the inbox, registration and
-//! heartbeats (contract §4), and the concurrency limit of each target.
+//! Directory of agents: resolves a permit to an endpoint or an inbox, keeps registrations and heartbeats
+//! (`docs/reference/http-api.md`, "Registry"), and limits the concurrency of each target.
 //!
-//! Owns the URL keys and the lease key in the shared state. Steady state asks no store: an entry is
-//! in memory until the lease it saw ends, the coherence link says otherwise, or a URL key changes.
-//! Invariant: an [`Endpoint`] exists only if the address policy let its URL through, and
-//! [`Directory::agent_address`] is the only way from it to an address that is dialled.
+//! Owns the URL keys and the lease key in the shared state. Steady state reads no store: an entry stays in
+//! memory until its lease ends, an invalidation arrives, or a URL key changes. Invariant: an [`Endpoint`]
+//! exists only if the address policy allows its URL, and every dialled address comes from
+//! [`Directory::agent_address`].
 
 mod address;
 mod announce;
@@ -84,14 +84,14 @@ pub use self::upstream_auth::UpstreamAuth;
 pub use self::upstream_tls::{ClientIdentity, UpstreamTls};
 pub use self::validate::AGENT_CARD_BYTES_MAX;
 
-/// How long a URL key lives without being refreshed.
+/// Lifetime of a URL key without renewal.
 const URL_TTL: Duration = Duration::from_secs(300);
-/// How often a heartbeat renews them: half of it, so that a missed turn does no harm.
+/// Interval of renewals by heartbeats: half the lifetime, so that one may be missed.
 const URL_RENEWAL: Duration = Duration::from_secs(150);
-/// After how long to ask again for a workspace that cannot be reached (contract §1.1).
+/// `Retry-After` for a workspace that cannot be reached.
 const RETRY_AFTER: Duration = Duration::from_secs(15);
 
-/// Where a permitted message goes.
+/// Destination of a permitted message.
 #[derive(Clone, Debug)]
 pub enum Destination {
     /// To the agent that listens there.
@@ -101,7 +101,7 @@ pub enum Destination {
 }
 
 impl Destination {
-    /// How its agent is to be spoken to.
+    /// Returns the options of its agent.
     pub fn options(&self) -> &AgentOptions {
         match self {
             Self::Agent(agent) => &agent.options,
@@ -110,19 +110,19 @@ impl Destination {
     }
 }
 
-/// How a workspace is to be spoken to, whether or not it can be reached.
+/// Protocol options of a workspace, whether or not it can be reached.
 #[derive(Clone, Debug)]
 pub struct AgentOptions {
     /// Which generation of A2A its agent speaks, by its card.
     pub generation: Generation,
-    /// Whether it registered one. If it did not, a fetched card may know better.
+    /// True if it registered a card. Otherwise a fetched card may have more.
     pub has_card: bool,
-    /// Whether its agent is known by the place of its card alone, for want of a registered URL: the server is
-    /// the agent's, and at which path calls reach it stands in the card.
+    /// True if only the card URL of its agent is registered: the server is known, and the path for calls is in
+    /// the card.
     pub path_in_card: bool,
-    /// Whether callers may ask it for push notifications.
+    /// True if callers may ask it for push notifications.
     pub push_notifications: bool,
-    /// How much of an incomplete call is filled in.
+    /// Completion mode for incomplete calls.
     pub complete: Complete,
 }
 
@@ -131,15 +131,15 @@ pub struct AgentOptions {
 pub struct Agent {
     /// Its workspace.
     pub id: WorkspaceId,
-    /// Where it listens.
+    /// Location of its agent.
     pub endpoint: Endpoint,
-    /// Where it takes JSON-RPC, if not at the path of its URL.
+    /// Paths for JSON-RPC, if they differ from the path of its URL.
     pub json_rpc: JsonRpc,
-    /// How it is to be spoken to.
+    /// Protocol options.
     pub options: AgentOptions,
     /// Its own bound on silence; `None`: `timeouts.idle`.
     pub idle_timeout: Option<Duration>,
-    /// The credential that it asks of whoever calls it.
+    /// Credential that the agent requires of its callers.
     pub upstream_auth: Option<UpstreamAuth>,
     /// By which certificates it is verified, and is shown ours. `None`: the system's, and none.
     pub upstream_tls: Option<UpstreamTls>,
@@ -163,14 +163,14 @@ pub struct Directory {
     heartbeat_buffer: Arc<HeartbeatBuffer>,
     slots: Slots,
     entries: Coherent<WorkspaceId, Arc<Entry>>,
-    /// The last entry that was read whole, for when no store answers (architecture D8).
+    /// Last complete entry of each workspace, for an outage of the stores (`docs/reference/store-failures.md`).
     known: Cache<WorkspaceId, Arc<Entry>>,
-    /// Counts what was said of workspaces, so that a load can tell that it was overtaken.
+    /// Counter of changes of workspaces; a load compares it to detect that it was overtaken.
     changes: Arc<AtomicU64>,
     /// Since when SQL does not answer, in milliseconds after `started`; 0: it does.
     outage_since: AtomicU64,
     started: Instant,
-    /// Whether every change of a URL key is heard of.
+    /// True while all changes of URL keys are received.
     watched: Arc<AtomicBool>,
     url_key: KeyPattern,
     internal_url_key: KeyPattern,
@@ -231,7 +231,7 @@ impl Directory {
         }
     }
 
-    /// No lapse is noted from here on: the process ends, and others note it.
+    /// Stops recording lapses: the process shuts down, and other replicas record them.
     pub fn close(&self) {
         self.closing.store(true, Ordering::Release);
     }
@@ -250,7 +250,7 @@ impl Directory {
         Ok(resolved.address)
     }
 
-    /// How many calls the workspace has in progress at this replica.
+    /// Returns the calls of the workspace in progress at this replica.
     pub fn calls_in_progress(&self, id: &WorkspaceId) -> usize {
         self.slots.taken(id)
     }

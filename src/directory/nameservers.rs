@@ -1,4 +1,4 @@
-//! Who is asked for the addresses of a name: the system's resolver, or the servers of `address.nameservers`.
+//! Resolver of names: the system's, or the servers of `address.nameservers`.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -18,13 +18,13 @@ pub(super) const LOOKUP_MAX: Duration = Duration::from_secs(2);
 /// Why a look-up gave nothing, if it is known.
 pub(super) type Failure = Option<Arc<dyn std::error::Error + Send + Sync>>;
 
-/// What becomes of a name that is looked up.
+/// Failed look-up of a name.
 #[derive(Clone, Debug, thiserror::Error)]
 pub(super) enum NoAddress {
-    /// It was said that there is none.
+    /// The answer has no address.
     #[error("the name has no address")]
     Said(Failure),
-    /// Nothing was said in time.
+    /// No answer came in time.
     #[error("the look-up was not answered in time")]
     Silence(Failure),
 }
@@ -37,7 +37,7 @@ impl NoAddress {
     }
 }
 
-/// Who is asked for the addresses of a name.
+/// Resolver in use.
 pub(super) struct Directions {
     /// The servers of `address.nameservers`; `None`: the system's resolver.
     pub(super) asked: Option<TokioResolver>,
@@ -46,7 +46,7 @@ pub(super) struct Directions {
 }
 
 impl Directions {
-    /// What was there for the same servers is kept, with its sockets.
+    /// Keeps the resolver of `before` with its sockets if the servers are the same.
     pub(super) fn new(config: &Config, before: Option<&Self>) -> Self {
         let nameservers = config.address.nameservers.clone();
         let kept = before.filter(|before| before.nameservers == nameservers);

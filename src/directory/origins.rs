@@ -16,15 +16,16 @@ use crate::workspace::{Held, Origin, OriginTaken, Origins, base};
 /// Addresses of one name at most: each is a server that no other workspace can register.
 const ADDRESSES_MAX: usize = 16;
 
-/// Holders of servers whose names are looked up for one claim. Each look-up has a clock, and they follow each other.
+/// Maximum holders of servers that are looked up for one claim. Each look-up has a timeout, and they run one
+/// after another.
 const HOLDERS_MAX: usize = 4;
 
 impl Directory {
-    /// The servers of the `urls` of `id`, which were vetted. `may_share`: whether other workspaces may be there, too, by the word of
-    /// whoever changes the workspace; without it, by `registry.shared_origins`.
+    /// Returns the origins of the checked `urls` of `id`. `may_share`: true if the editor of the workspace
+    /// allows other workspaces on the server; otherwise `registry.shared_origins` decides.
     ///
     /// # Errors
-    /// `address_forbidden`: the policy refuses one, or a name has more than [`ADDRESSES_MAX`] addresses;
+    /// `address_forbidden`: the policy forbids one, or a name has more than [`ADDRESSES_MAX`] addresses;
     /// `store_unavailable`.
     pub(super) async fn origins_of(
         &self,
@@ -44,8 +45,8 @@ impl Directory {
         Ok(origins)
     }
 
-    /// Frees those of `origins` that another workspace than `id` has by a name that means others now: containers get each
-    /// other's addresses when they are started anew. A name without an answer keeps what it has.
+    /// Releases those of `origins` that another workspace than `id` holds by a name that has other addresses
+    /// now: containers swap addresses when they restart. A name without an answer keeps its origins.
     ///
     /// # Errors
     /// When SQL cannot be asked.
@@ -84,8 +85,8 @@ impl Directory {
             })
     }
 
-    /// Writes the servers of workspaces that registered before servers were kept, by what their URLs say; the addresses
-    /// of names follow with their first calls. Safe to repeat, and at several gateways at once.
+    /// Writes the origins of workspaces that registered before origins were stored, from their URLs; the
+    /// addresses of names follow with their first calls. Idempotent, and safe at several gateways at once.
     ///
     /// # Errors
     /// When SQL cannot be asked.
@@ -120,7 +121,7 @@ impl Directory {
             .unwrap_or_default()
     }
 
-    /// The server of `endpoint`, whose host has these addresses.
+    /// Returns the origins of `endpoint`, for these addresses of its host.
     ///
     /// # Errors
     /// `address_forbidden`: there are more than [`ADDRESSES_MAX`].
@@ -182,7 +183,7 @@ impl Directory {
     }
 }
 
-/// One way to say where a server is.
+/// One form of the location of a server.
 struct Place {
     /// For comparison.
     place: String,

@@ -1,5 +1,5 @@
-//! Registration (contract §4.1) and creation (§8.1). SQL first, then the shared state, then every
-//! cache; a failure in between is told, and doing it again completes it.
+//! Registration and creation of workspaces (`docs/reference/http-api.md`). Writes SQL, then the shared state,
+//! then invalidates every cache; a failure in between is returned, and repeating the request completes it.
 
 use serde_json::value::RawValue;
 
@@ -20,7 +20,7 @@ use crate::workspace::{
     Workspace, base,
 };
 
-/// Who registers: it decides what else may be said.
+/// Caller of a registration; it decides which members are allowed.
 #[derive(Clone, Debug)]
 pub enum Registrar {
     /// The workspace, by its own or its enrolment token.
@@ -29,25 +29,25 @@ pub enum Registrar {
     Org {
         /// Which.
         org: String,
-        /// What it says besides.
+        /// Members for operators and org tokens.
         terms: Terms,
     },
     /// An operator; may create and move.
     Operator(Terms),
 }
 
-/// What only operators and org tokens may say of a workspace that is registered. `None` says nothing.
+/// Members of a registration that only operators and org tokens may set. `None` leaves a value as it is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Terms {
     /// For people.
     pub name: Option<String>,
     /// The workspace above it.
     pub parent_id: Option<WorkspaceId>,
-    /// Whom it belongs to.
+    /// Org that the workspace belongs to.
     pub org: Option<String>,
-    /// What keeps it online.
+    /// Source of its liveness.
     pub liveness: Option<Liveness>,
-    /// Where its card is fetched.
+    /// URL that its card is fetched from.
     pub card_url: Option<String>,
 }
 
@@ -56,24 +56,24 @@ pub struct Terms {
 pub struct Registration {
     /// Which workspace.
     pub id: WorkspaceId,
-    /// Where its agent listens. `push` needs one.
+    /// URL of its agent. Required for `push`.
     pub url: Option<String>,
     /// The same on the agents' own network.
     pub internal_url: Option<String>,
     /// Its card.
     pub agent_card: Box<RawValue>,
-    /// How messages reach it; `None` keeps what it is, `push` for a new one.
+    /// Delivery mode; `None` keeps the current one, or `push` for a new workspace.
     pub delivery_mode: Option<DeliveryMode>,
 }
 
-/// What a registration did.
+/// Result of a registration.
 #[derive(Clone, Debug)]
 pub struct Registered {
     /// The workspace as it is now.
     pub workspace: Workspace,
-    /// Whether it was made.
+    /// True if the workspace was created.
     pub created: bool,
-    /// What does not fit between its URL and its card.
+    /// Mismatch between its URL and its card.
     pub warning: Option<&'static str>,
 }
 
@@ -86,33 +86,33 @@ pub struct Creation {
     pub name: String,
     /// The workspace above it.
     pub parent_id: Option<WorkspaceId>,
-    /// Whom it belongs to; `None`: whom its parent belongs to.
+    /// Org of the workspace; `None`: the parent's org.
     pub org: Option<String>,
-    /// What it is for.
+    /// Purpose of the agent, as free text.
     pub role: Option<String>,
-    /// How messages reach it.
+    /// Delivery mode: push or poll.
     pub delivery_mode: DeliveryMode,
-    /// Where its agent listens.
+    /// URL that its agent listens at.
     pub url: Option<String>,
     /// The same on the agents' own network.
     pub internal_url: Option<String>,
-    /// Where its card is fetched.
+    /// URL that its card is fetched from.
     pub card_url: Option<String>,
     /// Calls in progress at most.
     pub max_concurrent: Option<u32>,
-    /// What keeps it online.
+    /// Source of its liveness.
     pub liveness: Liveness,
-    /// How much of an incomplete call is filled in.
+    /// Completion mode for incomplete calls.
     pub complete: Option<Complete>,
-    /// Whether callers may ask for push notifications.
+    /// True if callers may ask for push notifications.
     pub push_notifications: Option<bool>,
-    /// Who may read its card. Operators only.
+    /// Access to its card. Set by operators only.
     pub card_access: Option<CardAccess>,
     /// The credential with which the gateway calls the agent.
     pub upstream_auth: Option<UpstreamAuth>,
     /// TLS towards the agent. Operators only.
     pub upstream_tls: Option<UpstreamTls>,
-    /// Who creates it.
+    /// Creator of the workspace.
     pub editor: Editor,
 }
 
@@ -344,7 +344,7 @@ impl Directory {
     }
 }
 
-/// What can be said of a creation without looking at anything.
+/// Checks a creation without reading a store.
 fn check_creation(creation: &Creation) -> Result<(), Rejection> {
     creation.id.check_new()?;
     check_label("name", &creation.name)?;
@@ -367,9 +367,9 @@ fn check_creation(creation: &Creation) -> Result<(), Rejection> {
 
 /// For which scheme, host and port the agent's credential is.
 struct Bases {
-    /// Since an operator says where the agent is.
+    /// Set because an operator names the agent's location.
     from_now_on: Option<String>,
-    /// Where nobody said so before.
+    /// Set only if no value was there before.
     first: Option<String>,
 }
 
@@ -384,7 +384,7 @@ impl Bases {
     }
 }
 
-/// Whether `registrar` may register what was found. Returns the name to set, and where to move it.
+/// Checks that `registrar` may register the row found. Returns the name to set, and the move to make.
 fn settle(
     found: Option<&Workspace>,
     registrar: &Registrar,
@@ -416,7 +416,7 @@ fn settle(
     Ok((terms.name.clone(), place))
 }
 
-/// What is made of a workspace that nobody created before it registers.
+/// Returns a workspace that is created by its registration.
 fn unregistered(id: &WorkspaceId, delivery_mode: DeliveryMode, registrar: &Registrar) -> Creation {
     let terms = registrar.terms().cloned().unwrap_or_default();
     let org = match registrar {
@@ -455,7 +455,7 @@ impl Registrar {
         }
     }
 
-    /// Whether the workspace belongs to another org than the one it acts in.
+    /// True if the workspace belongs to another org than the registrar's.
     fn is_foreign(&self, workspace: &Workspace) -> bool {
         match self {
             Self::Org { org, .. } => workspace.org.as_ref() != Some(org),

@@ -1,10 +1,11 @@
-//! From name to address: one look-up, every answer judged, and the judged address is the one dialled.
+//! Resolves names to addresses: one look-up, each address checked by the policy, and the checked address is the
+//! one dialled.
 //!
-//! Answers are kept for a few seconds so that a busy agent costs no look-up a message; look-ups of
-//! one name are shared, and their number is bounded, since the system's resolver cannot be cancelled. No caller has more
-//! than half of the look-ups that others leave, and a place is taken before a look-up is shared: a caller that has its
-//! share waits alone. Where no answer comes in time, an agent's last good address counts for a while.
-//! The system's resolver is asked, or the servers of `address.nameservers`.
+//! Answers are cached for a few seconds, so that a busy agent does not cost a look-up for each message.
+//! Look-ups of one name are shared, and bounded in number, since the system's resolver cannot be cancelled. A
+//! caller has at most half of the look-ups that other callers leave; it takes its slot before it shares a
+//! look-up. If no answer comes in time, an agent's last good address counts for a while. Names are resolved by
+//! the system's resolver, or by the servers of `address.nameservers`.
 
 use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
@@ -27,34 +28,34 @@ use crate::explain::{Check, Fact, Source, Witness};
 use crate::rejection::{Delivery, Reason, Rejection};
 use crate::shares::{Account, Bound, Share, Shares};
 
-/// How long an answer is used. Short: agents move with their containers.
+/// Lifetime of an answer. Short: agents move with their containers.
 const ANSWER_TTL: Duration = Duration::from_secs(5);
-/// How long a failure is used: enough to shield the resolver from a caller that insists.
+/// Lifetime of a failure: shields the resolver from a caller that retries.
 const FAILURE_TTL: Duration = Duration::from_secs(1);
 /// Names kept at most.
 const NAMES_MAX: u64 = 10_000;
-/// Look-ups under way at most, those that nobody waits for any more included.
+/// Maximum concurrent look-ups, including those that no request awaits any more.
 const LOOKUPS_MAX: usize = 64;
-/// How long a fresh answer is waited for where there is an address of before.
+/// Maximum wait for a fresh answer if there is an earlier address.
 const FRESH_WITHIN: Duration = Duration::from_millis(100);
-/// How long an agent's last good address counts while its name is asked for again.
+/// Lifetime of an agent's last good address while its name is resolved again.
 const LAST_GOOD_MAX: Duration = Duration::from_secs(60);
 
-/// What a name was found to mean, and when it was asked for.
+/// Result of a look-up, and its time.
 #[derive(Clone)]
 struct Answer {
     addresses: Result<Arc<[IpAddr]>, NoAddress>,
     asked_at: Instant,
 }
 
-/// For whom a name is looked up.
+/// Purpose and account of a look-up.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LookupFor {
     /// The account of the caller that has it looked up.
     pub account: Account,
-    /// Whether the last good address counts where no answer comes in time.
+    /// True if the last good address counts when no answer comes in time.
     pub last_good: bool,
-    /// Whether only an answer counts that came after this look-up began.
+    /// True if only an answer counts that came after this look-up began.
     pub fresh: bool,
 }
 
@@ -77,7 +78,7 @@ impl LookupFor {
         }
     }
 
-    /// For a registration: by an answer of now, since it decides whose server it is.
+    /// For a registration: requires a fresh answer, since it decides which workspace holds the server.
     pub(super) fn registering() -> Self {
         Self {
             account: REGISTRATIONS,
@@ -117,20 +118,20 @@ pub(super) struct Resolver {
     names: Arc<Names>,
 }
 
-/// What is known of names.
+/// Cached answers.
 struct Names {
     directions: Derived<Directions>,
     answers: Cache<Arc<str>, Answer>,
     /// The last good answers, for when none comes.
     good: Cache<Arc<str>, Answer>,
-    /// Names whose good answer is old, and that are being asked for.
+    /// Names with an expired good answer that are being resolved.
     asking: Mutex<HashSet<Arc<str>>>,
     places: Arc<Shares>,
     /// A place is free again.
     freed: Arc<Notify>,
 }
 
-/// A look-up's place. Dropping it tells those who wait for one.
+/// Slot of a look-up. Dropping it wakes the requests that wait for one.
 struct Place {
     share: Option<Share>,
     freed: Arc<Notify>,
@@ -231,7 +232,7 @@ impl Names {
             return (Box::pin(answer).await, Source::Dns);
         }
         match self.answers.get(name).await.filter(|a| !a.is_old()) {
-            // Silence says nothing where there is a good answer of before.
+            // A timeout proves nothing if there is an earlier good answer.
             Some(silence) if asker.last_good && silence.is_silence() => {
                 let good = self.good.get(name).await;
                 (good.unwrap_or(silence), Source::Memory)
@@ -250,7 +251,7 @@ impl Names {
         let Some(good) = good else {
             return (self.ask(name, asker.account, None).await, Source::Dns);
         };
-        // Of those who need the name now, one asks, and the others go on with what was known.
+        // One request resolves the name again; the others use the earlier answer.
         if !self.asking().insert(Arc::clone(name)) {
             return (good, Source::Memory);
         }
@@ -266,11 +267,11 @@ impl Names {
         }
     }
 
-    /// Asks, in the account of whoever asks, and shares what is asked already, but for an answer that came before
-    /// `since`.
+    /// Resolves the name in the account of the caller, and joins a look-up in progress, except for an answer
+    /// from before `since`.
     async fn ask(&self, name: &Arc<str>, account: Account, since: Option<Instant>) -> Answer {
         let Ok(place) = timeout(LOOKUP_MAX, self.place(account)).await else {
-            // Nothing was asked: that is no answer for others.
+            // No look-up was made: this is not an answer for other callers.
             return Answer {
                 addresses: Err(NoAddress::Silence(None)),
                 asked_at: Instant::now(),
@@ -334,7 +335,7 @@ impl Names {
     }
 }
 
-/// For whoever listens: what the host means, and which of it is dialled.
+/// Reports the addresses of the host, and the one that is dialled, to the witness.
 fn told(
     endpoint: &Endpoint,
     (addresses, chosen): (&[IpAddr], &Result<IpAddr, Rejection>),

@@ -17,14 +17,14 @@ use crate::rejection::{Reason, Rejection};
 use crate::store::Unavailable;
 use crate::workspace::{Claim, Origins};
 
-/// What is known of the addresses of one workspace's server.
+/// Cached decision about the addresses of one workspace's server.
 #[derive(Debug)]
 pub struct Settled {
     workspace: WorkspaceId,
     verdict: ArcSwapOption<Verdict>,
 }
 
-/// What SQL said of the addresses of a name.
+/// Result of SQL for the addresses of a name.
 #[derive(Debug)]
 struct Verdict {
     addresses: Arc<[IpAddr]>,
@@ -45,7 +45,8 @@ impl Settled {
         self.verdict.store(other.verdict.load_full());
     }
 
-    /// What is known of these addresses. A refusal counts for the one answer of the DNS that it was made for.
+    /// Returns the cached decision about these addresses. A rejection counts only for the DNS answer that it
+    /// was made for.
     fn judge(&self, addresses: &Arc<[IpAddr]>) -> Option<Result<(), Rejection>> {
         let verdict = self.verdict.load();
         let verdict = verdict.as_ref()?;
@@ -70,12 +71,12 @@ impl Settled {
 }
 
 impl Directory {
-    /// The address to dial for `endpoint`, on the server of `settled`: judged as [`Directory::address`] does, and not
-    /// the server of another workspace.
+    /// Returns the address to dial for `endpoint`, on the server of `settled`: checked as
+    /// [`Directory::address`] does, and not held by another workspace.
     ///
     /// # Errors
-    /// As [`Directory::address`]; `address_forbidden` where the name means another workspace's server;
-    /// `store_unavailable` where that cannot be told.
+    /// As [`Directory::address`]; `address_forbidden` if the name resolves to the server of another workspace;
+    /// `store_unavailable` if that cannot be decided.
     pub async fn agent_address(
         &self,
         settled: &Settled,
@@ -86,7 +87,7 @@ impl Directory {
             .await
     }
 
-    /// The same, while `witness` hears what it is decided by.
+    /// As [`Directory::agent_address`], and reports the facts to `witness`.
     ///
     /// # Errors
     /// As [`Directory::agent_address`].

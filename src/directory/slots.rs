@@ -1,4 +1,4 @@
-//! How many calls a target has in progress: one counter a target, which outlives the cached entry.
+//! Concurrency of targets: one counter of calls in progress for each target, which outlives its cached entry.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -58,7 +58,7 @@ struct Counters {
 }
 
 impl Slots {
-    /// How many calls `target` has in progress.
+    /// Returns the calls of `target` in progress.
     pub(super) fn taken(&self, target: &WorkspaceId) -> usize {
         let counters = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let calls = counters.by_target.get(target).and_then(Weak::upgrade);

@@ -1,12 +1,12 @@
-//! Where in the hierarchy a workspace may be put: the rules, pure. What they are asked about is read,
-//! and held, by [`Workspaces::change`](crate::workspace::Workspaces::change).
+//! Rules for the parent and org of a workspace, without I/O. The facts are read, and locked, by
+//! [`Workspaces::change`](crate::workspace::Workspaces::change).
 
 use super::validate::{conflict, not_permitted};
 use crate::ids::WorkspaceId;
 use crate::rejection::Rejection;
 use crate::workspace::{LINE_MAX, Move, Settings, Step, Surroundings, Workspace};
 
-/// Who changes a workspace.
+/// Editor of a workspace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Editor {
     /// An operator; moves it, too.
@@ -66,7 +66,7 @@ pub(super) fn settle(
             settings.org.as_deref(),
         )?;
     }
-    // No relation crosses orgs, and nobody is moved along unasked.
+    // No relation crosses orgs, and a move does not move descendants to another org.
     if leaves && around.height > 0 {
         return Err(conflict(
             "other workspaces are below it, and belong to its org: move them to another parent, or remove them, first",

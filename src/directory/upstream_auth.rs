@@ -1,5 +1,5 @@
-//! The credential with which the gateway calls an agent (contract §8.1, `upstream_auth`): one field of
-//! the request. Taken in and checked here, sealed in the row, opened once for each directory entry.
+//! Credential with which the gateway calls an agent (`upstream_auth`): one field of the request. Parsed and
+//! checked here, sealed in the row, opened once for each directory entry.
 
 use std::fmt;
 
@@ -23,7 +23,7 @@ const VALUE_BYTES_MAX: usize = 4096;
 /// Longest field name, in bytes.
 const NAME_BYTES_MAX: usize = 128;
 
-/// What the gateway sets or passes on itself, what frames a request, and what ends at one hop.
+/// Field names that are not allowed: set or passed on by the gateway, framing, and hop-by-hop fields.
 const RESERVED: [&str; 31] = [
     "accept",
     "accept-language",
@@ -78,18 +78,18 @@ pub struct UpstreamAuth {
 }
 
 impl UpstreamAuth {
-    /// Reads the member `upstream_auth` of a body: one of the three forms, or a string, which is a
-    /// bearer token.
+    /// Parses the member `upstream_auth` of a body: one of the three forms, or a string, which is a bearer
+    /// token.
     ///
     /// # Errors
-    /// `invalid_params`, which says what is wrong and repeats nothing of it.
+    /// `invalid_params`, with the cause; the message does not contain the value.
     pub fn parse(json: &RawValue) -> Result<Self, Rejection> {
         let form = if json.get().starts_with('"') {
             serde_json::from_str(json.get()).map(|token| Form::Bearer { token })
         } else {
             serde_json::from_str(json.get())
         };
-        // What serde says may repeat the secret.
+        // The error of serde may contain the secret.
         let form = form.map_err(|_| {
             invalid(
                 r#"`upstream_auth` is a bearer token, or {"type":"bearer","token"}, {"type":"basic","username","password"} or {"type":"header","name","value"}, each of them text; null takes it back"#,
@@ -206,7 +206,7 @@ impl Directory {
         self.seal(id.as_str(), &auth.secret())
     }
 
-    /// Seals a secret for `owner`, and nobody else.
+    /// Seals a secret for `owner`; it opens for no other owner.
     pub(super) fn seal(&self, owner: &str, secret: &SecretString) -> Result<Sealed, Rejection> {
         self.seal.seal(owner, secret).map_err(|error| {
             Rejection::new(

@@ -1,4 +1,4 @@
-//! What is taken in from registrations and creations: checked once, before anything is written.
+//! Validates registrations and creations, before a store is written.
 
 use serde_json::value::RawValue;
 
@@ -9,7 +9,7 @@ use crate::rejection::{Reason, Rejection};
 use crate::shares::Account;
 use crate::workspace::Origins;
 
-/// Longest agent card, in bytes (contract §4.1).
+/// Longest agent card, in bytes.
 pub const AGENT_CARD_BYTES_MAX: usize = 256 * 1024;
 /// Longest name, role and org, in characters.
 const LABEL_CHARS_MAX: usize = 256;
@@ -17,7 +17,7 @@ const LABEL_CHARS_MAX: usize = 256;
 /// The account in which names are looked up for registrations: all together have at most half of what calls leave.
 pub(super) const REGISTRATIONS: Account = Account::alone(u64::MAX);
 
-/// Whether a name that cannot be looked up from here is a mistake.
+/// Handling of a name that cannot be resolved from here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lookup {
     /// The gateway itself will connect to it.

@@ -1,5 +1,5 @@
-//! URLs for push notifications: it is the agent that calls them, and a caller who names them. The agent
-//! must not be made to call where the gateway would not (contract §5).
+//! Checks URLs for push notifications: a caller names them, and the agent calls them. The agent must not be
+//! made to call an address that is forbidden to the gateway (`docs/reference/a2a.md`, "Push notifications").
 
 use super::endpoint::Endpoint;
 use super::{Directory, LookupFor};
@@ -12,12 +12,12 @@ const TITLE: &str = "the URL for push notifications";
 const INVALID_PARAMS: i32 = -32_602;
 
 impl Directory {
-    /// Judges a URL for push notifications as it judges an agent's. A name that has no address here is
-    /// refused: what it means to the agent nobody could say.
+    /// Checks a URL for push notifications like the URL of an agent. A name without an address here is
+    /// rejected, since its meaning at the agent is unknown.
     ///
-    /// `account`: whose look-up it is.
+    /// `account`: the account of the look-up.
     ///
-    /// The agent looks the name up again when it calls. That is beyond the gateway.
+    /// The agent resolves the name again when it calls, which the gateway cannot check.
     ///
     /// # Errors
     /// `address_forbidden`, with the code of invalid params.

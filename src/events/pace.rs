@@ -1,11 +1,11 @@
-//! How often readers are woken, and how much of what only passes by they get: bounded for all of them together and for
-//! each caller, so that many readers cost the calls of others little.
+//! Limits on wake-ups of readers and on their passing events: for all of them together and for each caller, so
+//! that many readers do not slow down calls.
 
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
-/// Wake-ups a second of all readers of a replica. Those who come later find more at once.
+/// Maximum wake-ups a second of all readers of a replica. A delayed reader gets more events at once.
 const WAKES_PER_SECOND: u32 = 5_000;
 
 /// Shorter pauses are left out: the clock is no finer.
@@ -23,13 +23,13 @@ pub(super) struct Pace {
     rests_until: Instant,
     /// Readers of its caller, when it was last woken.
     of_caller: usize,
-    /// Events that may still pass, as of `counted_at`.
+    /// Passing events left, as of `counted_at`.
     left: f64,
     counted_at: Instant,
 }
 
 impl Pace {
-    /// Of a reader whose caller has `of_caller`.
+    /// Pace of a reader of a caller with `of_caller` readers.
     pub(super) fn new(of_caller: usize) -> Self {
         let now = Instant::now();
         let mut pace = Self {

@@ -1,4 +1,4 @@
-//! How many may watch at once: over all, and of one caller.
+//! Limits on concurrent readers: in all, and of one caller.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,10 +7,10 @@ use crate::config::{Config, Live};
 use crate::rejection::{Reason, Rejection};
 use crate::shares::{Account, Bound, Full, Share, Shares};
 
-/// How many places there are.
+/// Limits of one kind of place.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
-    /// What takes them, for people: `event streams`.
+    /// Description for messages: `event streams`.
     pub what: &'static str,
     /// The section of the configuration that has `connections` and `connections_per_caller`.
     pub section: &'static str,
@@ -32,7 +32,7 @@ pub struct Places {
 pub struct Place(Share);
 
 impl Place {
-    /// How many places its caller has, with all callers of its group.
+    /// Places of its caller, with all callers of its group.
     pub fn of_caller(&self) -> usize {
         self.0.of_caller()
     }

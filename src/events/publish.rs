@@ -28,7 +28,7 @@ const LOG_ENTRIES_MAX: usize = 4096;
 /// The channel for what only passes by, and for [`LISTENING`].
 const PASSING: &str = "gw:events:passing";
 
-/// On the channel: the replica that says it has readers.
+/// Message on the channel with which a replica announces readers.
 const LISTENING: &str = "listening";
 
 /// Events that are published at once.
@@ -37,15 +37,15 @@ const BATCH_MAX: usize = 64;
 /// Pause between two tries to publish.
 const RETRY_PAUSE: Duration = Duration::from_millis(250);
 
-/// Nonces remembered: a write that was repeated because nobody knew whether it was done is at most
-/// so many entries away from the first.
+/// Nonces remembered: a write that was repeated, because its outcome was unknown, is at most this many entries
+/// away from the first.
 const NONCES_MAX: usize = 4 * BATCH_MAX;
 
-/// An event and what tells its repeated write from a second event.
+/// An event, and the nonce that detects its repeated write.
 type Pending = (String, Event);
 
 impl Events {
-    /// State changes, in the order in which they were told.
+    /// Publishes state changes, in order.
     pub(super) async fn publish_kept(&self, hierarchy: &Hierarchy) {
         loop {
             let mut batch = pending(self.kept.take(BATCH_MAX).await);
@@ -57,7 +57,7 @@ impl Events {
                     warned = true;
                 }
                 sleep(RETRY_PAUSE).await;
-                // Nobody could be told of it by replay any more.
+                // Too old for replay.
                 let oldest = Timestamp::now().before(REPLAY_FOR);
                 let before = batch.len();
                 batch.retain(|(_, event)| oldest <= event.at);
@@ -73,7 +73,7 @@ impl Events {
         Ok(())
     }
 
-    /// What only passes by: tried once.
+    /// Publishes passing events: one attempt each.
     pub(super) async fn publish_passing(&self, hierarchy: &Hierarchy) {
         loop {
             let batch = pending(self.passing.take(BATCH_MAX).await);
@@ -139,7 +139,7 @@ impl Events {
         record.told(Some(entry.id))
     }
 
-    /// Hands on what passes by, and hears who listens elsewhere.
+    /// Receives passing events and announcements of other replicas.
     pub(super) async fn listen(&self) {
         let mut passing = self.shared.subscribe(PASSING);
         loop {
@@ -149,13 +149,13 @@ impl Events {
                     .lines()
                     .filter_map(|line| Record::parse(line)?.told(None))
                     .for_each(|told| self.hub.pass(told)),
-                // Without a link it is missed, as by whoever was not here.
+                // Passing events are missed while there is no link.
                 Notice::Message(_) | Notice::Down | Notice::Up => {}
             }
         }
     }
 
-    /// Says on all replicas that there are readers here, at once and then regularly.
+    /// Announces readers of this replica to all replicas, at once and then regularly.
     pub(super) async fn announce(&self) {
         loop {
             if self.interest.here()
@@ -184,7 +184,8 @@ async fn texts(hierarchy: &Hierarchy, batch: &[Pending]) -> Result<Vec<String>, 
     Ok(texts)
 }
 
-/// Where the event's workspace is. After a move or a removal memory may still have the old place.
+/// Returns the place of the event's workspace. After a move or a removal the cache may still have the old
+/// place.
 async fn place(hierarchy: &Hierarchy, event: &Event) -> Result<Option<Arc<Lineage>>, Unavailable> {
     match event.kind {
         Kind::WorkspaceMoved | Kind::WorkspaceRemoved => {

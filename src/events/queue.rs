@@ -1,4 +1,4 @@
-//! What waits to be published: bounded, filled without waiting, emptied by one task.
+//! Queue of events to publish: bounded, filled without waiting, emptied by one task.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,7 +11,7 @@ pub(super) struct Queue<T> {
     waiting: Mutex<VecDeque<T>>,
     filled: Notify,
     max: usize,
-    /// How many wait.
+    /// Gauge of queued events.
     depth: IntGauge,
 }
 
@@ -52,7 +52,7 @@ impl<T> Queue<T> {
             if !batch.is_empty() {
                 return batch;
             }
-            // A permit is kept for whoever comes late, so nothing is slept through.
+            // `Notify` stores a permit, so no wake-up is lost.
             self.filled.notified().await;
         }
     }

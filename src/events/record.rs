@@ -22,7 +22,7 @@ const PAYLOAD_BYTES_MAX: usize = 64 * 1024;
 /// An event in the log or on the channel.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Record {
-    /// Tells a repeated write from a second event.
+    /// Distinguishes a repeated write from a second event.
     pub(super) nonce: String,
     event: String,
     workspace_id: String,
@@ -32,7 +32,7 @@ pub(super) struct Record {
     was: Option<Place>,
 }
 
-/// Where a workspace is, for those who decide who may see it.
+/// Place of a workspace, for decisions about access.
 #[derive(Serialize, Deserialize)]
 struct Place {
     org: Option<String>,
@@ -77,7 +77,7 @@ impl Record {
             && event.was.is_none()
             && let Some(now) = &mut now
         {
-            // Those who could see it hear that it went.
+            // Readers that could see it get the event of its removal.
             now.removed = false;
         }
         Self {
@@ -115,7 +115,7 @@ impl Record {
             Frame::new(id, None, &Parts { payload, ..parts })
         });
         let whole = Frame::new(id, None, &parts);
-        // A place that cannot be read is nobody's to see.
+        // An event with an unreadable place is shown to no reader.
         let place = |place: Option<Place>| place?.lineage(&workspace);
         let (now, was) = (place(self.now), place(self.was));
         Some(Told {
@@ -140,13 +140,13 @@ pub(super) struct Told {
     pub(super) subject: Option<Subject>,
     /// Decisions on its readers that several share.
     pub(super) decided: Decided,
-    /// For those who see where the workspace is.
+    /// For readers that see the workspace at its new place.
     pub(super) whole: Frame,
-    /// For those who saw only where it was: without a payload.
+    /// For readers that saw only its old place: without a payload.
     pub(super) bare: Option<Frame>,
 }
 
-/// A workspace, for those who see it where it is, or where it was.
+/// A workspace, with its present and its earlier place.
 pub(super) struct Subject {
     pub(super) workspace: WorkspaceId,
     pub(super) now: Option<Lineage>,
@@ -162,7 +162,7 @@ impl Subject {
 }
 
 impl Told {
-    /// True if it is told to those alone who listen at the time.
+    /// True if it is sent to the readers of the moment only.
     pub(super) fn passes(&self) -> bool {
         self.id.is_none() && self.subject.is_some()
     }

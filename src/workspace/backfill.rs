@@ -25,7 +25,7 @@ const WITHOUT: &str = "SELECT id, url, internal_url, card_url FROM workspaces \
 const OTHER: &str = "SELECT workspace_id FROM agent_origins WHERE origin = $1 AND workspace_id <> $2 \
      ORDER BY workspace_id LIMIT 1";
 
-/// Two workspaces whose agents are at one server.
+/// Two workspaces with agents on one server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SharedServer {
     /// The server.
@@ -36,7 +36,7 @@ pub struct SharedServer {
     pub sharer: WorkspaceId,
 }
 
-/// What was done for some workspaces.
+/// Result of one batch of workspaces.
 #[derive(Clone, Debug)]
 pub struct Backfilled {
     /// The last of them; `None`: there were none.

@@ -1,7 +1,7 @@
-//! Who exists: the workspaces, as the registry knows them (contract §8.1).
+//! Workspaces: the registry of agents.
 //!
-//! Owns the table `workspaces` ([`table`], its SQL in [`sql`]) and the JSON that a workspace reads as ([`view`]). What a
-//! workspace may reach is decided in [`crate::hierarchy`]; where it listens and whether it lives, in
+//! Owns the table `workspaces` ([`table`], its SQL in [`sql`]) and the JSON form of a workspace ([`view`]).
+//! Access to other workspaces is decided in [`crate::hierarchy`]; location and liveness are kept in
 //! [`crate::directory`].
 
 mod backfill;
@@ -37,25 +37,25 @@ pub struct Workspace {
     pub id: WorkspaceId,
     /// For people.
     pub name: String,
-    /// What it is for, in its owner's words.
+    /// Purpose of the agent, as free text of its owner.
     pub role: Option<String>,
     /// The workspace above it. Kept when that one is removed.
     pub parent_id: Option<WorkspaceId>,
-    /// Whom it belongs to; no org counts as one org.
+    /// Org that the workspace belongs to. `None` counts as an org of its own.
     pub org: Option<String>,
-    /// Where it is in its life.
+    /// Lifecycle status.
     pub status: Status,
-    /// By whose word it is paused; `None` where it is not, or was before that was kept.
+    /// Principal that paused it; `None` if it is not paused, or was paused before this was stored.
     pub paused_by: Option<PausedBy>,
-    /// How messages reach it.
+    /// Delivery mode: push or poll.
     pub delivery_mode: DeliveryMode,
-    /// What keeps it online.
+    /// Source of its liveness.
     pub liveness: Liveness,
-    /// Where its agent listens, as it registered.
+    /// URL that its agent listens at, as registered.
     pub url: Option<String>,
     /// The same on the agents' own network.
     pub internal_url: Option<String>,
-    /// Where its card is fetched.
+    /// URL that its card is fetched from.
     pub card_url: Option<String>,
     /// Its card, byte for byte as it was registered.
     pub agent_card: Option<Box<RawValue>>,
@@ -65,25 +65,25 @@ pub struct Workspace {
     pub upstream_auth_base: Option<String>,
     /// TLS towards the agent.
     pub upstream_tls: Option<SealedTls>,
-    /// How much of an incomplete call is filled in; `None`: as `a2a.complete` says.
+    /// Completion mode for incomplete calls; `None`: that of `a2a.complete`.
     pub complete: Option<Complete>,
-    /// Whether callers may ask for push notifications; `None`: as `a2a.push_notifications` says.
+    /// True if callers may ask for push notifications; `None`: as `a2a.push_notifications`.
     pub push_notifications: Option<bool>,
-    /// Who may read its card; `None`: as `card.access` says.
+    /// Access to its card; `None`: that of `card.access`.
     pub card_access: Option<CardAccess>,
-    /// Calls in progress at most; `None`: as `limits.target_concurrency` says.
+    /// Maximum calls in progress; `None`: `limits.target_concurrency`.
     pub max_concurrent: Option<u32>,
-    /// Longest silence in an answer, in seconds; `None`: as `timeouts.idle` says.
+    /// Longest silence in an answer, in seconds; `None`: `timeouts.idle`.
     pub idle_timeout_seconds: Option<u32>,
-    /// What it said it is working on.
+    /// Current task, as the agent reported it.
     pub current_task: Option<String>,
-    /// How many tasks it said it has.
+    /// Active tasks that it reported.
     pub active_tasks: u32,
     /// The last heartbeat or registration.
     pub last_seen: Option<Timestamp>,
-    /// When it was created.
+    /// Time of creation.
     pub created_at: Timestamp,
-    /// When something but its liveness last changed.
+    /// Time of the last change, except of its liveness.
     pub updated_at: Timestamp,
 }
 
@@ -106,7 +106,8 @@ impl PartialEq for SealedTls {
 impl Eq for SealedTls {}
 
 impl Workspace {
-    /// Whether its agent registered itself elsewhere since its credential was set, so that the credential is kept back.
+    /// True if its agent registered itself at another place after its credential was set, so that the
+    /// credential is withheld.
     pub fn is_credential_withheld(&self) -> bool {
         let set_for = self.upstream_auth_base.as_deref();
         let now = self.url.as_deref().map(base);
@@ -138,17 +139,17 @@ macro_rules! words {
 pub(crate) use words;
 
 words! {
-    /// By whose word a workspace is paused.
+    /// Principal that paused a workspace.
     PausedBy {
         /// An operator's, and only an operator ends it.
         Operator => "operator",
-        /// That of an org token of its org.
+        /// An org token of its org.
         Org => "org",
     }
 }
 
 words! {
-    /// Where a workspace is in its life.
+    /// Lifecycle status of a workspace.
     Status {
         /// Created; its agent has not registered yet.
         Provisioning => "provisioning",
@@ -172,14 +173,14 @@ words! {
 }
 
 impl Status {
-    /// Whether the agent counts as there.
+    /// True if the agent counts as up.
     pub const fn is_up(self) -> bool {
         matches!(self, Self::Online | Self::Degraded)
     }
 }
 
 words! {
-    /// How messages reach a workspace.
+    /// Delivery mode of messages to a workspace.
     DeliveryMode {
         /// The gateway calls its agent.
         Push => "push",
@@ -189,7 +190,7 @@ words! {
 }
 
 words! {
-    /// What keeps a workspace online.
+    /// Source of the liveness of a workspace.
     Liveness {
         /// Heartbeats: it lapses without them.
         Heartbeat => "heartbeat",
@@ -205,23 +206,23 @@ pub struct NewWorkspace {
     pub id: WorkspaceId,
     /// For people.
     pub name: String,
-    /// What it is for.
+    /// Purpose of the agent, as free text.
     pub role: Option<String>,
     /// The workspace above it.
     pub parent_id: Option<WorkspaceId>,
-    /// Whom it belongs to.
+    /// Org that the workspace belongs to.
     pub org: Option<String>,
     /// Its first status.
     pub status: Status,
-    /// How messages reach it.
+    /// Delivery mode: push or poll.
     pub delivery_mode: DeliveryMode,
-    /// What keeps it online.
+    /// Source of its liveness.
     pub liveness: Liveness,
-    /// Where its agent listens.
+    /// URL that its agent listens at.
     pub url: Option<String>,
     /// The same on the agents' own network.
     pub internal_url: Option<String>,
-    /// Where its card is fetched.
+    /// URL that its card is fetched from.
     pub card_url: Option<String>,
     /// Its card.
     pub agent_card: Option<Box<RawValue>>,
@@ -229,11 +230,11 @@ pub struct NewWorkspace {
     pub upstream_auth: Option<Sealed>,
     /// TLS towards the agent.
     pub upstream_tls: Option<SealedTls>,
-    /// How much of an incomplete call is filled in.
+    /// Completion mode for incomplete calls.
     pub complete: Option<Complete>,
-    /// Whether callers may ask for push notifications.
+    /// True if callers may ask for push notifications.
     pub push_notifications: Option<bool>,
-    /// Who may read its card.
+    /// Access to its card.
     pub card_access: Option<CardAccess>,
     /// Calls in progress at most.
     pub max_concurrent: Option<u32>,

@@ -1,10 +1,11 @@
-//! The table `agent_origins`: at which servers agents are registered, so that no workspace registers the agent of
-//! another one as its own.
+//! Table `agent_origins`: the servers that agents are registered at. It prevents a workspace from registering
+//! the agent of another workspace as its own.
 //!
-//! A server belongs to one workspace: its row has an empty `slot`, of which there is one for each origin. What an
-//! operator shares has the workspace's id there. So the primary key decides between two that register at the same
-//! moment, on every replica. Rows go when their workspace deregisters, is removed or has another URL, and those of a
-//! name's addresses when it has others: [`Workspaces::claim`] is asked before the first call to a new one.
+//! A server belongs to one workspace: its row has an empty `slot`, which is unique for each origin. A server
+//! that an operator shares has the workspace's id as slot. The primary key thus decides between concurrent
+//! registrations, on all replicas. A row is deleted when its workspace deregisters, is removed or has another
+//! URL, and those of a name's addresses when the name has others: [`Workspaces::claim`] runs before the first
+//! call to a new address.
 
 use sqlx::Row as _;
 use sqlx::any::AnyRow;
@@ -47,7 +48,7 @@ pub struct Origin {
     pub origin: String,
     /// Scheme, host and port as they are registered.
     pub base: String,
-    /// Whether other workspaces may be there, too.
+    /// True if other workspaces may use it, too.
     pub is_shared: bool,
 }
 
@@ -56,7 +57,7 @@ pub struct Origin {
 pub struct Origins(pub(super) Vec<Origin>);
 
 impl Origins {
-    /// These, in one order for all, so that two who register at once do not wait for each other.
+    /// Sorts the origins, so that two concurrent registrations do not deadlock.
     pub fn new(mut origins: Vec<Origin>) -> Self {
         origins.sort();
         origins.dedup_by(|one, other| one.origin == other.origin);
@@ -124,7 +125,7 @@ async fn leave_others(
     Ok(())
 }
 
-/// Whether a URL of the workspace has this scheme, host and port.
+/// True if a URL of the workspace has this scheme, host and port.
 fn is_used(workspace: &Workspace, at: &str) -> bool {
     let urls = [&workspace.url, &workspace.internal_url, &workspace.card_url];
     urls.into_iter().flatten().any(|url| base(url) == at)
@@ -134,7 +135,7 @@ fn is_used(workspace: &Workspace, at: &str) -> bool {
 struct Row {
     origin: String,
     base: String,
-    /// Whether others may be there, too.
+    /// True if other workspaces may use it, too.
     is_shared: bool,
 }
 
@@ -151,7 +152,7 @@ async fn read_own(connection: &mut Connection, id: &WorkspaceId) -> Result<Vec<R
     rows.iter().map(read).collect()
 }
 
-/// Writes the row, unless it is there, and says whether it was not.
+/// Inserts the row; true if it did not exist.
 pub(super) async fn take(
     connection: &mut Connection,
     id: &WorkspaceId,
@@ -177,7 +178,7 @@ pub struct Held {
     pub base: String,
 }
 
-/// What became of a claim.
+/// Result of a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Claim {
     /// The workspace may be called there.
@@ -192,7 +193,7 @@ pub enum Claim {
 }
 
 impl Workspaces {
-    /// What other workspaces than `id` have of `origins`, where those are not shared.
+    /// Returns the holders of `origins`, other than `id`, that are not shared.
     ///
     /// # Errors
     /// When the store cannot be asked.
@@ -253,7 +254,7 @@ impl Workspaces {
                 if own.iter().any(|row| row.origin == one.origin) {
                     continue;
                 }
-                // An operator who shared what the host meant before shares what it means now.
+                // An operator who shared the earlier address of the host shares the new one, too.
                 let was_shared = own.iter().any(|row| row.is_shared && row.base == one.base);
                 let is_shared = one.is_shared || was_shared;
                 let taken = take(&mut tx, id, one, is_shared).await?;
@@ -269,7 +270,7 @@ impl Workspaces {
                     take(&mut tx, id, one, true).await?;
                 }
             }
-            // Another program may say where the agent is (the URL keys): then nothing of it is kept.
+            // If another program has set the agent's location (the URL keys), the origin is not kept.
             if origins.0.iter().all(|one| is_used(&row, &one.base)) {
                 leave_others(&mut tx, &row, &own, origins).await?;
                 tx.commit().await?;
@@ -289,7 +290,7 @@ pub(super) async fn leave_all(
     leave.execute(connection).await.map(drop)
 }
 
-/// Either way the store may not answer, or say no.
+/// The outer error is the store's; the inner one is a rejection.
 pub(super) type Settled<T> = Result<Result<T, OriginTaken>, Unavailable>;
 
 #[cfg(test)]

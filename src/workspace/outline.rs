@@ -34,17 +34,17 @@ pub struct Outline {
     pub name: String,
     /// The workspace above it.
     pub parent_id: Option<WorkspaceId>,
-    /// Whom it belongs to.
+    /// Org that the workspace belongs to.
     pub org: Option<String>,
-    /// Where it is in its life.
+    /// Lifecycle status.
     pub status: Status,
-    /// How messages reach it.
+    /// Delivery mode: push or poll.
     pub delivery_mode: DeliveryMode,
-    /// What keeps it online.
+    /// Source of its liveness.
     pub liveness: Liveness,
     /// The last heartbeat or registration.
     pub last_seen: Option<Timestamp>,
-    /// How many tasks it said it has.
+    /// Active tasks that it reported.
     pub active_tasks: u32,
 }
 
@@ -115,8 +115,8 @@ impl Workspaces {
         self.db.run("workspace_outlines", work).await
     }
 
-    /// The last `limit` heartbeats of workspaces that are up, not before `since`: whose, when, and how many
-    /// tasks it has. The table runs a second or two behind.
+    /// Returns the last `limit` heartbeats of workspaces that are up, not before `since`, with their times and
+    /// active tasks. The table is a second or two behind.
     ///
     /// # Errors
     /// When the store cannot be asked.

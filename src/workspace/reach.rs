@@ -1,7 +1,7 @@
-//! Pages of workspaces: who could be in one, by their place in the table, in order of id. Whether each
-//! may really be is decided in [`crate::hierarchy`]; nothing here is a permission.
+//! Pages of workspaces: the candidates of a page by their place in the table, in order of id.
+//! [`crate::hierarchy`] decides about each; a candidate is not a permission.
 //!
-//! Every branch of a page is cut in the database, so that of 100,000 roots a page reads a page.
+//! Each branch of a page is limited in the database, so that a page of 100,000 roots reads one page.
 
 use sqlx::{AssertSqlSafe, Row as _};
 
@@ -14,7 +14,7 @@ use crate::store::Unavailable;
 /// Which part of which list.
 #[derive(Clone, Copy, Debug)]
 pub struct Wish<'a> {
-    /// Only those whose name or role has this in it.
+    /// Only workspaces with this text in their name or role.
     pub search: Option<&'a Search>,
     /// Only those in this status; `None`: all but removed ones.
     pub status: Option<Status>,
@@ -24,7 +24,7 @@ pub struct Wish<'a> {
     pub limit: u32,
 }
 
-/// Whom a page is about.
+/// Subject of a page.
 #[derive(Clone, Copy, Debug)]
 pub enum Among<'a> {
     /// All there are.
@@ -33,7 +33,7 @@ pub enum Among<'a> {
     Org(Option<&'a str>),
     /// These.
     Listed(&'a [WorkspaceId]),
-    /// Who may be near one workspace: related to it, or granted to it.
+    /// Workspaces near one workspace: related to it, or granted to it.
     Near(Near<'a>),
 }
 
@@ -44,11 +44,11 @@ pub struct Near<'a> {
     pub id: &'a WorkspaceId,
     /// The one above it.
     pub parent_id: Option<&'a WorkspaceId>,
-    /// Whom it belongs to.
+    /// Org that the workspace belongs to.
     pub org: Option<&'a str>,
-    /// Whether all above and below it count, or one step only.
+    /// True if all ancestors and descendants count, not only parent and children.
     pub lines: bool,
-    /// Whether it counts itself.
+    /// True if the workspace itself counts.
     pub itself: bool,
     /// Grants that hold now count.
     pub now: Timestamp,
@@ -59,7 +59,7 @@ pub struct Near<'a> {
 pub struct Candidate {
     /// Its place.
     pub step: Step,
-    /// How long its card is.
+    /// Length of its card.
     pub card_bytes: u64,
 }
 
@@ -96,7 +96,7 @@ impl Search {
 }
 
 impl Workspaces {
-    /// Who could be in the page, in order of id.
+    /// Returns the candidates of the page, in order of id.
     ///
     /// # Errors
     /// When the store cannot be asked.
@@ -220,7 +220,7 @@ impl Statement {
         format!("${}", self.values.len())
     }
 
-    /// What every branch asks of a row.
+    /// Writes the conditions of each branch.
     fn wanted(&mut self, wish: &Wish<'_>) -> String {
         let after = self.text(wish.after);
         let mut wanted = match wish.status {

@@ -13,8 +13,8 @@ pub(super) use columns;
 
 pub(super) const FIND: &str = concat!("SELECT ", columns!(), " FROM workspaces WHERE id = $1");
 
-/// Whether anyone may read the card of `$1`; `$2` is what counts for a workspace that says nothing of it. One look
-/// by id, whatever comes of it.
+/// Selects `$1` if its card is public; `$2` is the default for a workspace without a setting of its own. One
+/// look-up by id in each case.
 pub(super) const HAS_PUBLIC_CARD: &str = "SELECT id FROM workspaces \
      WHERE id = $1 AND status <> 'removed' AND COALESCE(card_access, $2) = 'public'";
 
@@ -63,8 +63,8 @@ pub(super) const HOLD: &str = concat!(
     columns!()
 );
 
-/// Whether `$2` is `$1`, or anywhere above it, whoever was removed in between. A set, so it ends also
-/// where the data loops.
+/// Selects whether `$2` is `$1` or one of its ancestors, with removed ones in between counted. A set, so that
+/// it ends if the data has a circle.
 pub(super) const IS_ABOVE: &str = "\
     WITH RECURSIVE above (id, parent_id) AS ( \
       SELECT id, parent_id FROM workspaces WHERE id = $1 \
@@ -94,7 +94,7 @@ pub(super) const CHANGE: &str = concat!(
 pub(super) const SET_CARD: &str = "UPDATE workspaces SET agent_card = $2, updated_at = $3 \
      WHERE id = $1 AND status <> 'removed' RETURNING id";
 
-/// What the agent's owner does not need any more goes; so do the agent's credential and our key for it.
+/// Clears the data that is not needed any more, with the agent's credential and the gateway's key for it.
 pub(super) const REMOVE: &str = "UPDATE workspaces SET status = 'removed', url = NULL, \
      internal_url = NULL, upstream_auth = NULL, upstream_tls = NULL, active_tasks = 0, current_task = NULL, \
      updated_at = $2, access_generation = CASE WHEN access_generation >= $2 \

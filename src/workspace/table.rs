@@ -26,7 +26,7 @@ pub struct Workspaces {
     pub(super) db: Db,
 }
 
-/// What became of a creation.
+/// Result of a creation.
 #[derive(Debug)]
 pub enum Created {
     /// It exists now.
@@ -44,51 +44,51 @@ pub struct Step {
     pub id: WorkspaceId,
     /// The one above it.
     pub parent_id: Option<WorkspaceId>,
-    /// Whom it belongs to.
+    /// Org that the workspace belongs to.
     pub org: Option<String>,
-    /// Whether it was removed.
+    /// True if it was removed.
     pub removed: bool,
-    /// Whether it is paused.
+    /// True if it is paused.
     pub paused: bool,
-    /// When it last moved or was removed, in milliseconds since 1970; 0: never.
+    /// Time of its last move or removal, in milliseconds since 1970; 0: never.
     pub generation: i64,
 }
 
-/// What a registration changes.
+/// Values that a registration sets.
 #[derive(Clone, Debug)]
 pub struct Register {
-    /// How messages reach it.
+    /// Delivery mode: push or poll.
     pub delivery_mode: DeliveryMode,
-    /// Where its agent listens.
+    /// URL that its agent listens at.
     pub url: Option<String>,
     /// The same on the agents' own network; `None` keeps none.
     pub internal_url: Option<String>,
-    /// Its card; `None` keeps what is there.
+    /// Its card; `None` keeps the current one.
     pub agent_card: Option<Box<RawValue>>,
-    /// Its name; `None` keeps what is there.
+    /// Its name; `None` keeps the current one.
     pub name: Option<String>,
-    /// What keeps it online; `None` keeps what is there.
+    /// Source of its liveness; `None` keeps the current one.
     pub liveness: Option<Liveness>,
-    /// Where its card is fetched; `None` keeps what is there.
+    /// URL that its card is fetched from; `None` keeps the current one.
     pub card_url: Option<String>,
     /// The servers of these URLs.
     pub origins: Origins,
-    /// For which scheme, host and port the agent's credential is from now on; `None` keeps what is there.
+    /// Scheme, host and port that the agent's credential is for from now on; `None` keeps the current value.
     pub upstream_auth_base: Option<String>,
     /// The same, where nothing is there.
     pub first_base: Option<String>,
 }
 
-/// What heartbeats said of one workspace since the last flush.
+/// Values of the heartbeats of one workspace since the last flush.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seen {
-    /// Whose.
+    /// The workspace.
     pub id: WorkspaceId,
-    /// When.
+    /// Time of the event.
     pub last_seen: Timestamp,
-    /// How many tasks it has.
+    /// Active tasks.
     pub active_tasks: u32,
-    /// What it is working on.
+    /// Description of its current task.
     pub current_task: Option<String>,
 }
 
@@ -114,11 +114,11 @@ impl Workspaces {
         self.db.run("workspace_create", work).await
     }
 
-    /// Creates a workspace below `parent`, in the org that `judge` gives it. What it sees of the line
-    /// of `parent` still holds when the workspace is there.
+    /// Creates a workspace below `parent`, in the org that `judge` returns. The ancestors of `parent` that
+    /// `judge` gets do not change until the workspace is committed.
     ///
     /// # Errors
-    /// When the store cannot be asked; inside, what `judge` says.
+    /// When the store cannot be asked; inside, the error of `judge`.
     pub async fn create_below<R>(
         &self,
         parent: &WorkspaceId,
@@ -151,7 +151,7 @@ impl Workspaces {
         self.db.run("workspace_find", work).await
     }
 
-    /// Whether anyone may read the workspace's card; `default` counts where the workspace says nothing of it.
+    /// True if the workspace's card is public; `default` counts for a workspace without a setting of its own.
     ///
     /// # Errors
     /// When the store cannot be asked.
@@ -344,7 +344,7 @@ impl Workspaces {
         self.db.run("workspace_touch", work).await
     }
 
-    /// Writes down what heartbeats said, in one statement. Older news never replaces newer.
+    /// Writes heartbeats in one statement. An older heartbeat never replaces a newer one.
     ///
     /// # Errors
     /// When the store cannot be asked.
@@ -399,7 +399,8 @@ async fn insert(
         .bind(new.push_notifications.map(i64::from))
         .bind(new.card_access.map(card_access_word))
         .bind(auth_base);
-    // All of it: SQLite commits behind the row, and what was answered as created could still fail (`Db::changed`).
+    // Fetch all rows: SQLite commits after the last row, so a creation could otherwise still fail after its
+    // answer (`Db::changed`).
     let rows = row.fetch_all(&mut *connection).await?;
     let Some(created) = optional(rows.into_iter().next(), workspace)? else {
         return Ok(Created::Taken);

@@ -1,4 +1,4 @@
-//! Wall-clock times: stored as milliseconds, shown as RFC 3339 (contract §1).
+//! Wall-clock times: stored as milliseconds, shown as RFC 3339.
 
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -21,7 +21,7 @@ impl Timestamp {
         Self(i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
     }
 
-    /// Reads RFC 3339, with any offset; what is finer than a millisecond is dropped.
+    /// Parses RFC 3339, with any offset; fractions of a millisecond are dropped.
     pub fn parse(text: &str) -> Option<Self> {
         let text = text.to_ascii_uppercase();
         let (local, offset_minutes) = match text.strip_suffix('Z') {
@@ -49,7 +49,7 @@ impl Timestamp {
         Self(self.0.saturating_add(millis(span)))
     }
 
-    /// How long from `earlier` to this instant; zero when it is the other way round.
+    /// Duration from `earlier` to this instant; zero if `earlier` is later.
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_millis(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
     }

@@ -188,7 +188,7 @@ impl Rates {
     pub fn admit(&self, proof: &Proof) -> Result<Option<Allowance>, Rejection> {
         let Account { own, group } = proof.account;
         let allowance = self.take(&self.callers, own, TOO_MANY)?;
-        // Second: a user that is refused takes nothing from the others.
+        // Second: a user that is rejected takes nothing from the rest of the group.
         if group != 0 {
             self.take(&self.org_users, group, TOO_MANY_USERS)?;
         }

@@ -16,7 +16,7 @@ pub(in crate::proxy) struct ExtendedCard {
     pub(in crate::proxy) gateway: Arc<Gateway>,
     /// As it is for the exchange.
     pub(in crate::proxy) config: Arc<Config>,
-    /// Whose.
+    /// The workspace.
     pub(in crate::proxy) source: Arc<CardSource>,
 }
 
