@@ -125,7 +125,7 @@ async fn send(
         within: WITHIN,
     };
     let answer = ask(&Connector::new(None), request).await?;
-    // Whether it is a stream is the agent's to say: it may answer one that was asked for with JSON.
+    // The agent decides whether the response is a stream: it may answer a stream request with JSON.
     if answer.content_type.starts_with("text/event-stream") {
         return follow(answer).await;
     }
@@ -149,7 +149,7 @@ async fn follow(mut answer: Answer) -> Result<(), SendError> {
     Ok(())
 }
 
-/// What to do about an agent that refuses the gateway's credential.
+/// Returns advice for an agent that rejects the gateway's credential.
 fn credential_advice(status: u16) -> &'static str {
     match status {
         401 | 403 => {
@@ -159,7 +159,7 @@ fn credential_advice(status: u16) -> &'static str {
     }
 }
 
-/// What the agent answered, or why there is nothing.
+/// Returns the agent's result, or the error.
 fn result(mut answer: Value, status: u16) -> Result<Value, SendError> {
     let error = &answer["error"];
     if error.is_null() && status < 400 {
@@ -199,9 +199,9 @@ fn result(mut answer: Value, status: u16) -> Result<Value, SendError> {
     })
 }
 
-/// One line for a message, a task or an event, of A2A 0.3 or 1.0; what is neither, as JSON.
+/// Formats a message, a task or an event, of A2A 0.3 or 1.0, as one line; any other value as JSON.
 fn line(result: Value) -> String {
-    // 1.0 says by the name of the member what 0.3 says by `kind`.
+    // 1.0 names the kind by the member, 0.3 by `kind`.
     let named = ["message", "task", "statusUpdate", "artifactUpdate"]
         .into_iter()
         .map(|name| &result[name])

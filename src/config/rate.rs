@@ -1,4 +1,4 @@
-//! How often callers may ask.
+//! Rate limits of callers.
 
 use serde::Deserialize;
 

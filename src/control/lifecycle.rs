@@ -1,5 +1,4 @@
-//! `/workspaces/{id}`: changed, paused, resumed, removed (contract §8.1), by operators and, within their
-//! org, by org tokens.
+//! `/workspaces/{id}`: changes, pause, resume and removal, by operators and, within their org, by org tokens.
 
 use std::sync::Arc;
 
@@ -124,7 +123,7 @@ pub(super) async fn change(
     Ok(response)
 }
 
-/// The body of the routes that need none. What it says is passed over.
+/// Body of the routes that need none. Its content is ignored.
 #[derive(Default, Deserialize)]
 pub(super) struct Nothing {}
 
@@ -163,7 +162,7 @@ pub(super) async fn remove(
     PathId(id): PathId,
     caller: Caller,
 ) -> Result<axum::Json<Removed>, Rejection> {
-    // Also when it was gone before: the one who removed it may not have come to the end of it.
+    // Also if it was removed before: the earlier removal may not have completed.
     if let Err(refusal) = editor(&gateway, &caller, &id).await
         && !is_gone(&refusal)
     {

@@ -1,4 +1,4 @@
-//! `/workspaces`: creating and reading them (contract §8.1).
+//! `/workspaces`: creation and reading (`docs/reference/http-api.md`, "Workspaces").
 
 use std::sync::Arc;
 
@@ -58,7 +58,7 @@ pub(super) async fn create(
     Json(new): Json<New>,
 ) -> Result<Response, Rejection> {
     let creation = creation(&gateway, &caller, new).await?;
-    // First, so that there is no workspace whose agent cannot come in.
+    // First, so that there is no workspace without an enrolment token.
     let (enrolment, _) = gateway.identity.issue_enrolment(&creation.id).await?;
     let enrolment = enrolment.token;
     let workspace = match gateway.directory.create(&creation).await {
@@ -80,14 +80,14 @@ pub(super) async fn create(
     Ok((StatusCode::CREATED, location, about, axum::Json(created)).into_response())
 }
 
-/// What may be created by whom: an integration stays within its org.
+/// Checks a creation: an org token stays within its org.
 async fn creation(gateway: &Gateway, caller: &Caller, new: New) -> Result<Creation, Rejection> {
     let parent_id = parse_optional(new.parent_id.as_deref())?;
     let org = match caller.principal() {
         Principal::Operator => new.org,
         Principal::Org { org } => {
             require_same_org(org, new.org.as_deref())?;
-            // Whoever asks about a parent elsewhere learns nothing of it.
+            // A caller learns nothing of a parent in another org.
             if let Some(parent) = &parent_id {
                 gateway.hierarchy.permit(&caller.0, parent).await?;
             }
@@ -203,8 +203,8 @@ pub(super) fn parse_upstream_auth(
     said.map(UpstreamAuth::parse).transpose()
 }
 
-/// TLS towards an agent in a body, `null` or not. An operator's matter: a certificate of ours is shown to
-/// whoever the URL names, and who is believed to be the agent depends on it.
+/// Reads TLS towards an agent from a body, or `null`. For operators only: the gateway's client certificate is
+/// shown to the server of the URL, and the CA decides which server counts as the agent.
 ///
 /// # Errors
 /// `not_permitted`, `invalid_params`.
@@ -217,7 +217,7 @@ pub(super) fn parse_upstream_tls(
     said.map(UpstreamTls::parse).transpose()
 }
 
-/// What a body says of a member that only operators may set.
+/// Returns a member of a body that only operators may set.
 ///
 /// # Errors
 /// `not_permitted`.

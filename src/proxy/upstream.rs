@@ -1,8 +1,8 @@
 //! One call to an agent over Pingora's connection pool: connect, send once, wait for the head.
 //!
-//! Head and body leave in one write, which Pingora's own client cannot do; the answer is read by
-//! that client. HTTP/1.1 only: agents' servers all speak it, and a broken HTTP/2 connection would
-//! take several exchanges with it (`ARCHITECTURE.md`).
+//! Head and body are sent in one write, which Pingora's own client cannot do; that client reads the response.
+//! HTTP/1.1 only: agents' servers all support it, and a broken HTTP/2 connection would take several exchanges
+//! with it (`ARCHITECTURE.md`).
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -26,10 +26,10 @@ use crate::rejection::{Delivery, Reason, Rejection};
 /// Up to this many bytes of body are copied behind the head, to leave in one write.
 pub(super) const ONE_WRITE: usize = 16 * 1024;
 
-/// Pingora's write buffer: what is larger goes to the socket directly.
+/// Pingora's write buffer: larger writes go to the socket directly.
 const WRITE_BUFFER: usize = 1460;
 
-/// How long an agent that stopped reading a request may take to say why.
+/// Timeout for the response of an agent that stopped reading a request.
 const EARLY_ANSWER: Duration = Duration::from_secs(1);
 
 /// Connections to agents.
@@ -60,7 +60,7 @@ impl Call {
     }
 }
 
-/// What Pingora needs to know of whoever listens at `address`.
+/// Returns Pingora's peer for a server at `address`.
 pub(super) fn peer(
     address: SocketAddr,
     tls: bool,
@@ -74,14 +74,14 @@ pub(super) fn peer(
     peer
 }
 
-/// A connection on which nothing was sent by whoever holds it.
+/// A connection on which its holder has sent no byte.
 pub(super) struct Connection {
     stream: Stream,
-    /// Whether it was there before: then it may be dead.
+    /// True for a pooled connection, which may be dead.
     reused: bool,
 }
 
-/// How far a write got before it failed.
+/// Progress of a write before it failed.
 enum Unsent {
     /// Not a byte was taken: it may be sent again elsewhere.
     Nothing(std::io::Error),
@@ -99,9 +99,9 @@ impl Upstream {
         }
     }
 
-    /// What Pingora needs to know of the agent. `address` was vetted, and is what is dialled.
-    /// A certificate is verified for [`crate::directory::Endpoint::sni`], which is never empty: for an
-    /// empty name Pingora would verify nothing.
+    /// Returns Pingora's peer for the agent. `address` was checked by the policy, and is dialled. A certificate
+    /// is verified for [`crate::directory::Endpoint::sni`], which is never empty: for an empty name Pingora
+    /// would verify nothing.
     pub(super) async fn peer(
         &self,
         agent: &Agent,
@@ -117,7 +117,7 @@ impl Upstream {
         peer
     }
 
-    /// Where a connection of `peer` goes back to, to be kept for `idle`.
+    /// Returns the place to which a connection of `peer` returns, to be kept for `idle`.
     pub(super) fn home(&self, peer: &HttpPeer, idle: Duration) -> Home<'_> {
         Home {
             upstream: self,
@@ -165,11 +165,11 @@ impl Upstream {
             .await
     }
 
-    /// Sends the call once. It is sent again only when nothing of it was sent before: a pooled
-    /// connection that had died may take no byte, and then a new one is made.
+    /// Sends the call once. It is sent again only if no byte of it was sent: a pooled connection that has died
+    /// may accept none, and then a new one is opened.
     ///
     /// # Errors
-    /// `agent_unreachable`, `agent_timeout`, `agent_protocol_error`, each saying what was delivered.
+    /// `agent_unreachable`, `agent_timeout`, `agent_protocol_error`, each with its [`Delivery`].
     pub(super) async fn send_over(
         &self,
         Connection { mut stream, reused }: Connection,
@@ -205,13 +205,13 @@ impl Upstream {
     }
 }
 
-/// Where a connection goes when its answer is whole.
+/// Place of a connection in the pool after a complete response.
 #[derive(Clone, Copy)]
 pub(super) struct Home<'a> {
     upstream: &'a Upstream,
-    /// Its place among the others of the agent, by their `reuse_hash`.
+    /// Key of the agent's connections: their `reuse_hash`.
     peer: u64,
-    /// How long it is kept there.
+    /// Time that it is kept in the pool.
     idle: Duration,
 }
 
@@ -224,7 +224,7 @@ impl Home<'_> {
             return;
         }
         session.respect_keepalive();
-        // What is not kept is dropped: a parting word to an agent that does not read could last.
+        // Drop a connection that is not kept: a graceful close could block on an agent that does not read.
         if !session.will_keepalive() {
             return;
         }
@@ -255,7 +255,7 @@ async fn write(stream: &mut Stream, call: &Call) -> Result<(), Unsent> {
     rest.await.map_err(Unsent::Perhaps)
 }
 
-/// An agent may answer, say 413, and close without reading the rest: then its answer counts.
+/// Reads an early response: an agent may send one, such as 413, and close without reading the rest.
 async fn early_answer(
     mut session: Box<HttpSession>,
     error: std::io::Error,
@@ -346,7 +346,7 @@ impl fmt::Debug for Failure {
 
 impl std::error::Error for Failure {}
 
-/// Whether such an error comes before a byte of HTTP.
+/// True if such an error occurs before a byte of HTTP.
 fn before_http(kind: &ErrorType) -> bool {
     matches!(
         kind,

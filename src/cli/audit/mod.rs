@@ -24,7 +24,7 @@ use crate::store::{InvalidUrl, Unavailable};
 use crate::trust::{self, KeyError, KeySet, KeySetError};
 use crate::workspace::Timestamp;
 
-/// A page of records may take longer than `stores.timeout`: nobody waits for it.
+/// Replaces `stores.timeout`: a page of records may take longer, and no caller waits for it.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Largest JWKS that is read, in bytes.
@@ -139,7 +139,7 @@ impl Choice {
     }
 }
 
-/// A record that somebody knows of.
+/// A known record, which must be in the chain.
 #[derive(Clone, Debug)]
 struct Expected {
     replica: String,
@@ -226,7 +226,7 @@ pub(super) fn run(arguments: Arguments) -> ExitCode {
     match block_on(answer(arguments.command, config)) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
-        // Whoever reads has enough.
+        // The reader has closed the pipe.
         Err(AuditError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
             ExitCode::FAILURE
         }
@@ -393,11 +393,11 @@ fn read_jwks(path: &Path) -> Result<KeySet, AuditError> {
     })
 }
 
-/// Reads the file twice: what chains say of each other comes first. What comes through a pipe is kept in memory. Also
-/// says whether the ends of chains stand in it.
+/// Verifies the file in two passes: the references between chains come first. A pipe is buffered in memory.
+/// Also returns true if the file has the chain heads.
 fn verify_file(path: &Path, mut verifier: Verifier<'_>) -> Result<(Report, bool), AuditError> {
     let mut kept = None;
-    // What comes through a pipe comes once.
+    // A pipe can be read once.
     if path == Path::new("-") {
         let mut text = Vec::new();
         io::stdin().lock().read_to_end(&mut text)?;

@@ -1,4 +1,4 @@
-//! What `audit verify` found, for people.
+//! Report of `audit verify`, for people.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -92,7 +92,8 @@ fn verdict(report: &Report) -> String {
     }
 }
 
-/// Text of records, which anybody may have put there, for a terminal: what is not to be seen is written out.
+/// Escapes the text of records for a terminal: it may come from any caller, so control characters are written
+/// out.
 fn shown(text: &str) -> String {
     let written = |c: char| match c {
         '"' | '\'' | '\\' => c.to_string(),

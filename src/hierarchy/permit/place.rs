@@ -1,4 +1,4 @@
-//! Where a workspace is, and who reaches a place: for what is decided about the past or in advance.
+//! Place of a workspace, and access to a place: for decisions about the past or in advance.
 
 use std::sync::Arc;
 
@@ -19,7 +19,8 @@ impl Hierarchy {
         Ok(found.lineage)
     }
 
-    /// Tells `witness` where the workspace `caller` is, or that there is none; nothing while the store is away.
+    /// Reports the place of the workspace `caller` to `witness`, or that there is none; nothing if the store is
+    /// away.
     pub async fn tell_caller(&self, caller: &WorkspaceId, witness: &mut impl Witness) {
         if let Ok(found) = self.look(caller).await {
             witness.hear(|| found.fact(Check::CallerPlace, caller));
@@ -34,7 +35,7 @@ impl Hierarchy {
         self.lineages.find_afresh(id).await
     }
 
-    /// Whether the workspace `caller` may message whoever sits at `target`.
+    /// True if the workspace `caller` may message a workspace at `target`.
     ///
     /// # Errors
     /// When the store cannot be asked.

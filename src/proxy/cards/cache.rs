@@ -1,5 +1,5 @@
-//! Cards in memory: fetched once for all who ask at the same time, and kept while they are fresh. What
-//! is registered anew, another configuration and another key count at once.
+//! Card cache: concurrent requests share one fetch, and cards are kept while they are fresh. A new
+//! registration, configuration or signing key counts at once.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -25,15 +25,15 @@ use crate::rejection::{Reason, Rejection};
 use crate::telemetry::Chain;
 use crate::trust::sign_card;
 
-/// How long a card counts; callers may keep it for as long.
+/// Freshness of a card, also for callers' caches.
 pub(super) const FRESH: Duration = Duration::from_secs(30);
-/// How long a fetch that failed counts: enough to shield an agent that is in trouble.
+/// Lifetime of a failed fetch: shields an agent in trouble.
 const FAILED: Duration = Duration::from_secs(3);
-/// How long a card is remembered at all, for what only needs the agent's generation.
+/// Lifetime of an entry, for requests that only need the agent's generation.
 const REMEMBERED: Duration = Duration::from_secs(300);
 /// All cards together.
 const BYTES_MAX: u64 = 64 * 1024 * 1024;
-/// What an entry takes besides its texts.
+/// Size of an entry without its texts.
 const ENTRY_BYTES: usize = 1024;
 
 /// The card of one workspace, as far as there is one.
@@ -42,13 +42,13 @@ pub(super) struct Kept {
     pub(super) served: Result<Served, Rejection>,
     /// Which generation the agent speaks, by the card that counts.
     pub(super) generation: Option<Generation>,
-    /// Where the agent speaks JSON-RPC.
+    /// Paths for JSON-RPC.
     pub(super) json_rpc: Paths,
-    /// Where it speaks HTTP+JSON.
+    /// Paths for HTTP+JSON.
     pub(super) http_json: Paths,
-    /// Whether it sends push notifications; `None`: its card does not say.
+    /// True if it sends push notifications; `None`: not in its card.
     pub(super) pushes: Option<bool>,
-    /// Whether the agent was asked, and did not give it.
+    /// True if the fetch failed.
     failed: bool,
     made_at: Instant,
     fingerprint: [u8; 32],
@@ -89,7 +89,7 @@ pub(super) struct Served {
     pub(super) speaks: Option<&'static str>,
 }
 
-/// What is read of a card before it is served.
+/// Facts of a card before it is served.
 struct Read {
     text: String,
     generation: Generation,
@@ -129,8 +129,9 @@ impl Default for Cards {
 }
 
 impl Cards {
-    /// The card of a workspace, fetched if what is remembered does not count any more. From
-    /// [`Drain::cut`](crate::drain::Drain::cut) on no fetch begins, and this may not resolve: await the cut beside it.
+    /// Returns the card of a workspace, and fetches it if the cached one does not count any more. From
+    /// [`Drain::cut`](crate::drain::Drain::cut) on no fetch begins, and this may not resolve: await the cut
+    /// beside it.
     pub(super) async fn get(
         &self,
         (gateway, relay): (&Gateway, &Relay),
@@ -147,8 +148,8 @@ impl Cards {
         }
         gateway.metrics.cache(metrics::Cache::Cards, false);
         let make = || async {
-            // Who waited for a fetch that the cut broke off may be woken by that before it is told of the cut itself. It
-            // must not begin a fetch of its own, and is told now.
+            // A request that waited for another's fetch may be woken because the cut cancelled that fetch,
+            // before it sees the cut itself. It must not begin a fetch.
             if relay.drain.is_cut() {
                 return pending().await;
             }
@@ -172,7 +173,8 @@ impl Cards {
             let entry = self.kept.entry_by_ref(&source.id);
             let made = entry.or_insert_with_if(make(), |kept| !counts(kept));
             let entry = Box::pin(made).await;
-            // Who waited for another's fetch gets what that found, which may be of a place that is not the card's any more.
+            // A request that waited for another's fetch gets its result, which may be of an earlier location of
+            // the card.
             if entry.is_fresh() || counts(entry.value()) {
                 return entry.into_value();
             }
@@ -191,8 +193,8 @@ impl Cards {
         kept.counts(source, config, kid.as_deref()).then_some(kept)
     }
 
-    /// Which generation an agent speaks, by what is remembered of its card. Where it was asked in vain
-    /// a moment ago: the one that counts without a card.
+    /// Returns the generation of an agent, from its cached card. After a failed fetch: the generation that
+    /// counts without a card.
     pub(in crate::proxy) async fn generation(&self, source: &CardSource) -> Option<Generation> {
         let kept = self.kept.get(&source.id).await?;
         if kept.fingerprint != source.fingerprint {
@@ -286,7 +288,7 @@ impl Served {
         kid: Option<&str>,
         before: Option<&Self>,
     ) -> Self {
-        // Of what is signed, and by which key: one kind of key signs differently each time.
+        // Hash of the signed text and the key's id: ECDSA signatures differ each time.
         let hash = Sha256::new()
             .chain_update(&text)
             .chain_update(kid.unwrap_or_default());
@@ -327,8 +329,7 @@ pub(super) fn served(
     })
 }
 
-/// Signs it, if `card.sign` says so. A card that cannot be signed is served without a signature, which
-/// is what it then has.
+/// Signs the card, if `card.sign` is set. If signing fails, the card is served without a signature.
 pub(super) fn signed(gateway: &Gateway, text: String, config: &Config) -> String {
     if !config.card.sign {
         return text;

@@ -1,5 +1,4 @@
-//! The extended card, which is the result of a call: it tells no more of where the agent listens than
-//! the other.
+//! Extended card, which is the result of a call. Like the public card it does not contain the agent's URLs.
 
 use std::sync::Arc;
 
@@ -11,7 +10,7 @@ use crate::gateway::Gateway;
 use crate::proxy::outcome::too_large;
 use crate::rejection::{Delivery, Reason, Rejection};
 
-/// Whose extended card is asked for, and how it is served.
+/// Workspace of the extended card, and the form of the response.
 pub(in crate::proxy) struct ExtendedCard {
     pub(in crate::proxy) gateway: Arc<Gateway>,
     /// As it is for the exchange.

@@ -19,7 +19,7 @@ use crate::proxy::upstream::{Call, peer};
 use crate::rejection::{Reason, Rejection};
 use crate::shares::Account;
 
-/// How long an agent may take for its card, once the connection could be there.
+/// Timeout of a fetch, after the connect timeout.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// For which request a card is fetched.
@@ -28,7 +28,7 @@ pub(super) struct Asked<'a> {
     pub(super) config: &'a Config,
     /// Its id, which goes to the agent.
     pub(super) request_id: &'a RequestId,
-    /// In whose account the agent's name is looked up.
+    /// Account for the look-up of the agent's name.
     pub(super) account: Account,
     /// Gateways that it has gone through, this one included.
     pub(super) hops: u32,
@@ -97,7 +97,7 @@ async fn try_fetch(
     Err(first.unwrap_or_else(|| no_card("the agent has no place for a card")))
 }
 
-/// Whether it is a card.
+/// Checks that a response is a card.
 fn judge(head: &ResponseHeader, body: &[u8]) -> Result<(), Rejection> {
     refuse_redirect(head)?;
     if head.status != StatusCode::OK {

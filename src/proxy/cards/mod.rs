@@ -1,5 +1,5 @@
-//! Agent cards (contract §5): admitted like a call, fetched from the agent or taken from the registry,
-//! and served with the gateway in the agent's place ([`crate::a2a::card`]).
+//! Agent cards (`docs/reference/cards.md`): admitted like a call, fetched from the agent or taken from the
+//! registry, and served with the gateway's URL in place of the agent's ([`crate::a2a::card`]).
 
 mod answer;
 mod cache;
@@ -40,11 +40,11 @@ use crate::shares::Account;
 /// The rule of an exchange that read a public card.
 const PUBLIC_CARD: &str = "public_card";
 
-/// Whose card is asked for.
+/// Workspace of a requested card.
 pub(super) enum Whose {
-    /// That of a workspace.
+    /// Workspace in the path.
     Workspace(Result<WorkspaceId, InvalidWorkspaceId>),
-    /// That of `a2a.default_workspace`.
+    /// Workspace of `a2a.default_workspace`.
     Default,
 }
 
@@ -74,7 +74,7 @@ impl Proxy {
             return answered;
         }
         let _running = self.gateway.drain.enter();
-        // Nobody who watches the target hears of it: it is no call.
+        // No event is published: a card request is no call.
         let exchange = self.begin(request_id, false);
         let mut exchange = exchange.by_client(self.client(session));
         exchange.method = method::Method::AgentCard;
@@ -122,10 +122,10 @@ impl Proxy {
         answer(session, &self.origins.get(), exchange, &card).await
     }
 
-    /// What a card is made of that is read without a credential.
+    /// Returns the source of a card that is read without a credential.
     ///
     /// # Errors
-    /// `refusal`, one and the same for a card that is not public and an id that no workspace has; `rate_limited`,
+    /// `refusal`, the same for a card that is not public and for an unknown id; `rate_limited`,
     /// `store_unavailable`.
     async fn public_source(
         &self,
@@ -142,8 +142,8 @@ impl Proxy {
         public.ok_or(refusal)
     }
 
-    /// Has the agent's own card say whether it sends push notifications, where none was registered and a call asks for
-    /// them.
+    /// Checks in the agent's own card that it sends push notifications, if no card is registered and a call
+    /// asks for them.
     ///
     /// # Errors
     /// `push_not_supported`.
@@ -185,7 +185,7 @@ impl Proxy {
                 Reason::AgentUnreachable | Reason::AgentTimeout
             )
         {
-            // Nobody knows how it wants to be spoken to.
+            // The agent's interfaces are unknown.
             return Err(undelivered(refusal).into());
         }
         let path = kept.http_json.path(generation);
@@ -225,8 +225,9 @@ impl Proxy {
         Some((json_rpc_path(&kept, generation), kept.age()))
     }
 
-    /// A card, waited for as long as the caller is there, if there is one, and the process goes on. Of several who wait for
-    /// one fetch each leaves alone: where it was the one who fetched, the next begins anew.
+    /// Returns a card. Waits until the caller disconnects, if there is one, or the process is cut. Of several
+    /// requests that wait for one fetch each can leave alone: if it was the one that fetches, the next begins a
+    /// new fetch.
     async fn kept_card(
         &self,
         caller: Option<&mut ServerSession>,
@@ -247,7 +248,8 @@ impl Proxy {
         let kept = self.cards.get(through, source, &exchange.config, &asked);
         let mut cut = self.relay.drain.watch();
         let gone = async {
-            // While there is a body to come, as with a strange GET, nobody can tell without reading it.
+            // While a body is to come, as with an unusual GET, a disconnect cannot be detected without reading
+            // it.
             match caller {
                 Some(session) => {
                     if session.is_body_done() {
@@ -266,12 +268,12 @@ impl Proxy {
         }
     }
 
-    /// Which generation the target of a call speaks. Where it registered no card, by the one that was
-    /// fetched; and where nobody ever asked for that, and it is needed, it is fetched: to put the call
-    /// together, or to know where it goes.
+    /// Returns the generation of the target of a call: from the registered card, else from the fetched one. If
+    /// it is needed and no card was fetched yet, the card is fetched: to complete the call, or to find its
+    /// path.
     ///
     /// # Errors
-    /// That nobody waits for it any more.
+    /// The caller left, or the process shuts down.
     pub(super) async fn generation(
         &self,
         caller: Option<&mut ServerSession>,
@@ -299,7 +301,7 @@ impl Proxy {
     }
 }
 
-/// Whether a request was refused because it has no credential at all.
+/// True if a request was rejected because it has no credential.
 fn is_anonymous(refusal: &Rejection, head: &RequestHeader) -> bool {
     refusal.reason == Reason::Unauthenticated && !head.headers.contains_key(header::AUTHORIZATION)
 }
@@ -326,7 +328,7 @@ fn default_workspace(config: &Config) -> Result<WorkspaceId, Rejection> {
     })
 }
 
-/// Who may know that the default workspace is not there is told which one that is.
+/// Names the default workspace in the message, for callers that may know that it does not exist.
 fn of_default(refusal: Rejection, exchange: &Exchange) -> Rejection {
     match &exchange.callee {
         Some(id) if matches!(refusal.reason, Reason::WorkspaceNotFound | Reason::WorkspaceRemoved) => Rejection {
@@ -338,7 +340,7 @@ fn of_default(refusal: Rejection, exchange: &Exchange) -> Rejection {
     }
 }
 
-/// Of a call whose target did not give its card: the call itself was not sent, whatever was.
+/// Marks the call as not sent: its target's card could not be fetched.
 fn undelivered(refusal: &Rejection) -> Rejection {
     refusal.clone().delivered(Delivery::NotSent)
 }

@@ -1,6 +1,6 @@
-//! Sends calls that are made later (`delivery/jobs/`): through the same admission as a message, at the moment of
-//! sending, in the name of whoever asked for it then. What is due is found here, and whether it can be sent; [`sending`]
-//! does it.
+//! Sends deferred calls (`delivery/jobs/`): through the same admission as a message, at the moment of sending,
+//! with the principal that made the call. Finds due calls and decides whether each can be sent; [`sending`]
+//! sends them.
 
 mod sending;
 
@@ -18,8 +18,8 @@ use crate::directory::{Destination, Slot};
 use crate::ids::WorkspaceId;
 use crate::rejection::{Delivery, Reason, Rejection};
 
-/// Between two looks for what is due, if nothing says that there is any: what another replica accepted and does
-/// not send, and what waits for its time.
+/// Interval of looks for due calls without a wake-up: for calls that another replica accepted and does not
+/// send, and for calls that wait for their time.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Calls that one replica has in progress at most. Each may hold an answer of `limits.response_bytes`.
@@ -31,10 +31,10 @@ const RUNNING_PER_TARGET_MAX: usize = 32;
 /// Calls that are taken at once.
 const BATCH: usize = 16;
 
-/// When to try again at a target that takes no more calls; sooner if one of them ends here.
+/// Pause before the next attempt at a busy target; shorter if one of its calls ends here.
 const BUSY_PAUSE: Duration = Duration::from_secs(1);
 
-/// Sends what is due until the process ends.
+/// Dispatcher of due calls; runs until the process ends.
 pub struct Dispatcher(Arc<Proxy>);
 
 /// The calls that are in progress here.
@@ -73,7 +73,7 @@ impl Running {
 
     fn ended(&mut self, ended: Result<WorkspaceId, JoinError>) {
         let Ok(target) = ended else {
-            // A bug, and whose call it was is not known: nobody is counted for it.
+            // A bug: the target of the call is unknown, so the counts are reset.
             return self.of_target.clear();
         };
         if let Some(count) = self.of_target.get_mut(&target) {
@@ -85,9 +85,9 @@ impl Running {
     }
 }
 
-/// Whether a call can be sent.
+/// Decision about a call.
 enum Outlook {
-    /// To whom, and its place among the target's calls, if it takes one.
+    /// Admitted, with its slot among the target's calls, if it takes one.
     Now(Box<Admitted>, Option<Slot>),
     /// Not now: the target is away, or busy. Whether it counts as an attempt.
     Later(Rejection, bool),
@@ -106,7 +106,7 @@ impl Dispatcher {
         Self(proxy)
     }
 
-    /// Runs until a drain begins, and what is in progress then is over.
+    /// Runs until a drain begins and the attempts in progress are over.
     pub async fn run(&self) {
         let gateway = &self.0.gateway;
         let mut running = Running::default();
@@ -126,7 +126,7 @@ impl Dispatcher {
         while running.calls.join_next().await.is_some() {}
     }
 
-    /// Begins to send what is due. True: there may be more.
+    /// Starts to send due calls. True if there may be more.
     async fn send_due(&self, running: &mut Running) -> bool {
         let jobs = &self.0.gateway.delivery.jobs;
         loop {
@@ -211,7 +211,7 @@ impl Proxy {
     }
 }
 
-/// What a refusal before anything is sent means.
+/// Decides about a call that was rejected before it was sent.
 fn judged(why: Rejection) -> Outlook {
     if passes_by(why.reason) {
         Outlook::Later(why, true)
@@ -220,7 +220,7 @@ fn judged(why: Rejection) -> Outlook {
     }
 }
 
-/// Whether the next try may have another end.
+/// True if a later attempt may succeed.
 fn passes_by(reason: Reason) -> bool {
     matches!(
         reason,

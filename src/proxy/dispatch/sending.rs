@@ -1,7 +1,8 @@
-//! One attempt to send a call that is made later.
+//! One attempt to send a deferred call.
 //!
-//! A call leaves once. It is tried again only while nothing was delivered: everything up to the connection comes
-//! before its row says `dispatched`, and after that only an error that says so puts it back.
+//! A call is delivered at most once. It is tried again only while nothing was delivered: everything up to the
+//! connection comes before its row becomes `dispatched`, and after that only an error that proves it was not
+//! delivered puts it back.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -41,7 +42,7 @@ use crate::rejection::{Delivery, Reason, Rejection};
 use crate::shares::{Account, Share};
 use crate::workspace::Timestamp;
 
-/// How an attempt to send ended.
+/// Result of an attempt.
 enum Attempt {
     /// Nothing was delivered.
     Nothing(Rejection),
@@ -97,13 +98,13 @@ impl Proxy {
         // Its type is deeper than the compiler looks into when this one goes into a task.
         let attempt = attempt.boxed().await;
         match attempt {
-            // Whoever asked for it has taken it back, as a caller does who leaves.
+            // Its caller canceled it: recorded like a caller that leaves.
             Ok(Attempt::Taken) => {
                 exchange.request_bytes = 0;
                 Attempt::Taken
             }
             Ok(attempt) => {
-                // It cannot fail: nothing is left to be told.
+                // Cannot fail: no response is left to send.
                 let _ = exchange.ended(Ok(Ended::Answered));
                 attempt
             }
@@ -123,7 +124,7 @@ impl Proxy {
         jobs.returned(&job.target);
     }
 
-    /// Leaves the record of a call that is not made, or of which nobody knows.
+    /// Records a call that is not made, or whose outcome is unknown.
     pub(super) fn given_up(&self, job: &Job, why: &Rejection) {
         let proof = self.gateway.identity.recall(&job.caller).map(Arc::new);
         let mut exchange = self.exchange_of(job, proof);
@@ -212,7 +213,7 @@ impl Proxy {
         self.ask(job, &question, exchange).await
     }
 
-    /// Everything up to the connection can be done again; what comes after it, once.
+    /// Attempts the call. Everything up to the connection can be repeated; the rest happens once.
     async fn ask(
         &self,
         job: &Job,
@@ -271,7 +272,7 @@ impl Proxy {
         Ok(Attempt::InInbox)
     }
 
-    /// What goes to the agent, and the head of the request that it stands for.
+    /// Returns the request to the agent, and the head of the request that it stands for.
     async fn outgoing(
         &self,
         job: &Job,

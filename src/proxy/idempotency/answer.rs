@@ -1,4 +1,4 @@
-//! What came of a call with a key, kept to one caller.
+//! Answers a call with an idempotency key from its kept response, to its caller only.
 
 use bytes::Bytes;
 use http::header;
@@ -23,12 +23,12 @@ use crate::proxy::stream;
 use crate::rejection::{Delivery, Reason, Rejection};
 use crate::standing::{CutOff, Needs, cut_off};
 
-/// What is kept, and how.
+/// Kept response, and how to send it.
 pub(in crate::proxy) struct KeptResponse<'a> {
     pub(in crate::proxy) outcome: Outcome,
     /// It was kept before, or is at the same time.
     pub(in crate::proxy) replay: bool,
-    /// The pieces of a stream as they come, for whoever made the call: it misses none.
+    /// Pieces of a live stream, for the request that made the call: none are lost.
     pub(in crate::proxy) live: Option<mpsc::Receiver<Bytes>>,
     /// For `X-A2A-Completed`.
     pub(in crate::proxy) completed: Option<&'a str>,
@@ -119,7 +119,7 @@ impl Proxy {
     }
 }
 
-/// The agent had the call, and what it streamed is not kept any more.
+/// Rejection of a replay: the agent had the call, and its stream is not kept any more.
 pub(in crate::proxy) fn forgotten() -> Rejection {
     Rejection::new(
         Reason::AgentProtocolError,
@@ -129,11 +129,11 @@ pub(in crate::proxy) fn forgotten() -> Rejection {
     .delivered(Delivery::Sent)
 }
 
-/// Where the events of a stream come from.
+/// Source of the events of a stream.
 enum Events {
     /// The call itself, which waits for its caller.
     Live(mpsc::Receiver<Bytes>),
-    /// What is kept of it.
+    /// Kept events of the stream.
     Kept(Box<Reader>),
 }
 
@@ -182,7 +182,7 @@ async fn follow(
         };
         let last = piece.is_none() || parts;
         let piece: Bytes = piece.unwrap_or_default();
-        // A stream says in its first event what it is about.
+        // The first event of a stream has the id of its task.
         if !std::mem::replace(&mut looked, true) {
             exchange.note_task(|scan| scan.push_events(&piece));
         }

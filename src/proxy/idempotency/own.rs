@@ -9,17 +9,17 @@ use crate::proxy::exchange::Exchange;
 use crate::proxy::outcome::Ended;
 use crate::rejection::{Reason, Rejection};
 
-/// What came of it.
+/// Result of an execution.
 pub(in crate::proxy) enum Execution<T> {
     /// It was done now.
     Fresh(Answer, T),
-    /// It was done before, or at the same moment for somebody else.
+    /// It was executed before, or by a concurrent request.
     Replayed(Outcome),
 }
 
 impl Proxy {
-    /// Does `work` unless it was done for the key already, to its end whoever waits for it, and keeps its
-    /// answer.
+    /// Executes `work` unless it was executed for the key already, and keeps its answer. The work runs to its
+    /// end, even if its caller disconnects.
     pub(in crate::proxy) async fn execute_own_once<T: Send + 'static>(
         &self,
         session: &mut ServerSession,
@@ -58,7 +58,7 @@ impl Proxy {
     }
 }
 
-/// What was done for the call broke off: a bug.
+/// Rejection: the task of the call panicked, which is a bug.
 fn abandoned() -> Rejection {
     Rejection::new(Reason::Internal, "the call could not be answered")
 }

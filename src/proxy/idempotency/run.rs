@@ -1,4 +1,4 @@
-//! A call that is made apart from its caller: it goes on to its end, whoever waits for it.
+//! A call in a task of its own: it runs to its end, even if its caller disconnects.
 
 use std::sync::Arc;
 
@@ -44,7 +44,7 @@ pub(super) struct Run {
     proof: Option<Arc<Proof>>,
     target: Option<WorkspaceId>,
     span: Option<Box<CallSpan>>,
-    /// When the request head had been read.
+    /// Time at which the request head had been read.
     started: Instant,
 }
 
@@ -66,7 +66,8 @@ impl Run {
         }
     }
 
-    /// Makes the call. What it streams comes to its caller piece by piece, and waits for it while it is there.
+    /// Starts the call. Its stream is passed to the caller piece by piece, with backpressure while the caller
+    /// is connected.
     pub(super) fn start(mut self, claim: Claim) -> mpsc::Receiver<Bytes> {
         let (live, pieces) = mpsc::channel(LIVE_PIECES);
         let running = self.relay.drain.enter();
@@ -99,7 +100,7 @@ impl Run {
         pieces
     }
 
-    /// Sends the call, and awaits the head of an answer that may be passed on.
+    /// Sends the call, and awaits the head of an acceptable response.
     async fn send(&self, cut: &mut Cut) -> Result<(Box<HttpSession>, ResponseHeader), Rejection> {
         let (relay, clocks) = (&self.relay, &self.forward.clocks);
         let send = relay.upstream.send(
@@ -123,7 +124,7 @@ impl Run {
         Ok((upstream, head))
     }
 
-    /// Reads the stream to its end: for its caller, and into the log, from which everybody else gets it.
+    /// Reads the stream to its end: for its caller, and into the log, which all other readers use.
     async fn stream(
         self,
         upstream: Box<HttpSession>,
@@ -174,7 +175,7 @@ impl Run {
                 task_state = TaskState::of(&data);
             }
             if !passed.bytes.is_empty() {
-                // Whoever left does not hold it up.
+                // A caller that left does not block the stream.
                 let _ = live.send(passed.bytes).await;
             }
             if passed.over {
@@ -250,7 +251,7 @@ fn kept(relay: &Relay, head: &ResponseHeader, body: Bytes) -> Result<Answer, Rej
     })
 }
 
-/// One answer in one body, held whole: it is stored before anybody gets it.
+/// A response in one body, held whole: it is stored before it is sent.
 struct Body<'a> {
     relay: &'a Relay,
     upstream: Box<HttpSession>,

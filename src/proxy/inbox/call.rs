@@ -1,4 +1,4 @@
-//! What a call to an agent that polls asks for, as far as the gateway answers it itself.
+//! Parsed call to a polling agent, as far as the gateway answers it itself.
 
 use std::borrow::Cow;
 
@@ -15,7 +15,7 @@ pub(super) struct Call<'a> {
     pub(super) id: &'a str,
     /// Its method's name.
     pub(super) name: Cow<'a, str>,
-    /// What it says of tasks.
+    /// Params of the call.
     pub(super) params: Params,
 }
 
@@ -25,9 +25,9 @@ pub(super) struct Call<'a> {
 pub(super) struct Params {
     /// The task.
     id: Value,
-    /// How many messages of its history to show.
+    /// Messages of its history to return.
     history_length: Option<u32>,
-    /// What is sent.
+    /// Message to send.
     message: Message,
     /// Of a list: tasks of this conversation.
     pub(super) context_id: Option<String>,
@@ -39,7 +39,7 @@ pub(super) struct Params {
     pub(super) page_token: Option<String>,
     /// Of a list: whether the results are wanted.
     pub(super) include_artifacts: Option<bool>,
-    /// What a send call wants besides.
+    /// Configuration of a send call.
     configuration: Configuration,
 }
 
@@ -71,7 +71,7 @@ struct Envelope<'a> {
 }
 
 impl<'a> Call<'a> {
-    /// Reads a completed call. `known`: the method is one of A2A's; the params of others may hold anything.
+    /// Reads a completed call. `known`: true for a method of A2A; the params of other methods are not parsed.
     ///
     /// # Errors
     /// `invalid_params`, `invalid_request`.
@@ -95,8 +95,8 @@ impl<'a> Call<'a> {
         })
     }
 
-    /// Whether it asks to be answered when the agent's turn is over: in 0.3 if it says so, in 1.0 unless it says
-    /// otherwise.
+    /// True if the caller waits for the end of the agent's turn: in 0.3 if the call asks for it, in 1.0 unless
+    /// it asks for the opposite.
     pub(super) fn blocks(&self) -> bool {
         let configuration = &self.params.configuration;
         match self.generation() {
@@ -105,7 +105,7 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// In whose words the caller wants its answer: by the method's name, which differs in all of them.
+    /// Returns the generation of the response, from the method's name, which differs for each method.
     pub(super) fn generation(&self) -> Generation {
         if self
             .name
@@ -141,7 +141,7 @@ impl Params {
         self.message.context_id.as_str().filter(|id| !id.is_empty())
     }
 
-    /// How many messages of a task's history are wanted; `None`: all.
+    /// Returns the messages of a task's history to include; `None`: all.
     pub(super) fn history(&self) -> Option<u32> {
         self.history_length.or(self.configuration.history_length)
     }

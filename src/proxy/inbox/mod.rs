@@ -1,5 +1,5 @@
-//! A target that polls for its messages: what is sent to it goes into its inbox, and the gateway answers for
-//! it (contract §6.1). To its callers it is an agent like any other, only slower.
+//! Polling targets: a message is put into the target's inbox, and the gateway answers in place of the agent
+//! (`docs/reference/http-api.md`, "Inboxes"). To its callers the target is an agent like any other, but slower.
 
 mod call;
 mod send;
@@ -37,22 +37,22 @@ use crate::rejection::{Reason, Rejection};
 /// Tasks on one page of a list when nothing is asked for, and at most (A2A 1.0, 3.1.4).
 const PAGE: (u32, u32) = (50, 100);
 
-/// Who calls whom.
+/// Caller and target of a call.
 struct Pair {
     proof: Arc<Proof>,
     target: WorkspaceId,
 }
 
-/// How an answer goes out.
+/// Properties of a response.
 struct Outward {
     words: Words,
     done: Done,
     rewrite: Option<Rewrite>,
     /// Its call came before.
     replay: bool,
-    /// Whether a call with the same key is given the answer again.
+    /// True if the response is kept for replay.
     kept: bool,
-    /// How long its caller waits for the end of the agent's turn.
+    /// Wait for the end of the agent's turn.
     wait: Option<Wait>,
 }
 
@@ -118,10 +118,10 @@ impl Proxy {
         &self.gateway.delivery.inbox
     }
 
-    /// The task, if it is the caller's to ask for.
+    /// Returns the task if it belongs to the caller.
     ///
     /// # Errors
-    /// `task_not_found`, also for one of somebody else; `store_unavailable`.
+    /// `task_not_found`, also for the task of another caller; `store_unavailable`.
     async fn own_task(&self, pair: &Pair, id: &str) -> Result<InboxTask, Rejection> {
         let task = self.inbox().task(&pair.target, id).await?;
         let task = task.ok_or_else(no_task)?;
@@ -172,7 +172,7 @@ impl Proxy {
             .await;
         let task = match canceled {
             Ok(task) => task,
-            // Its agent, or another who canceled, was faster.
+            // Its agent ended it, or a concurrent request canceled it.
             Err(refusal) => match self.own_task(pair, &task.id).await {
                 Ok(task) if task.state.is_terminal() => return Ok(words.over(task.state)),
                 _ => return Err(refusal),
@@ -182,7 +182,7 @@ impl Proxy {
         Ok(words.task(document, &shown(call, true)))
     }
 
-    /// The caller's own tasks at the target; an operator's: everybody's.
+    /// Lists the caller's own tasks at the target; for an operator, all tasks.
     async fn list(&self, pair: &Pair, call: &Call<'_>, words: &Words) -> Result<String, Rejection> {
         let wrong = |message| Rejection::new(Reason::InvalidParams, message);
         let params = &call.params;
@@ -271,7 +271,7 @@ impl Proxy {
     }
 }
 
-/// What a caller wants to see of a task.
+/// Returns the parts of a task to include.
 fn shown(call: &Call<'_>, artifacts: bool) -> Shown {
     Shown {
         history: call.params.history(),
@@ -279,7 +279,7 @@ fn shown(call: &Call<'_>, artifacts: bool) -> Shown {
     }
 }
 
-/// Who sends it, as the agent may know.
+/// Returns the sender, as the agent may see it.
 fn source(proof: &Proof) -> Source {
     match proof.principal.workspace() {
         Some(id) => Source::Agent(id.clone()),
