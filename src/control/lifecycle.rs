@@ -22,8 +22,8 @@ use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
 use crate::workspace::{DeliveryMode, Liveness, Move, Status};
 
-/// The body of `PATCH /workspaces/{id}`. Absent: unchanged. `null` clears what can be cleared, and is
-/// of the wrong type elsewhere.
+/// Body of `PATCH /workspaces/{id}`. An absent member is unchanged. `null` clears a member that can be cleared,
+/// and is a wrong type for any other.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Patch {
@@ -61,7 +61,7 @@ pub(super) struct Patch {
     status: Option<Status>,
 }
 
-/// A member that is there, `null` or not. serde's own `Option` takes `null` for absent.
+/// Deserializes a present member, `null` included. serde's own `Option` treats `null` as absent.
 fn said<'de, T: Deserialize<'de>, D: Deserializer<'de>>(reader: D) -> Result<Option<T>, D::Error> {
     T::deserialize(reader).map(Some)
 }
@@ -184,7 +184,7 @@ fn is_gone(refusal: &Rejection) -> bool {
     refusal.reason == Reason::WorkspaceRemoved
 }
 
-/// In what quality the caller changes `id`. Strangers learn nothing of it.
+/// Returns the role in which the caller changes `id`. A caller without access learns nothing of it.
 pub(super) async fn editor(
     gateway: &Gateway,
     caller: &Caller,

@@ -22,7 +22,7 @@ use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
 use crate::workspace::{DeliveryMode, Liveness, Urls, View, Workspace};
 
-/// The body of `POST /workspaces`.
+/// Body of `POST /workspaces`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct New {
@@ -65,7 +65,7 @@ pub(super) async fn create(
         Ok(workspace) => workspace,
         Err(refusal) => {
             if let Err(error) = gateway.identity.withdraw_enrolment(&enrolment).await {
-                tracing::debug!(%error, workspace.id = %creation.id, "an enrolment token that nobody knows was left behind");
+                tracing::debug!(%error, workspace.id = %creation.id, "failed to withdraw the enrolment token of a failed creation");
             }
             return Err(refusal);
         }
@@ -133,7 +133,7 @@ pub(super) async fn read(
     PathId(id): PathId,
     caller: Caller,
 ) -> Result<Response, Rejection> {
-    // A workspace reads itself also while it is paused.
+    // A paused workspace may read itself.
     if caller.principal().workspace() != Some(&id) {
         gateway.hierarchy.permit(&caller.0, &id).await?;
     }
@@ -141,14 +141,14 @@ pub(super) async fn read(
     Ok(shown(&gateway, &caller, workspace).await)
 }
 
-/// One workspace, as the caller reads it.
+/// Returns one workspace in the form for the caller.
 pub(super) async fn shown(gateway: &Gateway, caller: &Caller, workspace: Workspace) -> Response {
     let mut one = [workspace];
     let views = views(gateway, caller, &mut one).await;
     axum::Json(&views[0]).into_response()
 }
 
-/// Workspaces as the caller reads them.
+/// Returns workspaces in the form for the caller.
 pub(super) async fn views<'w>(
     gateway: &Gateway,
     caller: &Caller,
@@ -160,7 +160,7 @@ pub(super) async fn views<'w>(
     workspaces.iter().map(|one| one.view(sight(one))).collect()
 }
 
-/// Itself and operators see where the agent listens.
+/// The workspace itself and operators see the agent's URLs.
 fn urls(principal: &Principal, id: &WorkspaceId) -> Urls {
     match principal {
         Principal::Operator => Urls::WithCertificates,
@@ -171,7 +171,7 @@ fn urls(principal: &Principal, id: &WorkspaceId) -> Urls {
     }
 }
 
-/// An org named in a body is the org that the token acts in.
+/// Checks that an org in a body is the org that the token acts in.
 ///
 /// # Errors
 /// `not_permitted`.
@@ -184,7 +184,7 @@ pub(super) fn require_same_org(own: &str, named: Option<&str>) -> Result<(), Rej
     ))
 }
 
-/// An id in a body, if it is there.
+/// Parses an optional id in a body.
 ///
 /// # Errors
 /// `invalid_workspace_id`.
@@ -192,7 +192,7 @@ pub(super) fn parse_optional(text: Option<&str>) -> Result<Option<WorkspaceId>, 
     Ok(text.map(WorkspaceId::parse).transpose()?)
 }
 
-/// The credential of an agent in a body, if it is there.
+/// Parses an optional credential of an agent in a body.
 ///
 /// # Errors
 /// `invalid_params`.

@@ -23,7 +23,7 @@ use crate::rejection::{Reason, Rejection};
 use crate::store::Unavailable;
 use crate::telemetry::Chain;
 
-/// The bytes that are kept for an owner, as an expression of SQL.
+/// Bytes that are kept for an owner, as an SQL expression.
 macro_rules! kept_of {
     ($owner:literal) => {
         concat!(
@@ -35,10 +35,10 @@ macro_rules! kept_of {
 }
 pub(super) use kept_of;
 
-/// Between two looks at the sum over all owners.
+/// Interval of reads of the sum over all owners.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Rows of one owner that are merged into one.
+/// Number of rows of one owner from which they are merged into one.
 const MERGE_FROM: i64 = 32;
 
 /// Maximum owners with merged rows in one pass.
@@ -61,7 +61,7 @@ pub struct KeptBytes {
     config: Live,
     db: Db,
     metrics: Arc<Metrics>,
-    /// The sum at the last look, and what this gateway added since.
+    /// Sum at the last read, and bytes added by this gateway since.
     total: AtomicI64,
     /// Bytes of the statements in progress, by owner.
     writing: Mutex<HashMap<String, i64>>,
@@ -77,7 +77,7 @@ pub(super) struct Adding<'a> {
 }
 
 impl KeptBytes {
-    /// Asks nothing yet.
+    /// Creates it; does not touch the stores.
     pub fn new(config: Live, db: Db, metrics: Arc<Metrics>) -> Arc<Self> {
         Arc::new(Self {
             config,
@@ -131,7 +131,7 @@ impl KeptBytes {
         self.total.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Bytes that are kept for an owner.
+    /// Returns the bytes that are kept for an owner.
     pub(super) async fn of(&self, owner: &str) -> Result<i64, Unavailable> {
         let query = sqlx::query(OF).bind(owner);
         let work = async { query.fetch_one(self.db.pool()).await?.try_get("kept") };
@@ -145,13 +145,13 @@ impl KeptBytes {
         Ok(bytes <= self.per_owner().saturating_sub(kept) && bytes <= self.total_room())
     }
 
-    /// The refusal of something for which there is no room, counted. `what` ends before the limits.
+    /// Returns and counts the rejection for want of room. `what` ends before the limits.
     pub(super) fn refuse(&self, kind: KeptKind, what: &str) -> Rejection {
         self.metrics.kept.refused(kind);
         self.refusal(what)
     }
 
-    /// The same, not counted.
+    /// Returns the rejection without counting it.
     pub(super) fn refusal(&self, what: &str) -> Rejection {
         let limits = &self.config.get().limits;
         let message = format!(
@@ -163,14 +163,14 @@ impl KeptBytes {
             .fact("limit", limits.kept_bytes.0)
     }
 
-    /// Looks at the sum over all owners, and merges rows. Runs until it is dropped.
+    /// Reads the sum over all owners, and merges rows. Runs until it is dropped.
     pub(super) async fn run(&self) {
         let mut tick = interval(LOOK_EVERY);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tick.tick().await;
             if let Err(error) = self.look().await {
-                tracing::debug!(error = %Chain(&error), "The bytes that are kept are not counted this time");
+                tracing::debug!(error = %Chain(&error), "failed to read the sum of kept bytes; will retry");
             }
         }
     }

@@ -15,14 +15,14 @@ use crate::ids::WorkspaceId;
 use crate::store::Unavailable;
 use crate::workspace::{Changed, Status, Step, Timestamp, Workspace};
 
-/// Longest card in an event, in bytes. A longer one is to be read.
+/// Longest card in an event, in bytes. A longer one must be fetched.
 const EVENT_CARD_BYTES_MAX: usize = 16 * 1024;
 
 /// Maximum looks for a change that the store did not confirm, while the store does not answer.
 const LATE_LOOKS_MAX: u32 = 5;
 
 impl Directory {
-    /// It has another status, or registered.
+    /// Publishes a status, also after a registration.
     pub(super) fn tell_status(&self, id: &WorkspaceId, status: Status) {
         self.tell_status_with(id, status, json!({}));
     }
@@ -121,7 +121,7 @@ impl Directory {
         }
     }
 
-    /// It is gone. `line` is the one that it had.
+    /// Publishes a removal. `line` is the workspace with its former ancestors.
     pub(super) fn tell_removed(&self, id: &WorkspaceId, line: &[Step]) {
         self.tell_with_line(Kind::WorkspaceRemoved, id, json!({}), line);
     }

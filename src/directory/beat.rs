@@ -21,10 +21,10 @@ const DEGRADED_FROM: f64 = 0.5;
 /// Error rate below which a degraded workspace is online again. Between the two rates the status does not
 /// change.
 pub(super) const WELL_BELOW: f64 = 0.1;
-/// Longest description of the current task that is kept, in characters. It is a label for people, so
-/// a longer one is cut rather than refused: a heartbeat must not fail for it.
+/// Longest description of the current task, in characters. A longer one is cut, not rejected: it is a label,
+/// and a heartbeat must not fail for it.
 const TASK_CHARS_MAX: usize = 1024;
-/// Longest sample of an error in an event, in characters. It is the agent's own text, for people.
+/// Longest sample of an error in an event, in characters.
 const SAMPLE_CHARS_MAX: usize = 512;
 /// Maximum attempts of a heartbeat to change a status that concurrent writers change, too.
 const ATTEMPTS_MAX: usize = 3;
@@ -41,7 +41,7 @@ pub struct Beat {
     pub active_tasks: u32,
     /// Description of its current task.
     pub current_task: Option<String>,
-    /// One of its errors, in its own words.
+    /// Sample of its errors, as free text.
     pub sample_error: Option<String>,
     /// Uptime of its process, as the number in the request.
     pub uptime_seconds: Option<serde_json::Number>,
@@ -54,18 +54,18 @@ pub struct Beat {
 pub struct Beaten {
     /// Time until which the next heartbeat is due.
     pub expires_in: Duration,
-    /// The status before.
+    /// Status before.
     pub from: Status,
-    /// The status now.
+    /// Status after.
     pub to: Status,
 }
 
 impl Directory {
-    /// Takes in a heartbeat. While the shared state is away it counts here, and for the other replicas
-    /// by way of SQL.
+    /// Records a heartbeat. While the shared state is away it counts on this replica, and on other replicas by
+    /// way of SQL.
     ///
     /// # Errors
-    /// `invalid_params`, `workspace_not_found` (to be answered with `reregister`),
+    /// `invalid_params`, `workspace_not_found` (answered with `reregister`),
     /// `workspace_removed`, `store_unavailable`.
     pub async fn beat(&self, id: &WorkspaceId, beat: &Beat) -> Result<Beaten, Rejection> {
         // NaN is out of range, too.
@@ -101,7 +101,7 @@ impl Directory {
             if self.moved(workspace, to, beat, now).await? {
                 entry.extend(began, self.leases.ttl());
                 self.tell_beat(workspace, beat, now);
-                // While no lease can be renewed, no key can.
+                // If the lease cannot be renewed, neither can the keys.
                 if renewed && entry.claim_url_renewal() && !self.renew_urls(workspace, to).await {
                     entry.url_renewal_failed();
                 }
@@ -134,12 +134,12 @@ impl Directory {
     async fn renew(&self, id: &WorkspaceId, now: Timestamp) -> bool {
         let renewed = self.leases.renew(id, now).await;
         if let Err(error) = &renewed {
-            tracing::debug!(%error, workspace.id = %id, "a heartbeat reached no lease; it goes to SQL");
+            tracing::debug!(%error, workspace.id = %id, "failed to renew a lease; the heartbeat goes to SQL");
         }
         renewed.is_ok()
     }
 
-    /// Writes down what changed, if anything; false when it is not as we knew it.
+    /// Writes changes to the row, if there are any; false if the row has another status.
     async fn moved(
         &self,
         workspace: &Workspace,
@@ -193,7 +193,7 @@ impl Directory {
             let Some(url) = own.as_deref().filter(|_| !there) else {
                 continue;
             };
-            // Another program may be writing it just now: its word goes before ours.
+            // Another program may be writing the key at the same time: its value takes precedence.
             match self.shared.set_if_absent(key, url, URL_TTL).await {
                 Ok(written) => brought_back |= written,
                 Err(_) => return false,
@@ -258,7 +258,7 @@ fn why(to: Status, beat: &Beat) -> Value {
     why
 }
 
-/// At most `max` characters of `text`, control characters dropped.
+/// Returns at most `max` characters of `text`, without control characters.
 fn printable(text: &str, max: usize) -> String {
     let printable = text.chars().filter(|c| !c.is_control());
     printable.take(max).collect()
@@ -272,7 +272,7 @@ impl Beat {
             last_seen: now,
             active_tasks: self.active_tasks,
             current_task: self.current_task.as_deref().map(|task| {
-                // PostgreSQL keeps no NUL in text.
+                // PostgreSQL does not store NUL in text.
                 task.chars()
                     .filter(|c| *c != '\0')
                     .take(TASK_CHARS_MAX)

@@ -21,13 +21,14 @@ const WELL_KNOWN: [&str; 2] = ["/.well-known/agent-card.json", "/.well-known/age
 /// Places where an agent may serve its card: one server, and paths that are tried in order.
 #[derive(Clone, Debug)]
 pub struct CardPlace {
-    /// The server. Judged like any agent's; its path is not used.
+    /// Server. Checked like any agent's; its path is not used.
     pub endpoint: Endpoint,
-    /// Which of its addresses are known to be the workspace's own.
+    /// Cached decision about its addresses.
     pub settled: Arc<Settled>,
-    /// The agent, where it is the same server: only it gets the agent's credential, and our certificate.
+    /// Agent, if it is on the same server: only there the agent's credential and the gateway's certificate are
+    /// sent.
     pub agent: Option<Arc<Agent>>,
-    /// Paths, with their queries.
+    /// Paths, with queries.
     pub paths: Vec<String>,
 }
 
@@ -36,11 +37,11 @@ pub struct CardPlace {
 pub struct CardSource {
     /// The workspace.
     pub id: WorkspaceId,
-    /// Its name.
+    /// Display name.
     pub name: String,
     /// Purpose of the agent, as free text.
     pub role: Option<String>,
-    /// The card that was registered.
+    /// Registered card.
     pub registered: Option<Arc<str>>,
     /// True if callers may ask for push notifications.
     pub push_notifications: bool,
@@ -49,7 +50,7 @@ pub struct CardSource {
     /// Place where the agent serves its card, or the reason why it cannot be fetched. `None`: it has only an
     /// inbox.
     pub place: Result<Option<CardPlace>, Rejection>,
-    /// Another one whenever any of it, or how the agent is reached, is another.
+    /// Hash of the source and of the agent's location; changes with either.
     pub fingerprint: [u8; 32],
 }
 
@@ -214,7 +215,7 @@ fn fingerprint(source: &CardSource, workspace: &Workspace) -> [u8; 32] {
         .into_iter()
         .chain(source.hidden.iter().map(|url| Some(url.as_str())))
     {
-        // The length stands in front, so that no two lists read alike.
+        // The length comes first, so that different lists have different hashes.
         let length = part.map_or(u64::MAX, |part| part.len() as u64);
         hash.update(length.to_be_bytes());
         hash.update(part.unwrap_or_default());

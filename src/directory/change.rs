@@ -25,7 +25,7 @@ use crate::workspace::{
 /// Requested change. `None` leaves a setting as it is; `Some(None)` clears it.
 #[derive(Clone, Debug, Default)]
 pub struct Change {
-    /// For people.
+    /// Display name.
     pub name: Option<String>,
     /// Purpose of the agent, as free text.
     pub role: Option<Option<String>>,
@@ -33,13 +33,13 @@ pub struct Change {
     pub place: Move,
     /// URL that its agent listens at.
     pub url: Option<Option<String>>,
-    /// The same on the agents' own network.
+    /// URL on the agents' own network.
     pub internal_url: Option<Option<String>>,
     /// URL that its card is fetched from.
     pub card_url: Option<Option<String>>,
     /// Delivery mode: push or poll.
     pub delivery_mode: Option<DeliveryMode>,
-    /// Calls in progress at most.
+    /// Maximum calls in progress.
     pub max_concurrent: Option<Option<u32>>,
     /// Source of its liveness.
     pub liveness: Option<Liveness>,
@@ -49,7 +49,7 @@ pub struct Change {
     pub push_notifications: Option<Option<bool>>,
     /// Access to its card. Set by operators only.
     pub card_access: Option<Option<CardAccess>>,
-    /// The credential with which the gateway calls the agent.
+    /// Credential with which the gateway calls the agent.
     pub upstream_auth: Option<Option<UpstreamAuth>>,
     /// TLS towards the agent. Operators only.
     pub upstream_tls: Option<Option<UpstreamTls>>,
@@ -133,8 +133,8 @@ impl Directory {
             self.tell_changed(changed);
         }
         if !matches!(outcome, Ok(Err(_))) {
-            // Also when the store did not answer in time: it may have been changed.
-            // A pause is part of the place that calls are decided by.
+            // Also if the store did not answer in time: the row may have been changed. A pause is part of the
+            // place that decides about calls.
             let moved = !wanted.is_empty() || pauses.load(Ordering::Relaxed);
             self.forget(id, moved, &outcome).await;
         }

@@ -14,9 +14,9 @@ use crate::workspace::{DeliveryMode, Status, Timestamp, Workspace};
 /// Result of discovery; the control plane adds `proxy_url` and, for workspaces, a token.
 #[derive(Clone, Debug, Serialize)]
 pub struct Discovered {
-    /// The target.
+    /// Id of the target.
     pub id: String,
-    /// For people.
+    /// Display name.
     pub name: String,
     /// URL to reach it at from the caller's network; `None` for a poll target, and for canvas users and org
     /// tokens, which reach it through the gateway.
@@ -25,7 +25,7 @@ pub struct Discovered {
     pub delivery_mode: DeliveryMode,
     /// Lifecycle status.
     pub status: Status,
-    /// Its last sign of life.
+    /// Time of its last sign of life.
     pub last_seen: Option<Timestamp>,
     /// Registered card; without the agent's URLs, except for the workspace itself and operators.
     pub agent_card: Option<Box<RawValue>>,

@@ -1,5 +1,5 @@
-//! From the text of a URL to an [`Endpoint`], by one parser, once: the gateway connects to what that
-//! parser saw, and there is no second reading with other rules.
+//! Parses a URL to an [`Endpoint`], once: the gateway connects to the parsed host, and no second parser with
+//! other rules is involved.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -15,9 +15,9 @@ const URL_BYTES_MAX: usize = 2048;
 /// Host part of the URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Target {
-    /// An address, judged when it was read, and again at each connect.
+    /// Address, checked when it was parsed and again for each connection.
     Literal(IpAddr),
-    /// A name, judged by its addresses at each connect.
+    /// Name; its addresses are checked for each connection.
     Name(Arc<str>),
 }
 
@@ -29,13 +29,13 @@ pub(super) enum Target {
 pub struct Endpoint {
     /// True if the scheme is `https`.
     pub tls: bool,
-    /// The `Host` field: name or address, and the port when it is not the scheme's own.
+    /// `Host` field: name or address, with the port unless it is the scheme's default.
     pub host: String,
-    /// The name that the certificate must have: the host without brackets and trailing dot.
+    /// Name that the certificate must have: the host without brackets and trailing dot.
     pub sni: String,
     /// Target of the request line.
     pub path_and_query: String,
-    /// The TCP port.
+    /// TCP port.
     pub port: u16,
     pub(super) target: Target,
     /// Name of the URL in rejections.
@@ -165,7 +165,7 @@ impl Endpoint {
         (self.tls, &self.host) == (other.tls, &other.host)
     }
 
-    /// The URL as it was understood: the one spelling that is kept and handed out.
+    /// Returns the normalized URL, which is stored and handed out.
     pub fn url(&self) -> String {
         let scheme = if self.tls { "https" } else { "http" };
         format!("{scheme}://{}{}", self.host, self.path_and_query)
@@ -189,7 +189,7 @@ pub(super) fn read(text: &str) -> Result<Url, &'static str> {
     }
     let url =
         Url::parse(text).map_err(|_| "cannot be read as a URL: write http://host:port/path")?;
-    // Escapes make it longer.
+    // Escapes make the URL longer.
     if url.as_str().len() > URL_BYTES_MAX {
         return Err(TOO_LONG);
     }
@@ -202,7 +202,7 @@ fn forbidden(message: String) -> Rejection {
     Rejection::new(Reason::AddressForbidden, message)
 }
 
-/// For the operator's log.
+/// Cause for the operator's log.
 #[derive(Debug, thiserror::Error)]
 #[error("{0} is refused by the address policy")]
 struct RefusedAddress(IpAddr);

@@ -26,23 +26,23 @@ use crate::workspace::{DeliveryMode, Liveness, Status, Workspace, base};
 /// Lifetime of an entry that was not read completely, or for which no invalidation would arrive.
 const UNSURE_TTL: Duration = Duration::from_secs(1);
 
-/// So many bytes of a card count as one more entry in the caches, which bound entries and not bytes: a card may
-/// be a hundred times as long as all else in its entry, and is there twice once it was asked for.
+/// Bytes of a card that count as one more entry in the caches, which bound entries and not bytes: a card may be
+/// a hundred times as long as the rest of its entry, and is there twice after its first use.
 const CARD_BYTES_OF_ONE: usize = 4096;
 
-/// No entry counts as more: a full cache takes one in only if it is asked for more often than all that have to go
-/// for it together, and counts to 15.
+/// Maximum weight of an entry: a full cache admits an entry only if it is used more often than all entries that
+/// it replaces together, and the counts end at 15.
 const WEIGHT_MAX: u32 = 8;
 
-/// No moment yet.
+/// No time yet.
 const NEVER: u64 = u64::MAX;
 
 /// URLs of the agent: from the shared state, which other programs write, else from SQL.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Urls {
-    /// As the gateway and the host see it.
+    /// For the gateway and the host.
     pub(super) host: Option<String>,
-    /// As other workspaces see it.
+    /// For other workspaces.
     pub(super) internal: Option<String>,
     /// True if `host` is from the shared state.
     pub(super) shared: bool,
@@ -72,18 +72,18 @@ impl Urls {
 pub(super) enum Pulse {
     /// Its status decides: it is not up, its liveness is assumed, or the shared state does not answer.
     AsItsStatus,
-    /// A lease was seen that ends after this.
+    /// It has a lease that ends after this time.
     Beats(Duration),
-    /// It should beat, and does not.
+    /// It must send heartbeats, and its lease has ended.
     Lapsed,
 }
 
 /// Times at which the stores were read for an entry.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReadAt {
-    /// The row.
+    /// Read of the row.
     pub(super) row: Instant,
-    /// URLs and lease; `None`: the shared state did not answer.
+    /// Read of URLs and lease; `None`: the shared state did not answer.
     pub(super) shared: Option<Instant>,
     /// True if SQL did not answer, and the row is an earlier one.
     pub(super) stale: bool,
@@ -92,7 +92,7 @@ pub(super) struct ReadAt {
 /// Reason why a workspace cannot be reached, and the check that failed.
 #[derive(Clone, Debug)]
 pub struct NotReached {
-    /// The check.
+    /// Failed check.
     pub at: Check,
     /// Rejection for the caller.
     pub why: Rejection,
@@ -104,9 +104,9 @@ impl NotReached {
     }
 }
 
-/// One workspace, as of `loaded_at`.
+/// Entry of one workspace, as of `loaded_at`.
 pub(super) struct Entry {
-    /// `None`: there never was one.
+    /// `None`: it never existed.
     pub(super) workspace: Option<Workspace>,
     pub(super) urls: Urls,
     pub(super) pulse: Pulse,
@@ -119,7 +119,7 @@ pub(super) struct Entry {
     pub(super) age_max: Duration,
     /// True if its lapse was recorded.
     pub(super) lapse_noted: AtomicBool,
-    /// For [`Pulse::Beats`]: milliseconds after `loaded_at`; heartbeats move it on.
+    /// For [`Pulse::Beats`]: milliseconds after `loaded_at`; each heartbeat moves it.
     alive_until: AtomicU64,
     /// Last renewal of the URL keys: milliseconds after `loaded_at`.
     urls_renewed_at: AtomicU64,
@@ -131,7 +131,7 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    /// As how many entries it counts in the caches.
+    /// Returns the number of entries that it counts for in the caches.
     pub(super) fn weight(&self) -> u32 {
         let card = self
             .workspace
@@ -216,7 +216,7 @@ impl Directory {
             }
             Status::Paused => Err(self.offline(workspace, "the workspace is paused")),
             Status::Failed => Err(self.offline(workspace, "the workspace failed to start")),
-            // An inbox is there for agents that come and go.
+            // An inbox accepts messages also while its agent is offline.
             Status::Offline | Status::Online | Status::Degraded if polls => {
                 // No agent would call the URL of the caller.
                 let push_notifications = false;
@@ -230,7 +230,7 @@ impl Directory {
                 workspace,
                 "the workspace is offline until an operator resumes it (POST /workspaces/{id}/resume)",
             )),
-            // Deregistered: heartbeats, which it may well send, do not bring it back.
+            // Deregistered: heartbeats, which the agent may still send, do not bring it back.
             Status::Offline if urls.host.is_none() => Err(self.offline(
                 workspace,
                 "the workspace is offline: it has no URL until its agent registers again",
@@ -254,7 +254,7 @@ impl Directory {
         Ok(self.agent(workspace, endpoint))
     }
 
-    /// The credential and the certificates for an agent at `endpoint`.
+    /// Returns the credential and the certificates for an agent at `endpoint`.
     fn shown_to(
         &self,
         workspace: &Workspace,
@@ -359,7 +359,7 @@ impl Entry {
         millis(self.loaded_at.elapsed()) < self.alive_until.load(Ordering::Acquire)
     }
 
-    /// For [`Pulse::Beats`]: how long the lease lasts from now on.
+    /// For [`Pulse::Beats`]: returns the rest of the lease.
     pub(super) fn alive_for(&self) -> Duration {
         let until = self.alive_until.load(Ordering::Acquire);
         Duration::from_millis(until.saturating_sub(millis(self.loaded_at.elapsed())))
@@ -387,12 +387,12 @@ impl Entry {
                 .is_ok()
     }
 
-    /// The next heartbeat tries again.
+    /// Lets the next heartbeat try again.
     pub(super) fn url_renewal_failed(&self) {
         self.urls_renewed_at.store(NEVER, Ordering::Release);
     }
 
-    /// Takes over which addresses are known to be the agent's own, from an entry of the same row.
+    /// Copies the decision about the agent's addresses from an entry of the same row.
     pub(super) fn take_over_settled(&self, other: &Self) {
         if let (Ok(Destination::Agent(agent)), Ok(Destination::Agent(known))) =
             (&self.reach, &other.reach)
@@ -412,7 +412,7 @@ fn card_text(workspace: &Workspace) -> Option<&str> {
     workspace.agent_card.as_deref().map(RawValue::get)
 }
 
-/// By which URL calls reach the agent. One that will not register may be known by its card alone.
+/// Returns the URL for calls to the agent. An agent with assumed liveness may have a card URL only.
 pub(super) fn called_at<'u>(
     url: &'u Option<String>,
     card_url: &'u Option<String>,

@@ -118,7 +118,7 @@ impl Directory {
         let value = match entry.pulse {
             Pulse::Beats(_) => {
                 let left = entry.alive_for();
-                // Each heartbeat grants the whole time to live.
+                // Each heartbeat grants the full TTL.
                 let beat = self.leases.ttl().checked_sub(left);
                 json!({
                     "liveness": "heartbeat", "beats": true, "last_seen": last_seen,
@@ -178,7 +178,7 @@ fn age_ms(last_seen: Option<Timestamp>) -> Option<u64> {
     last_seen.map(|at| millis(Timestamp::now().since(at)))
 }
 
-/// A fact of the row. One that is served stale comes from memory, too.
+/// Returns a fact of the row. A stale row counts as memory, too.
 fn of_row(entry: &Entry, check: Check, value: Value, remembered: bool) -> Fact {
     let source = if remembered || entry.read_at.stale {
         Source::Memory
@@ -197,7 +197,7 @@ fn masked(text: &str) -> String {
     if url.username().is_empty() && url.password().is_none() {
         return text.to_owned();
     }
-    // Both fail only for URLs that have no host, and so no user.
+    // Both fail only for URLs without a host, which have no user.
     let _ = url.set_password(None);
     let _ = url.set_username("***");
     url.to_string()

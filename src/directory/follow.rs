@@ -10,12 +10,12 @@ use crate::coherence::{Invalidation, Known};
 use crate::ids::WorkspaceId;
 use crate::shared::Notice;
 
-/// Workspaces looked at in one round trip.
+/// Workspaces per round trip.
 const BATCH_MAX: usize = 250;
 
 impl Directory {
-    /// Follows other programs' changes of URL keys, for as long as the process lives. A background
-    /// task of the server; without it such a change counts after 1 s.
+    /// Follows changes of URL keys by other programs. A background task of the server that runs until the
+    /// process ends; without it such a change counts after 1 s.
     pub async fn follow(&self) {
         if self.shared.is_embedded() {
             return;
@@ -84,11 +84,11 @@ impl Directory {
         for (n, (id, entry)) in cached.into_iter().enumerate() {
             let same = match found.get(3 * n..3 * n + 3) {
                 Some([url, internal_url, lease]) => {
-                    // A lease that another program took away is a lapse.
+                    // A lease that another program deleted is a lapse.
                     let lives = lease.is_some() || !matches!(entry.pulse, Pulse::Beats(_));
                     lives && is_of(&entry, url.as_ref(), internal_url.as_ref())
                 }
-                // It could not be read.
+                // The key could not be read.
                 _ => false,
             };
             if !same {

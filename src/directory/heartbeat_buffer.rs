@@ -18,7 +18,7 @@ const BATCH_MAX: usize = 500;
 /// Latest heartbeat of each workspace, as received by this replica.
 pub(super) struct HeartbeatBuffer {
     words: DashMap<WorkspaceId, LastSeen>,
-    /// Those to be written at the next flush; each is marked [`LastSeen::due`].
+    /// Workspaces to write at the next flush; each is marked [`LastSeen::due`].
     due: Mutex<Vec<WorkspaceId>>,
     config: Live,
 }
@@ -27,7 +27,7 @@ struct LastSeen {
     last_seen: Timestamp,
     active_tasks: u32,
     current_task: Option<String>,
-    /// The `last_seen` that SQL has.
+    /// `last_seen` in SQL.
     written: Option<Timestamp>,
     due: bool,
 }
@@ -101,7 +101,7 @@ impl HeartbeatBuffer {
         }
     }
 
-    /// Has all words written that SQL does not have: before the end.
+    /// Queues all heartbeats that SQL does not have, at shutdown.
     pub(super) fn hasten_all(&self) {
         for mut word in self.words.iter_mut() {
             if !word.is_written() {
@@ -210,7 +210,7 @@ mod tests {
         buffer.due().len()
     }
 
-    /// As if it had been flushed.
+    /// Simulates a flush.
     fn write(buffer: &HeartbeatBuffer) {
         for id in std::mem::take(&mut *buffer.due()) {
             buffer.wrote(&buffer.of(&id).unwrap());

@@ -6,7 +6,7 @@ use crate::ids::WorkspaceId;
 /// Placeholder of the workspace id in a pattern.
 const PLACE: &str = "{id}";
 
-/// A pattern, taken apart. Without a place for the id the id goes to the end.
+/// Parsed pattern. If it has no placeholder, the id is appended.
 #[derive(Clone, Debug)]
 pub(super) struct KeyPattern {
     prefix: String,
@@ -22,7 +22,7 @@ impl KeyPattern {
         }
     }
 
-    /// The key of one workspace.
+    /// Returns the key of one workspace.
     pub(super) fn key(&self, id: &WorkspaceId) -> String {
         format!("{}{id}{}", self.prefix, self.suffix)
     }

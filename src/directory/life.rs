@@ -24,7 +24,7 @@ impl Directory {
             None => (workspace.active_tasks, workspace.current_task.clone()),
         };
         let beat = Beat {
-            // Neither trouble nor calm: a degraded workspace stays so.
+            // Between the two rates: a degraded workspace stays degraded.
             error_rate: Some(WELL_BELOW),
             active_tasks,
             current_task,
@@ -32,7 +32,7 @@ impl Directory {
         };
         if let Err(refusal) = self.beat(id, &beat).await {
             let reason = refusal.reason.as_str();
-            tracing::debug!(workspace.id = %id, reason, "A sign of life does not count this time");
+            tracing::debug!(workspace.id = %id, reason, "failed to record a sign of life; the next one will retry");
         }
     }
 }

@@ -17,8 +17,8 @@ use crate::workspace::{
 };
 
 impl Directory {
-    /// Takes the workspace out: nothing reaches it until it is resumed. One that is paused stays so; where an operator
-    /// pauses it, too, it is an operator's pause from then on.
+    /// Pauses the workspace: no message reaches it until it is resumed. A paused workspace stays paused; if an
+    /// operator pauses it, too, the pause is the operator's from then on.
     ///
     /// # Errors
     /// `workspace_not_found`, `workspace_removed`, `store_unavailable`.
@@ -47,7 +47,7 @@ impl Directory {
     /// it back;
     /// `workspace_not_found`, `workspace_removed`, `store_unavailable`.
     pub async fn resume(&self, id: &WorkspaceId, editor: Editor) -> Result<Workspace, Rejection> {
-        // One that cannot be read is doubted: then its last sign of life counts.
+        // If the lease cannot be read, the last sign of life counts.
         let lease = self.leases.read(id).await;
         let resume = |workspace: &Workspace, _: &Surroundings| {
             if !may_resume(editor, workspace) {
@@ -99,7 +99,7 @@ impl Directory {
         done.map_err(|why| why.after_commit(false))
     }
 
-    /// Takes over another card.
+    /// Replaces the card.
     ///
     /// # Errors
     /// `invalid_params`, `workspace_not_found`, `workspace_removed`, `store_unavailable`.
@@ -119,10 +119,10 @@ impl Directory {
         Err(found.map_or_else(not_found, |_| removed()))
     }
 
-    /// Removes the workspace. Its row stays; its tokens are the caller's to end.
+    /// Removes the workspace. Its row stays; the caller revokes its tokens.
     ///
     /// # Errors
-    /// `workspace_removed` when it was gone (what may have been left behind then is gone now);
+    /// `workspace_removed` if it was removed before (remains of that removal are cleared now);
     /// `workspace_not_found`, `store_unavailable`.
     pub async fn remove(&self, id: &WorkspaceId) -> Result<(), Rejection> {
         let outcome = self.workspaces.remove(id, Timestamp::now()).await;

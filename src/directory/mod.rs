@@ -94,9 +94,9 @@ const RETRY_AFTER: Duration = Duration::from_secs(15);
 /// Destination of a permitted message.
 #[derive(Clone, Debug)]
 pub enum Destination {
-    /// To the agent that listens there.
+    /// To the agent at its endpoint.
     Agent(Arc<Agent>),
-    /// To the inbox, from which the agent fetches it.
+    /// To the inbox, which the agent polls.
     Inbox(AgentOptions),
 }
 
@@ -113,7 +113,7 @@ impl Destination {
 /// Protocol options of a workspace, whether or not it can be reached.
 #[derive(Clone, Debug)]
 pub struct AgentOptions {
-    /// Which generation of A2A its agent speaks, by its card.
+    /// Generation of A2A in its card.
     pub generation: Generation,
     /// True if it registered a card. Otherwise a fetched card may have more.
     pub has_card: bool,
@@ -126,10 +126,10 @@ pub struct AgentOptions {
     pub complete: Complete,
 }
 
-/// A reachable agent and what a call to it needs to know.
+/// A reachable agent, with the settings for calls to it.
 #[derive(Debug)]
 pub struct Agent {
-    /// Its workspace.
+    /// Workspace of the agent.
     pub id: WorkspaceId,
     /// Location of its agent.
     pub endpoint: Endpoint,
@@ -137,20 +137,20 @@ pub struct Agent {
     pub json_rpc: JsonRpc,
     /// Protocol options.
     pub options: AgentOptions,
-    /// Its own bound on silence; `None`: `timeouts.idle`.
+    /// Its own limit on silence; `None`: `timeouts.idle`.
     pub idle_timeout: Option<Duration>,
     /// Credential that the agent requires of its callers.
     pub upstream_auth: Option<UpstreamAuth>,
-    /// By which certificates it is verified, and is shown ours. `None`: the system's, and none.
+    /// Certificates that verify it, and the gateway's client certificate. `None`: the system's, and none.
     pub upstream_tls: Option<UpstreamTls>,
-    /// Which addresses are known to be its own.
+    /// Cached decision about its addresses.
     pub settled: Arc<Settled>,
-    /// Calls in progress at most.
+    /// Maximum calls in progress.
     concurrency_max: usize,
     calls: Arc<Calls>,
 }
 
-/// The room.
+/// The directory: registrations, leases and destinations.
 pub struct Directory {
     workspaces: Workspaces,
     shared: Shared,
@@ -167,7 +167,7 @@ pub struct Directory {
     known: Cache<WorkspaceId, Arc<Entry>>,
     /// Counter of changes of workspaces; a load compares it to detect that it was overtaken.
     changes: Arc<AtomicU64>,
-    /// Since when SQL does not answer, in milliseconds after `started`; 0: it does.
+    /// Start of the outage of SQL, in milliseconds after `started`; 0: SQL answers.
     outage_since: AtomicU64,
     started: Instant,
     /// True while all changes of URL keys are received.
@@ -179,7 +179,7 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// Assembles the room; asks nothing.
+    /// Creates it; does not touch the stores.
     pub fn new(
         config: &Live,
         workspaces: Workspaces,
@@ -216,7 +216,7 @@ impl Directory {
             changes,
             outage_since: AtomicU64::new(0),
             started: Instant::now(),
-            // In process there is no other writer, and our own writes invalidate.
+            // The embedded store has no other writer, and this process's writes invalidate.
             watched: Arc::new(AtomicBool::new(shared.is_embedded())),
             url_key: KeyPattern::new(&at_start.directory.url_key),
             internal_url_key: KeyPattern::new(&at_start.directory.internal_url_key),
@@ -236,7 +236,7 @@ impl Directory {
         self.closing.store(true, Ordering::Release);
     }
 
-    /// The address that a URL means: looked up, and judged by the address policy. An agent is called at
+    /// Resolves the host of a URL and checks its addresses by the policy. For an agent use
     /// [`Directory::agent_address`].
     ///
     /// # Errors
@@ -258,7 +258,7 @@ impl Directory {
     /// Takes one of the agent's slots for a call of `account`.
     ///
     /// # Errors
-    /// `agent_busy` when all are taken, or the caller has half of what other callers leave.
+    /// `agent_busy` if all are taken, or the caller has half of the slots that other callers leave.
     pub fn slot(&self, agent: &Agent, account: Account) -> Result<Slot, Rejection> {
         let gauge = &self.metrics.target_permits;
         let taken = Slot::take(&agent.calls, account, agent.concurrency_max, gauge);

@@ -12,10 +12,10 @@ use hickory_resolver::net::runtime::TokioRuntimeProvider;
 
 use crate::config::Config;
 
-/// Longest look-up.
+/// Timeout of a look-up.
 pub(super) const LOOKUP_MAX: Duration = Duration::from_secs(2);
 
-/// Why a look-up gave nothing, if it is known.
+/// Cause of a failed look-up, if it is known.
 pub(super) type Failure = Option<Arc<dyn std::error::Error + Send + Sync>>;
 
 /// Failed look-up of a name.
@@ -30,7 +30,7 @@ pub(super) enum NoAddress {
 }
 
 impl NoAddress {
-    /// Why, if that is known.
+    /// Returns the cause, if it is known.
     pub(super) fn failure(self) -> Failure {
         let (Self::Said(failure) | Self::Silence(failure)) = self;
         failure
@@ -39,9 +39,9 @@ impl NoAddress {
 
 /// Resolver in use.
 pub(super) struct Directions {
-    /// The servers of `address.nameservers`; `None`: the system's resolver.
+    /// Resolver for the servers of `address.nameservers`; `None`: the system's resolver.
     pub(super) asked: Option<TokioResolver>,
-    /// Which those are.
+    /// Addresses of these servers.
     nameservers: Vec<SocketAddr>,
 }
 
@@ -61,7 +61,7 @@ impl Directions {
     }
 }
 
-/// A resolver that asks these servers and remembers nothing: we do.
+/// Creates a resolver for these servers without a cache, since [`super::resolver`] has one.
 fn asking(nameservers: &[SocketAddr]) -> Option<TokioResolver> {
     let servers = nameservers.iter().map(|server| {
         let mut connections = [ConnectionConfig::udp(), ConnectionConfig::tcp()];
@@ -77,11 +77,11 @@ fn asking(nameservers: &[SocketAddr]) -> Option<TokioResolver> {
     options.use_hosts_file = ResolveHosts::Never;
     options.timeout = LOOKUP_MAX / 2;
     options.attempts = 1;
-    // It fails for a path of certificates only, and there is none.
+    // Fails for a path of certificates only, and there is none.
     builder.build().ok()
 }
 
-/// The addresses of a name.
+/// Looks up the addresses of a name.
 ///
 /// # Errors
 /// [`NoAddress`].

@@ -1,5 +1,5 @@
-//! Which servers the URLs of a registration or a change mean, by name and by every address, so that the agent of
-//! another workspace is found under each spelling.
+//! Origins of the URLs of a registration or a change: by name and by each address, so that the agent of another
+//! workspace is found under each spelling.
 
 use std::net::IpAddr;
 
@@ -13,7 +13,7 @@ use crate::rejection::{Reason, Rejection};
 use crate::store::Unavailable;
 use crate::workspace::{Held, Origin, OriginTaken, Origins, base};
 
-/// Addresses of one name at most: each is a server that no other workspace can register.
+/// Maximum addresses of one name: each is a server that no other workspace can register.
 const ADDRESSES_MAX: usize = 16;
 
 /// Maximum holders of servers that are looked up for one claim. Each look-up has a timeout, and they run one
@@ -60,8 +60,8 @@ impl Directory {
             if self.still_means(&held).await {
                 continue;
             }
-            tracing::info!(workspace.id = %held.by, origin = held.origin, "The name in the URL of an agent means another \
-                address now: the one before is free");
+            tracing::info!(workspace.id = %held.by, origin = held.origin, "The name in an agent's URL has other \
+                addresses now; the origin of the former one is released");
             let left = self.workspaces.leave(&held).await;
             self.forget(&held.by, false, &left).await;
             left?;
@@ -108,7 +108,7 @@ impl Directory {
         }
     }
 
-    /// The server that a URL names, without a look-up. None where the policy refuses it: it is not called.
+    /// Returns the origin of a URL without a look-up. None if the policy forbids it: it is not called.
     fn origins_said(&self, url: &str) -> Vec<Origin> {
         let Ok(endpoint) = Endpoint::parse(url, &self.resolver.policy()) else {
             return Vec::new();
@@ -165,8 +165,8 @@ impl Directory {
             });
         }
         for address in addresses.iter().map(|address| meant(*address)) {
-            // One server has all of these addresses. Behind several gateways each has its own, and only loopback
-            // addresses are the same everywhere.
+            // All of these addresses belong to one server. Each gateway has its own addresses, and only
+            // loopback addresses are the same on all of them.
             let is_here =
                 address.is_loopback() || (self.shared.is_embedded() && is_of_this_machine(address));
             let place = match (is_here, address) {
@@ -185,13 +185,13 @@ impl Directory {
 
 /// One form of the location of a server.
 struct Place {
-    /// For comparison.
+    /// Canonical form, for comparison.
     place: String,
-    /// As URLs have it.
+    /// Form in URLs.
     url_host: String,
 }
 
-/// The host, with the port where it is not the scheme's own.
+/// Returns the host, with the port unless it is the scheme's default.
 fn url_host(address: IpAddr, endpoint: &Endpoint) -> String {
     let host = match address {
         IpAddr::V4(address) => address.to_string(),

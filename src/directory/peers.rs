@@ -13,21 +13,21 @@ use crate::ids::WorkspaceId;
 use crate::rejection::Rejection;
 use crate::workspace::{DeliveryMode, Status, Workspace};
 
-/// From where a list is read.
+/// Reader of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sight {
-    /// By a workspace, on the agents' own network.
+    /// A workspace, on the agents' own network.
     Internal,
-    /// By an operator, as the host sees it.
+    /// An operator, on the host's network.
     Host,
 }
 
 /// Workspace that the caller may message (`docs/reference/http-api.md`, "`GET /registry/{id}/peers`").
 #[derive(Clone, Debug, Serialize)]
 pub struct Peer {
-    /// Its id.
+    /// Id of the workspace.
     pub id: String,
-    /// For people.
+    /// Display name.
     pub name: String,
     /// Purpose of the agent, as free text.
     pub role: Option<String>,
@@ -35,11 +35,11 @@ pub struct Peer {
     pub status: Status,
     /// Delivery mode: push or poll.
     pub delivery_mode: DeliveryMode,
-    /// The card that it registered; to a workspace, without its place.
+    /// Registered card; without the agent's URLs for a workspace.
     pub agent_card: Option<Box<RawValue>>,
     /// URL of its agent; `None` if it polls, or if the policy forbids its URL.
     pub url: Option<String>,
-    /// The workspace above it.
+    /// Parent workspace.
     pub parent_id: Option<String>,
     /// Active tasks that it reported.
     pub active_tasks: u32,
@@ -48,7 +48,7 @@ pub struct Peer {
 }
 
 impl Directory {
-    /// The workspaces as they are now, in order of id, without those that were never there.
+    /// Returns the workspaces in order of id, without those that never existed.
     ///
     /// # Errors
     /// `store_unavailable`.
@@ -57,7 +57,7 @@ impl Directory {
         Ok(found.into_iter().map(|w| self.as_of_now(w)).collect())
     }
 
-    /// The peers as they are now, in order of id. Their URLs are those that discovery gives.
+    /// Returns the peers in order of id. Their URLs are those of discovery.
     ///
     /// # Errors
     /// `store_unavailable`.

@@ -9,11 +9,12 @@ use crate::rejection::{Reason, Rejection};
 use crate::store::Unavailable;
 use crate::workspace::{Liveness, Status, Timestamp, Workspace};
 
-/// Looks at the row after a write. More than a few are needed only while it keeps changing.
+/// Maximum reads of the row after a write. More than two are needed only while it keeps changing.
 const LOOKS_MAX: usize = 5;
 
 impl Directory {
-    /// Lease and URL keys. A URL that is not registered any more goes at once: it would win over SQL.
+    /// Writes lease and URL keys. A URL that is not registered any more is deleted at once, since it would take
+    /// precedence over SQL.
     pub(super) async fn publish_presence(&self, workspace: &Workspace) -> Result<(), Unavailable> {
         let id = &workspace.id;
         if workspace.status == Status::Removed {

@@ -23,11 +23,11 @@ use crate::workspace::{
 /// Caller of a registration; it decides which members are allowed.
 #[derive(Clone, Debug)]
 pub enum Registrar {
-    /// The workspace, by its own or its enrolment token.
+    /// The workspace, with its own or its enrolment token.
     Itself,
-    /// An integration of this org; may create, and moves nothing.
+    /// An org token of this org; may create a workspace, but not move one.
     Org {
-        /// Which.
+        /// The org.
         org: String,
         /// Members for operators and org tokens.
         terms: Terms,
@@ -39,9 +39,9 @@ pub enum Registrar {
 /// Members of a registration that only operators and org tokens may set. `None` leaves a value as it is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Terms {
-    /// For people.
+    /// Display name.
     pub name: Option<String>,
-    /// The workspace above it.
+    /// Parent workspace.
     pub parent_id: Option<WorkspaceId>,
     /// Org that the workspace belongs to.
     pub org: Option<String>,
@@ -51,16 +51,16 @@ pub struct Terms {
     pub card_url: Option<String>,
 }
 
-/// A registration.
+/// Registration of an agent.
 #[derive(Clone, Debug)]
 pub struct Registration {
-    /// Which workspace.
+    /// Workspace to register.
     pub id: WorkspaceId,
     /// URL of its agent. Required for `push`.
     pub url: Option<String>,
-    /// The same on the agents' own network.
+    /// URL on the agents' own network.
     pub internal_url: Option<String>,
-    /// Its card.
+    /// Card of the agent.
     pub agent_card: Box<RawValue>,
     /// Delivery mode; `None` keeps the current one, or `push` for a new workspace.
     pub delivery_mode: Option<DeliveryMode>,
@@ -69,7 +69,7 @@ pub struct Registration {
 /// Result of a registration.
 #[derive(Clone, Debug)]
 pub struct Registered {
-    /// The workspace as it is now.
+    /// The workspace after the registration.
     pub workspace: Workspace,
     /// True if the workspace was created.
     pub created: bool,
@@ -77,14 +77,14 @@ pub struct Registered {
     pub warning: Option<&'static str>,
 }
 
-/// A workspace to create.
+/// Workspace to create.
 #[derive(Clone, Debug)]
 pub struct Creation {
-    /// Its id.
+    /// Id of the workspace.
     pub id: WorkspaceId,
-    /// For people.
+    /// Display name.
     pub name: String,
-    /// The workspace above it.
+    /// Parent workspace.
     pub parent_id: Option<WorkspaceId>,
     /// Org of the workspace; `None`: the parent's org.
     pub org: Option<String>,
@@ -94,11 +94,11 @@ pub struct Creation {
     pub delivery_mode: DeliveryMode,
     /// URL that its agent listens at.
     pub url: Option<String>,
-    /// The same on the agents' own network.
+    /// URL on the agents' own network.
     pub internal_url: Option<String>,
     /// URL that its card is fetched from.
     pub card_url: Option<String>,
-    /// Calls in progress at most.
+    /// Maximum calls in progress.
     pub max_concurrent: Option<u32>,
     /// Source of its liveness.
     pub liveness: Liveness,
@@ -108,7 +108,7 @@ pub struct Creation {
     pub push_notifications: Option<bool>,
     /// Access to its card. Set by operators only.
     pub card_access: Option<CardAccess>,
-    /// The credential with which the gateway calls the agent.
+    /// Credential with which the gateway calls the agent.
     pub upstream_auth: Option<UpstreamAuth>,
     /// TLS towards the agent. Operators only.
     pub upstream_tls: Option<UpstreamTls>,
@@ -117,8 +117,8 @@ pub struct Creation {
 }
 
 impl Directory {
-    /// Takes in a registration and brings the workspace online, unless it is paused: a pause ends by
-    /// [`Directory::resume`] alone.
+    /// Registers an agent and sets the workspace online, unless it is paused: a pause ends by
+    /// [`Directory::resume`] only.
     ///
     /// # Errors
     /// `invalid_params`, `address_forbidden`, `agent_unreachable` (the URL's name has no address),
@@ -133,19 +133,19 @@ impl Directory {
         if let Some(done) = self.try_register(registration, registrar).await? {
             return Ok(done);
         }
-        // Another made it in between. It is there now, and stays.
+        // A concurrent request created it. It exists now, and stays.
         let again = self.try_register(registration, registrar).await?;
         again.ok_or_else(taken)
     }
 
-    /// `None` when the workspace was not there, and could not be made because it was.
+    /// `None` if the workspace did not exist, and was created by a concurrent request.
     async fn try_register(
         &self,
         registration: &Registration,
         registrar: &Registrar,
     ) -> Result<Option<Registered>, Rejection> {
         let found = self.workspaces.find(&registration.id).await?;
-        // To an org token a workspace of another org is as one that is not there, in every check: making it fails.
+        // For an org token a workspace of another org does not exist, in each check: its creation fails.
         let foreign = found.as_ref().is_some_and(|w| registrar.is_foreign(w));
         let found = found.filter(|_| !foreign);
         let mode = registration
@@ -177,7 +177,7 @@ impl Directory {
         if created {
             let creation = unregistered(&registration.id, mode, registrar);
             check_creation(&creation)?;
-            // With its servers, so that a refusal leaves no workspace behind.
+            // In one transaction with its origins, so that a rejection leaves no workspace behind.
             match self.make(&creation, urls.clone()).await? {
                 Created::Done(_) => {}
                 Created::Taken if foreign => return Err(elsewhere()),
@@ -231,7 +231,7 @@ impl Directory {
         let workspace = registered??.ok_or_else(removed)?;
         if workspace.is_credential_withheld() {
             tracing::warn!(workspace.id = %id, "The agent registered at another host or port than its upstream_auth was \
-                set for, and does not get it there: an operator sets it again (PATCH /workspaces/{{id}})");
+                set for; it is withheld until an operator sets it again (PATCH /workspaces/{{id}})");
         }
         self.tell_status(id, workspace.status);
         if let Some(card) = &workspace.agent_card
@@ -244,10 +244,10 @@ impl Directory {
             && workspace.status == Status::Paused
             && workspace.liveness == Liveness::Heartbeat
         {
-            // It lives, so that it is online once it is resumed.
+            // The agent lives, so that the workspace is online once it is resumed.
             shared = self.leases.renew(id, now).await;
         }
-        // Whatever became of the shared state, the row has changed.
+        // The row has changed, even if the write to the shared state failed.
         self.coherence
             .invalidate(Invalidation::Workspace(id.clone()))
             .await;
@@ -263,7 +263,8 @@ impl Directory {
     /// Creates a workspace. It waits for its agent to register, unless its liveness is assumed.
     ///
     /// # Errors
-    /// `invalid_workspace_id`, `invalid_params`, `address_forbidden`, `agent_unreachable`, `conflict` (the id is or
+    /// `invalid_workspace_id`, `invalid_params`, `address_forbidden`, `agent_unreachable`, `conflict` (the id
+    /// is or
     /// was taken; the parent cannot have children), `store_unavailable`.
     pub async fn create(&self, creation: &Creation) -> Result<Workspace, Rejection> {
         match self.try_create(creation).await? {
@@ -365,7 +366,7 @@ fn check_creation(creation: &Creation) -> Result<(), Rejection> {
     Ok(())
 }
 
-/// For which scheme, host and port the agent's credential is.
+/// Scheme, host and port that the agent's credential is for.
 struct Bases {
     /// Set because an operator names the agent's location.
     from_now_on: Option<String>,

@@ -59,7 +59,7 @@ impl Directory {
         Ok(self.entry_from(id).await?.0)
     }
 
-    /// With it whether it was in memory.
+    /// Returns the entry, and true if it was in memory.
     pub(super) async fn entry_from(
         &self,
         id: &WorkspaceId,
@@ -104,7 +104,7 @@ impl Directory {
         }
     }
 
-    /// Reads the shared state: two round trips at once.
+    /// Reads the shared state: two concurrent round trips.
     async fn hear(&self, id: &WorkspaceId) -> Result<Heard, Unavailable> {
         let keys = [self.url_key.key(id), self.internal_url_key.key(id)];
         let keys = [keys[0].as_str(), keys[1].as_str()];
@@ -169,7 +169,7 @@ impl Directory {
         if outage >= stale || age >= known.age_max.saturating_add(stale) {
             return None;
         }
-        tracing::debug!(workspace.id = %id, "SQL does not answer: its last known state counts");
+        tracing::debug!(workspace.id = %id, "SQL does not answer; using the last known state");
         let entry = match heard {
             Some(heard) => {
                 let sql = Sql::Away(known.read_at.row);
@@ -201,7 +201,7 @@ impl Directory {
 }
 
 impl Entry {
-    /// Without a store to prove a lapse, one that was alive stays so; one that was not, too.
+    /// Liveness of an earlier entry: no lapse can be proven without a store, so it stays as it was.
     fn pulse_of_old(&self) -> Pulse {
         match self.pulse {
             Pulse::Lapsed => Pulse::Lapsed,
@@ -230,7 +230,7 @@ pub(super) fn forget_what_changes(
         changes.fetch_add(1, Ordering::AcqRel);
         async move {
             match what {
-                // The row stands: without SQL it still counts, with the address of now.
+                // The row stays: during an outage of SQL it still counts, with the new URLs.
                 Invalidation::Address(id) => entries.forget(&id).await,
                 Invalidation::Workspace(id) => {
                     entries.forget(&id).await;

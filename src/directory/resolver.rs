@@ -32,7 +32,7 @@ use crate::shares::{Account, Bound, Share, Shares};
 const ANSWER_TTL: Duration = Duration::from_secs(5);
 /// Lifetime of a failure: shields the resolver from a caller that retries.
 const FAILURE_TTL: Duration = Duration::from_secs(1);
-/// Names kept at most.
+/// Maximum names in the cache.
 const NAMES_MAX: u64 = 10_000;
 /// Maximum concurrent look-ups, including those that no request awaits any more.
 const LOOKUPS_MAX: usize = 64;
@@ -51,7 +51,7 @@ struct Answer {
 /// Purpose and account of a look-up.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LookupFor {
-    /// The account of the caller that has it looked up.
+    /// Account of the caller.
     pub account: Account,
     /// True if the last good address counts when no answer comes in time.
     pub last_good: bool,
@@ -69,7 +69,7 @@ impl LookupFor {
         }
     }
 
-    /// For what `account` names, and must be there now.
+    /// For a URL in a request of `account`, which must resolve now.
     pub fn naming(account: Account) -> Self {
         Self {
             account,
@@ -88,11 +88,11 @@ impl LookupFor {
     }
 }
 
-/// An endpoint's host, judged.
+/// Checked host of an endpoint.
 pub(super) struct Resolved {
-    /// The address to dial.
+    /// Address to dial.
     pub(super) address: SocketAddr,
-    /// All addresses of the host, where it is a name.
+    /// All addresses of the host, if it is a name.
     pub(super) of_name: Option<Arc<[IpAddr]>>,
 }
 
@@ -111,7 +111,7 @@ impl Answer {
     }
 }
 
-/// Looks names up and judges the answers.
+/// Resolves names and checks the addresses.
 pub(super) struct Resolver {
     policy: Derived<Policy>,
     own: Derived<Own>,
@@ -122,12 +122,12 @@ pub(super) struct Resolver {
 struct Names {
     directions: Derived<Directions>,
     answers: Cache<Arc<str>, Answer>,
-    /// The last good answers, for when none comes.
+    /// Last good answers, for look-ups without an answer in time.
     good: Cache<Arc<str>, Answer>,
     /// Names with an expired good answer that are being resolved.
     asking: Mutex<HashSet<Arc<str>>>,
     places: Arc<Shares>,
-    /// A place is free again.
+    /// Notified when a slot is free.
     freed: Arc<Notify>,
 }
 
@@ -163,16 +163,16 @@ impl Resolver {
         }
     }
 
-    /// As it is now.
+    /// Policy in force.
     pub(super) fn policy(&self) -> Present<Policy> {
         self.policy.get()
     }
 
-    /// The address to dial for `endpoint`. Judged each time, however long ago it was looked up: the
-    /// policy may have become stricter.
+    /// Returns the address to dial for `endpoint`. A cached answer is checked, too: the policy may have become
+    /// stricter.
     ///
     /// # Errors
-    /// `address_forbidden` when any answer is; `agent_unreachable` when there is none in time.
+    /// `address_forbidden` if any address is; `agent_unreachable` if no answer comes in time.
     pub(super) async fn resolve(
         &self,
         endpoint: &Endpoint,
@@ -205,7 +205,7 @@ impl Resolver {
         })
     }
 
-    /// Every address of `endpoint`'s host; none where it cannot be looked up.
+    /// Returns all addresses of `endpoint`'s host; none if the look-up fails.
     pub(super) async fn addresses(&self, endpoint: &Endpoint, asker: LookupFor) -> Arc<[IpAddr]> {
         match &endpoint.target {
             Target::Literal(address) => [*address].into(),
@@ -297,10 +297,10 @@ impl Names {
         answer
     }
 
-    /// Waits for a place of `account`.
+    /// Waits for a slot of `account`.
     async fn place(&self, account: Account) -> Place {
         loop {
-            // Before the look, so that nothing is missed.
+            // Subscribe before the check, so that no wake-up is lost.
             let freed = self.freed.notified();
             if let Ok(share) = self.places.take(account, 1, Bound::places(LOOKUPS_MAX)) {
                 return Place {
@@ -315,7 +315,8 @@ impl Names {
     async fn answer(&self, name: &Arc<str>, place: Place) -> Result<Arc<[IpAddr]>, NoAddress> {
         let name = Arc::clone(name);
         let asked = self.directions.get().asked.clone();
-        // A task of its own keeps its place until the system's resolver comes back, waited for or not.
+        // A task of its own holds the slot until the system's resolver returns, even if no request waits for
+        // it.
         let lookup = tokio::spawn(async move {
             let answers = look_up(&name, asked).await;
             drop(place);
@@ -352,8 +353,8 @@ fn told(
     Fact::new(Check::Address, source, value)
 }
 
-/// One refused answer refuses all: a name that means something forbidden half of the time is an attack.
-/// IPv4 goes first, since an agent that listens on "localhost" is usually there.
+/// One forbidden address rejects all: a name with a forbidden address among others is an attack. IPv4 comes
+/// first, since an agent that listens on "localhost" usually has that.
 fn choose(endpoint: &Endpoint, policy: &Policy, answers: &[IpAddr]) -> Result<IpAddr, Rejection> {
     for address in answers {
         endpoint.judge(*address, policy)?;

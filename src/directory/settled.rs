@@ -1,8 +1,9 @@
-//! The check of a connect: a name may come to mean the server of another workspace's agent, long after it was
-//! registered. Each address that a name newly has is claimed in SQL before it is dialled.
+//! Check of an agent's addresses before a connection: its name may come to resolve to the server of another
+//! workspace's agent, long after its registration. Each new address of a name is claimed in SQL before it is
+//! dialled.
 //!
-//! The verdict is kept with the agent's entry, for as long as the name has these addresses: a call to a settled
-//! address asks no store. Without SQL settled addresses go on, and new ones are `store_unavailable`.
+//! The decision is kept with the agent's entry while the name has these addresses: a call to such an address
+//! reads no store. Without SQL these addresses can still be called, and new ones are `store_unavailable`.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -32,7 +33,7 @@ struct Verdict {
 }
 
 impl Settled {
-    /// Nothing is known yet.
+    /// Creates it without a decision.
     pub(super) fn new(workspace: &WorkspaceId) -> Arc<Self> {
         Arc::new(Self {
             workspace: workspace.clone(),
@@ -40,7 +41,7 @@ impl Settled {
         })
     }
 
-    /// Takes over what `other` knows of the same server.
+    /// Copies the decision of `other` for the same server.
     pub(super) fn take_over(&self, other: &Self) {
         self.verdict.store(other.verdict.load_full());
     }
@@ -102,7 +103,8 @@ impl Directory {
         if let Some(addresses) = &resolved.of_name {
             match settled.judge(addresses) {
                 Some(known) => known?,
-                // Boxed: a name rarely has another address, and its future would otherwise widen every exchange's.
+                // Boxed: a name rarely has another address, and this future would otherwise widen that of every
+                // exchange.
                 None => Box::pin(self.claim(settled, endpoint, addresses)).await?,
             }
         }
@@ -133,7 +135,7 @@ impl Directory {
         refusal.map_or(Ok(()), Err)
     }
 
-    /// Claims them, also where another workspace left one of them.
+    /// Claims them, also if another workspace has released one of them.
     async fn claim_free(&self, id: &WorkspaceId, origins: &Origins) -> Result<Claim, Unavailable> {
         match self.workspaces.claim(id, origins).await? {
             Claim::Held => Ok(Claim::Held),

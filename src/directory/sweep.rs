@@ -16,11 +16,11 @@ use crate::shared::Notice;
 use crate::store::Unavailable;
 use crate::workspace::{Status, Timestamp};
 
-/// Workspaces looked at in one round trip.
+/// Workspaces per round trip.
 const BATCH_MAX: usize = 500;
-/// Round trips in one sweep; the rest waits for the next, a second later.
+/// Maximum round trips of one sweep; the rest waits for the next, a second later.
 const BATCHES_MAX: usize = 20;
-/// Lapses noted at once: when a network fails there are many, and requests need connections too.
+/// Maximum concurrent writes of lapses: a network failure causes many, and requests need connections, too.
 const AT_ONCE_MAX: usize = 4;
 /// Retention of heartbeats in the buffer, in TTLs.
 const WORDS_TTLS: u32 = 2;
@@ -81,14 +81,14 @@ impl Directory {
             let mut ids = Vec::new();
             let mut notice = Some(lapses.next().await);
             while let Some(told) = notice {
-                // A link that was down missed something: the sweep does not.
+                // Notifications are lost while the link is down; the sweep finds those lapses.
                 if let Notice::Message(key) = told {
                     ids.extend(self.leases.id(&key));
                 }
                 notice = (ids.len() < BATCH_MAX).then(|| lapses.ready()).flatten();
             }
             if let Err(error) = self.believe(ids).await {
-                tracing::debug!(%error, "Lapses are left to the sweep");
+                tracing::debug!(%error, "failed to check expired leases; left to the sweep");
             }
         }
     }
@@ -131,7 +131,7 @@ impl Directory {
             Ok(true) => {}
             Ok(false) => return false,
             Err(error) => {
-                tracing::debug!(%error, workspace.id = %id, "a lapse was not noted");
+                tracing::debug!(%error, workspace.id = %id, "failed to record a lapse; will retry");
                 return false;
             }
         }
@@ -159,7 +159,7 @@ impl Directory {
             Ok(true) => self.tell_status(id, to),
             Ok(false) => {}
             Err(error) => {
-                tracing::debug!(%error, workspace.id = %id, "the next heartbeat will revive it");
+                tracing::debug!(%error, workspace.id = %id, "failed to set a live workspace online; its next heartbeat will retry");
             }
         }
     }

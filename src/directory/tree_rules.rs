@@ -9,13 +9,13 @@ use crate::workspace::{LINE_MAX, Move, Settings, Step, Surroundings, Workspace};
 /// Editor of a workspace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Editor {
-    /// An operator; moves it, too.
+    /// An operator, who may also move it.
     Operator,
-    /// An integration of its org; moves nothing.
+    /// An org token of its org, which may not move it.
     Org,
 }
 
-/// The org that `id` has below the first of `line`, which must be able to have it as a child.
+/// Returns the org of `id` below the first of `line`, which must accept it as a child.
 pub(super) fn org_below(
     id: &WorkspaceId,
     line: &[Step],
@@ -36,7 +36,7 @@ pub(super) fn org_below(
     Ok(parent.org.clone())
 }
 
-/// Puts into `settings` where `wanted` asks the workspace to go, if it may.
+/// Sets parent and org in `settings` as `wanted` requests, if the rules allow it.
 pub(super) fn settle(
     workspace: &Workspace,
     around: &Surroundings,

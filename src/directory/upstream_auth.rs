@@ -58,10 +58,10 @@ const RESERVED: [&str; 31] = [
     "x-workspace-id",
 ];
 
-/// Names that begin so are the gateway's, today's and those to come.
+/// Prefixes reserved for the gateway's fields, present and future.
 const RESERVED_PREFIXES: [&str; 5] = ["a2a-", "x-a2a-", "x-forwarded-", "sec-", "access-control-"];
 
-/// The forms that are taken in, besides a plain string.
+/// Accepted forms, besides a plain string.
 #[derive(Deserialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
 enum Form {
@@ -70,7 +70,7 @@ enum Form {
     Header { name: String, value: String },
 }
 
-/// One request field: its name, and a value that is shown nowhere.
+/// One request field: its name, and a value that is never shown.
 #[derive(Clone)]
 pub struct UpstreamAuth {
     name: HeaderName,
@@ -112,12 +112,12 @@ impl UpstreamAuth {
         Ok(Self { name, value })
     }
 
-    /// Its name, in lower case.
+    /// Returns its name, in lower case.
     pub fn name(&self) -> &str {
         self.name.as_str()
     }
 
-    /// Its kind: `bearer`, `basic` or `header`.
+    /// Returns its kind: `bearer`, `basic` or `header`.
     pub fn kind(&self) -> &'static str {
         let value = self.value.expose_secret();
         match self.name.as_str() {
@@ -127,12 +127,12 @@ impl UpstreamAuth {
         }
     }
 
-    /// Its value, for the wire.
+    /// Returns its value, for the wire.
     pub fn value(&self) -> &SecretString {
         &self.value
     }
 
-    /// As it is sealed: `name:value`.
+    /// Returns the form that is sealed: `name:value`.
     fn secret(&self) -> SecretString {
         format!("{}:{}", self.name, self.value.expose_secret()).into()
     }
@@ -197,7 +197,7 @@ fn is_field_value(value: &str) -> bool {
 }
 
 impl Directory {
-    /// Seals the credential for the row of `id`, and of no other.
+    /// Seals the credential for the row of `id`; it opens for no other row.
     pub(super) fn seal_auth(
         &self,
         id: &WorkspaceId,
@@ -217,8 +217,8 @@ impl Directory {
         })
     }
 
-    /// The credential of the agent of `workspace`. One that cannot be opened stops the message: an
-    /// agent that asks for a credential must not be called without.
+    /// Returns the credential of the agent of `workspace`. If it cannot be opened the message is rejected: an
+    /// agent that requires a credential must not be called without.
     pub(super) fn upstream_auth(
         &self,
         workspace: &Workspace,

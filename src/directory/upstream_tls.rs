@@ -40,9 +40,9 @@ struct About {
 /// Client certificate and key of the gateway.
 #[derive(Clone)]
 pub struct ClientIdentity {
-    /// Its certificate, and those between it and an authority.
+    /// Client certificate, and its intermediates.
     pub chain: Certificates,
-    /// The key of the first, in DER form.
+    /// Private key of the client certificate, in DER form.
     pub key: SecretSlice<u8>,
 }
 
@@ -51,7 +51,7 @@ pub struct ClientIdentity {
 pub struct UpstreamTls {
     /// Certificates that verify the agent. `None`: the system's.
     pub ca: Option<Certificates>,
-    /// Shown to an agent that asks for it.
+    /// Client certificate, for an agent that requests one.
     pub client: Option<ClientIdentity>,
     /// Original text, which is sealed.
     whole: SecretString,
@@ -139,7 +139,7 @@ fn wrong(member: &str, error: &PemError) -> Rejection {
     invalid(format!("`upstream_tls.{member}` {error}"))
 }
 
-/// Refuses a URL over which TLS would not be spoken, for a workspace that was given TLS.
+/// Rejects a plain-text URL of a workspace with TLS settings.
 ///
 /// # Errors
 /// `invalid_params`.
@@ -158,7 +158,7 @@ fn owner(id: &WorkspaceId) -> String {
 }
 
 impl Directory {
-    /// Seals it for the row of `id`, and of no other.
+    /// Seals it for the row of `id`; it opens for no other row.
     pub(super) fn seal_tls(
         &self,
         id: &WorkspaceId,

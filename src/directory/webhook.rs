@@ -8,7 +8,7 @@ use crate::shares::Account;
 
 const TITLE: &str = "the URL for push notifications";
 
-/// The caller's arguments are wrong, though the reason is the address policy's.
+/// The arguments are wrong, though the reason is that of the address policy.
 const INVALID_PARAMS: i32 = -32_602;
 
 impl Directory {
@@ -26,7 +26,7 @@ impl Directory {
             let endpoint = Endpoint::parse_as(TITLE, url, &self.resolver.policy())?;
             self.address(&endpoint, LookupFor::naming(account)).await
         };
-        // Without its cause: a caller brings it on itself, and could fill the log with it.
+        // Without its cause: callers could fill the log with it.
         judged.await.map(drop).map_err(|refusal| {
             Rejection::new(Reason::AddressForbidden, refusal.message).rpc_code(INVALID_PARAMS)
         })

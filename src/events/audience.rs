@@ -39,12 +39,12 @@ impl Decided {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<WorkspaceId, (Instant, View)>> {
-        // Each step leaves the map whole, so a panic elsewhere cannot have broken it.
+        // Each step leaves the map consistent, so a panic elsewhere cannot have broken it.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The same as [`frame_for`], decided once for all readers of a workspace: one that has many costs no more.
+/// As [`frame_for`], decided once for all readers of a workspace, so that many of them cost no more than one.
 ///
 /// # Errors
 /// As [`frame_for`].
@@ -99,7 +99,7 @@ async fn view_for(hierarchy: &Hierarchy, proof: &Proof, told: &Told) -> Result<V
     else {
         return Ok(View::Whole);
     };
-    // On loopback, in development: the canvas of every org.
+    // Development on loopback: the canvas of every org.
     if proof.kind == CredentialKind::Open || proof.principal == Principal::Operator {
         return Ok(View::Whole);
     }
@@ -129,7 +129,7 @@ async fn sees(
     Ok(match principal {
         Principal::Operator => true,
         Principal::Org { org } => place.org.as_ref() == Some(org),
-        // Its list decides alone; without one its org, where none counts as one org.
+        // Its list decides alone; without one its org, and no org counts as one org.
         Principal::Canvas {
             org,
             workspaces: Some(list),

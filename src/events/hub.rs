@@ -12,7 +12,7 @@ use super::record::Told;
 use super::ring::Ring;
 use crate::shared::EntryId;
 
-/// Events that a reader may be behind before it is cut. They are shared, so this bounds all readers
+/// Maximum events that a reader may be behind before it is cut. Events are shared, so this bounds all readers
 /// together.
 const BEHIND_MAX: usize = 4096;
 
@@ -24,7 +24,7 @@ pub(super) const PASSING_BEHIND_MAX: usize = 1024;
 /// replica, or this one has just started.
 const CATCH_UP_MAX: Duration = Duration::from_secs(2);
 
-/// From where a reader goes on.
+/// Start position of a reader.
 pub(super) struct Resumed {
     /// Missed events, oldest first.
     pub(super) replay: VecDeque<Arc<Told>>,
@@ -39,7 +39,7 @@ pub(super) struct Hub {
     ring: Mutex<Ring>,
     live: broadcast::Sender<Arc<Told>>,
     passing: broadcast::Sender<Arc<Told>>,
-    /// The newest id, or `None` before the log was read for the first time.
+    /// Newest id, or `None` before the log was first read.
     reached: watch::Sender<Option<EntryId>>,
 }
 
@@ -67,7 +67,7 @@ impl Hub {
         self.reached.send_replace(Some(newest));
     }
 
-    /// The next event of the log.
+    /// Broadcasts the next event of the log.
     pub(super) fn spread(&self, told: Told) {
         let told = Arc::new(told);
         let mut ring = self.ring();
@@ -80,12 +80,12 @@ impl Hub {
         self.reached.send_replace(Some(newest));
     }
 
-    /// An event that is not kept.
+    /// Broadcasts an event that is not kept.
     pub(super) fn pass(&self, told: Told) {
         let _ = self.passing.send(Arc::new(told));
     }
 
-    /// The log is another one from here on: ids of before mean nothing any more.
+    /// Handles a new log: earlier ids have no meaning any more.
     pub(super) fn lose(&self) {
         let mut ring = self.ring();
         *ring = Ring::default();
@@ -132,13 +132,13 @@ impl Hub {
         self.live.subscribe()
     }
 
-    /// A receiver of what passes by from here on.
+    /// Returns a receiver of future passing events.
     pub(super) fn passing(&self) -> broadcast::Receiver<Arc<Told>> {
         self.passing.subscribe()
     }
 
     fn ring(&self) -> MutexGuard<'_, Ring> {
-        // Each step leaves the ring whole, so a panic elsewhere cannot have broken it.
+        // Each step leaves the ring consistent, so a panic elsewhere cannot have broken it.
         self.ring.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -16,11 +16,11 @@ const COUNTS_FOR: Duration = Duration::from_secs(15);
 /// Readers of this and other replicas.
 #[derive(Default)]
 pub(super) struct Interest {
-    /// Listeners of this replica.
+    /// Readers of this replica.
     here: AtomicUsize,
-    /// Until when some replica's word counts.
+    /// End of the lifetime of the last announcement.
     said: Until,
-    /// The first listener of this replica has come.
+    /// Notified when the first reader of this replica comes.
     pub(super) first: Notify,
 }
 
@@ -49,7 +49,7 @@ impl Interest {
         self.here.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Some replica has listeners.
+    /// Records an announcement of a replica.
     pub(super) fn announced(&self) {
         self.said.extend(COUNTS_FOR);
     }

@@ -36,11 +36,11 @@ use crate::metrics::Metrics;
 use crate::shared::Shared;
 use crate::workspace::Timestamp;
 
-/// State changes waiting to be published while the shared state is away. Beyond it the oldest is
-/// dropped, and counted: a watcher wants to know how things are, not how they were.
+/// Maximum queued state changes while the shared state is away. Beyond it the oldest is dropped and counted: a
+/// watcher needs the present state, not the earlier ones.
 const KEPT_WAITING_MAX: usize = 4096;
 
-/// The same for what only passes by.
+/// Maximum queued passing events.
 const PASSING_WAITING_MAX: usize = 2048;
 
 /// Kind of an event; its string is the member `event` of a frame.
@@ -50,15 +50,15 @@ pub enum Kind {
     WorkspaceOnline,
     /// It cannot be reached; `payload.status` is its status.
     WorkspaceOffline,
-    /// It can be reached, and is in trouble by its own word.
+    /// It can be reached, and is degraded by its own report.
     WorkspaceDegraded,
-    /// It is gone for good.
+    /// It is removed for good.
     WorkspaceRemoved,
     /// It has another parent or another org.
     WorkspaceMoved,
-    /// It has another card.
+    /// It has a new card.
     AgentCardUpdated,
-    /// It works on something else, or on a task of its inbox.
+    /// Its current task, or a task of its inbox, changed.
     TaskUpdated,
     /// It sent a heartbeat.
     WorkspaceHeartbeat,
@@ -66,7 +66,7 @@ pub enum Kind {
     A2aResponse,
     /// It has a message for its user.
     AgentMessage,
-    /// It handed a task to another.
+    /// It delegated a task.
     DelegationSent,
     /// A delegation of the workspace changed its status.
     DelegationStatus,
@@ -77,7 +77,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The word on the wire.
+    /// Returns its form on the wire.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::WorkspaceOnline => "WORKSPACE_ONLINE",
@@ -107,7 +107,7 @@ impl Kind {
     }
 }
 
-/// One thing that happened to one workspace.
+/// An event of one workspace.
 #[derive(Clone, Debug)]
 pub struct Event {
     /// Kind of the event.
@@ -124,7 +124,7 @@ pub struct Event {
 }
 
 impl Event {
-    /// It happened now.
+    /// Creates an event of this moment.
     pub fn new(kind: Kind, workspace: &WorkspaceId, payload: Value) -> Self {
         Self {
             kind,
@@ -135,7 +135,7 @@ impl Event {
         }
     }
 
-    /// The status that the workspace came to, if it is about that.
+    /// Returns the new status of the workspace, if the event is about it.
     fn status(&self) -> Option<&Value> {
         let of_status = matches!(
             self.kind,
@@ -145,7 +145,7 @@ impl Event {
     }
 }
 
-/// The room.
+/// Publishes events and serves readers.
 pub struct Events {
     shared: Shared,
     metrics: Arc<Metrics>,
@@ -159,7 +159,7 @@ pub struct Events {
 }
 
 impl Events {
-    /// Assembles the room; asks nothing.
+    /// Creates it; does not touch the stores.
     pub fn new(config: Live, shared: Shared, metrics: Arc<Metrics>) -> Arc<Self> {
         Arc::new(Self {
             shared,

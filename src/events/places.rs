@@ -12,22 +12,22 @@ use crate::shares::{Account, Bound, Full, Share, Shares};
 pub struct Bounds {
     /// Description for messages: `event streams`.
     pub what: &'static str,
-    /// The section of the configuration that has `connections` and `connections_per_caller`.
+    /// Section of the configuration that has `connections` and `connections_per_caller`.
     pub section: &'static str,
-    /// Over all.
+    /// Maximum in all.
     pub connections: usize,
-    /// Of one caller.
+    /// Maximum of one caller.
     pub connections_per_caller: usize,
 }
 
-/// The places of this replica.
+/// Places of this replica.
 pub struct Places {
     config: Live,
     bounds: fn(&Config) -> Bounds,
     taken: Arc<Shares>,
 }
 
-/// A place. Dropping it gives it back.
+/// A place. Dropping it frees the place.
 #[derive(Debug)]
 pub struct Place(Share);
 
@@ -39,7 +39,7 @@ impl Place {
 }
 
 impl Places {
-    /// As many as `bounds` finds in the configuration in force.
+    /// Creates the places; `bounds` reads their limits from the configuration in force.
     pub fn new(config: Live, bounds: fn(&Config) -> Bounds) -> Arc<Self> {
         Arc::new(Self {
             config,

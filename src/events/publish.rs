@@ -1,5 +1,4 @@
-//! The work in the background: from the queues to all replicas, and from all replicas to the readers
-//! of this one.
+//! Background tasks: from the queues to all replicas, and from all replicas to the readers of this one.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -18,23 +17,23 @@ use crate::store::Unavailable;
 use crate::telemetry::Chain;
 use crate::workspace::Timestamp;
 
-/// The log that all replicas write and follow.
+/// Log that all replicas write and follow.
 const LOG: &str = "gw:events";
 
-/// Entries kept in it: more than a reader may ask for, so that a replica that was away for a while,
-/// or is behind in a storm, misses nothing.
+/// Entries kept in the log: more than a reader may resume from, so that a replica that was away for a while, or
+/// is behind under load, misses none.
 const LOG_ENTRIES_MAX: usize = 4096;
 
-/// The channel for what only passes by, and for [`LISTENING`].
+/// Channel for passing events and for [`LISTENING`].
 const PASSING: &str = "gw:events:passing";
 
 /// Message on the channel with which a replica announces readers.
 const LISTENING: &str = "listening";
 
-/// Events that are published at once.
+/// Events per write.
 const BATCH_MAX: usize = 64;
 
-/// Pause between two tries to publish.
+/// Pause between attempts to publish.
 const RETRY_PAUSE: Duration = Duration::from_millis(250);
 
 /// Nonces remembered: a write that was repeated, because its outcome was unknown, is at most this many entries
@@ -53,7 +52,7 @@ impl Events {
             while let Err(error) = self.append(hierarchy, &batch).await {
                 if !warned {
                     let error = Chain(&error);
-                    tracing::warn!(%error, "Events cannot be published; trying on");
+                    tracing::warn!(%error, "failed to publish events; retrying");
                     warned = true;
                 }
                 sleep(RETRY_PAUSE).await;
@@ -78,7 +77,7 @@ impl Events {
         loop {
             let batch = pending(self.passing.take(BATCH_MAX).await);
             let published = match texts(hierarchy, &batch).await {
-                // One message for all of them: JSON has no line ends.
+                // One message for all of them: JSON in one line has no line ends.
                 Ok(texts) => self.shared.publish(PASSING, &texts.join("\n")).await,
                 Err(error) => Err(error),
             };
@@ -86,14 +85,14 @@ impl Events {
                 Ok(()) => self.metrics.events_published(true, batch.len()),
                 Err(error) => {
                     self.metrics.events_dropped(true, batch.len());
-                    tracing::debug!(error = %Chain(&error), "Passing events were dropped");
+                    tracing::debug!(error = %Chain(&error), "failed to publish passing events; dropped");
                     sleep(RETRY_PAUSE).await;
                 }
             }
         }
     }
 
-    /// Hands the log on to the readers of this replica.
+    /// Follows the log and broadcasts it to the readers of this replica.
     pub(super) async fn follow(&self) {
         let mut tail = self.shared.tail(LOG, KEPT_MAX);
         let mut nonces = VecDeque::with_capacity(NONCES_MAX);
@@ -112,11 +111,11 @@ impl Events {
                             self.hub.spread(told);
                         }
                     }
-                    // In a storm the readers get their turn.
+                    // Yields to the readers if there are many events.
                     tokio::task::yield_now().await;
                 }
                 Followed::Lost => {
-                    tracing::warn!("The log of events was lost or cut; readers are told of a gap");
+                    tracing::warn!("event log was lost or truncated; readers get a gap");
                     self.metrics.events_lost.inc();
                     self.hub.lose();
                 }
@@ -161,7 +160,7 @@ impl Events {
             if self.interest.here()
                 && let Err(error) = self.shared.publish(PASSING, LISTENING).await
             {
-                tracing::debug!(error = %Chain(&error), "Nobody was told that somebody listens here");
+                tracing::debug!(error = %Chain(&error), "failed to announce event readers to other replicas");
             }
             // The first reader ends the wait.
             let _ = timeout(ANNOUNCE_EVERY, self.interest.first.notified()).await;

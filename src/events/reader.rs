@@ -34,7 +34,7 @@ pub struct Reader {
     dropped: Vec<Arc<Told>>,
     live: broadcast::Receiver<Arc<Told>>,
     passing: broadcast::Receiver<Arc<Told>>,
-    /// Taken, and not decided yet.
+    /// Received event, not decided yet.
     current: Option<Arc<Told>>,
     pace: Pace,
     place: Place,
@@ -75,7 +75,7 @@ impl Events {
 }
 
 impl Reader {
-    /// Waits for the next event that it may see. May be dropped and called again without losing any.
+    /// Waits for the next visible event. Cancel-safe: no event is lost.
     ///
     /// # Errors
     /// When it fell too far behind.
@@ -116,7 +116,7 @@ impl Reader {
                     }
                     return Ok(frame);
                 }
-                // It waits for the store, and is cut if that takes too long.
+                // The reader waits for the store, and is cut if that takes too long.
                 Err(_) => tokio::time::sleep(RETRY_PAUSE).await,
             }
         }

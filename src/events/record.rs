@@ -1,4 +1,4 @@
-//! An event as replicas hand it to one another, and as readers get it.
+//! Form of an event between replicas, and for readers.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,11 +15,11 @@ use crate::ids::WorkspaceId;
 use crate::shared::EntryId;
 use crate::workspace::Timestamp;
 
-/// Largest payload, in bytes: a card of 16 KiB, escaped at its worst, and the rest. A larger one is
-/// left out, since every replica keeps thousands of them.
+/// Largest payload, in bytes: a card of 16 KiB with maximum escaping, and the rest. A larger one is omitted,
+/// since every replica keeps thousands of them.
 const PAYLOAD_BYTES_MAX: usize = 64 * 1024;
 
-/// An event in the log or on the channel.
+/// Event in the log or on the channel.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Record {
     /// Distinguishes a repeated write from a second event.
@@ -68,7 +68,7 @@ impl Place {
 }
 
 impl Record {
-    /// `now`: where the workspace is, if it is anywhere.
+    /// `now`: present place of the workspace, if it exists.
     pub(super) fn new(nonce: &str, event: &Event, now: Option<&Lineage>) -> Self {
         let payload = serde_json::value::to_raw_value(&event.payload).ok();
         let payload = payload.filter(|payload| payload.get().len() <= PAYLOAD_BYTES_MAX);
@@ -99,7 +99,7 @@ impl Record {
         serde_json::from_str(text).ok()
     }
 
-    /// For readers. `id`: its place in the log; `None`: it only passes by.
+    /// Converts it for readers. `id`: its position in the log; `None` for a passing event.
     pub(super) fn told(self, id: Option<EntryId>) -> Option<Told> {
         let workspace = WorkspaceId::parse(&self.workspace_id).ok()?;
         let frame_id = id.map_or_else(|| uuid::Uuid::now_v7().to_string(), |id| id.to_string());
@@ -132,13 +132,13 @@ impl Record {
     }
 }
 
-/// An event on its way to readers.
+/// An event for readers.
 pub(super) struct Told {
-    /// Its place in the log; `None`: it is not in it.
+    /// Position in the log; `None`: it is not in it.
     pub(super) id: Option<EntryId>,
-    /// The workspace that it is about. `None`: it is for every reader.
+    /// Workspace that it is about. `None`: it is for every reader.
     pub(super) subject: Option<Subject>,
-    /// Decisions on its readers that several share.
+    /// Decisions that several readers share.
     pub(super) decided: Decided,
     /// For readers that see the workspace at its new place.
     pub(super) whole: Frame,
@@ -154,7 +154,7 @@ pub(super) struct Subject {
 }
 
 impl Subject {
-    /// Its org; workspaces without one count as one org.
+    /// Returns its org; workspaces without one count as one org.
     pub(super) fn org(&self) -> Option<&String> {
         let place = self.now.as_ref().or(self.was.as_ref());
         place.and_then(|place| place.org.as_ref())
@@ -167,7 +167,7 @@ impl Told {
         self.id.is_none() && self.subject.is_some()
     }
 
-    /// Something may be missing here.
+    /// Returns a gap: events may be missing here.
     pub(super) fn gap() -> Arc<Self> {
         let id = uuid::Uuid::now_v7().to_string();
         let parts = Parts {
@@ -196,7 +196,7 @@ struct Parts<'a> {
     payload: &'a RawValue,
 }
 
-/// One frame, written once for all its readers.
+/// One frame, formatted once for all its readers.
 #[derive(Clone, Debug)]
 pub struct Frame {
     sse: Bytes,
@@ -224,12 +224,12 @@ impl Frame {
         }
     }
 
-    /// The frame alone: one JSON object, in one line.
+    /// Returns the frame as one JSON object, in one line.
     pub fn json(&self) -> Bytes {
         self.sse.slice(self.json.clone())
     }
 
-    /// As one event of an event stream.
+    /// Returns the frame as one event of an event stream.
     pub fn sse(&self) -> Bytes {
         self.sse.clone()
     }

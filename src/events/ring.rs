@@ -14,13 +14,13 @@ use crate::workspace::Timestamp;
 /// Maximum events of an org that is alone: half of the capacity.
 pub(super) const REPLAY_MAX: usize = 1000;
 
-/// Events kept of all orgs.
+/// Maximum events of all orgs.
 pub(super) const KEPT_MAX: usize = 2 * REPLAY_MAX;
 
 /// Retention of an event.
 pub(super) const REPLAY_FOR: Duration = Duration::from_secs(600);
 
-/// Workspaces of which it is remembered that events of theirs were dropped.
+/// Maximum workspaces with a record of dropped events.
 const DROPPED_MAX: usize = 1024;
 
 /// Org of an event. Workspaces without an org count as one org.
@@ -42,7 +42,7 @@ impl Ring {
     /// Adds the newest event, and drops events beyond the bounds.
     pub(super) fn keep(&mut self, told: Arc<Told>) {
         let Some(id) = told.id else { return };
-        // The first one's predecessor: of what came before it we know nothing.
+        // The predecessor of the first event: earlier ones are unknown.
         self.floor.get_or_insert(id.before());
         let Some(subject) = &told.subject else {
             return;
@@ -83,7 +83,7 @@ impl Ring {
             .retain(|_, (id, _)| floor < *id && id.ms >= oldest_ms);
     }
 
-    /// The id of the newest event.
+    /// Returns the id of the newest event.
     pub(super) fn newest(&self) -> EntryId {
         let kept = self.told.back().map(|(id, _)| *id);
         kept.or(self.floor).unwrap_or_default()
@@ -101,7 +101,7 @@ impl Ring {
         kept.map(|(_, told)| Arc::clone(told)).collect()
     }
 
-    /// The newest that was dropped of each workspace after `after`.
+    /// Returns the newest dropped event after `after` of each workspace.
     pub(super) fn dropped_after(&self, after: EntryId) -> Vec<Arc<Told>> {
         let dropped = self.dropped.values().filter(|(id, _)| after < *id);
         dropped.map(|(_, told)| Arc::clone(told)).collect()

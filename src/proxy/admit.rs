@@ -56,7 +56,7 @@ impl Admitted {
         })
     }
 
-    /// In whose name the call takes room and places.
+    /// Returns the account under which the call takes memory and places.
     pub(super) fn account(&self) -> Account {
         self.proof.account
     }

@@ -18,11 +18,11 @@ use crate::trust::Sealed;
 /// Settings of a workspace that can be changed, with their new values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// For people.
+    /// Display name.
     pub name: String,
     /// Purpose of the agent, as free text.
     pub role: Option<String>,
-    /// The workspace above it.
+    /// Parent workspace.
     pub parent_id: Option<WorkspaceId>,
     /// Org that the workspace belongs to.
     pub org: Option<String>,
@@ -36,13 +36,13 @@ pub struct Settings {
     pub liveness: Liveness,
     /// URL that its agent listens at.
     pub url: Option<String>,
-    /// The same on the agents' own network.
+    /// URL on the agents' own network.
     pub internal_url: Option<String>,
     /// URL that its card is fetched from.
     pub card_url: Option<String>,
-    /// The credential with which the gateway calls the agent.
+    /// Credential with which the gateway calls the agent.
     pub upstream_auth: Option<Sealed>,
-    /// For which scheme, host and port that was set.
+    /// Scheme, host and port that the credential was set for.
     pub upstream_auth_base: Option<String>,
     /// TLS towards the agent.
     pub upstream_tls: Option<SealedTls>,
@@ -52,12 +52,12 @@ pub struct Settings {
     pub push_notifications: Option<bool>,
     /// Access to its card.
     pub card_access: Option<CardAccess>,
-    /// Calls in progress at most.
+    /// Maximum calls in progress.
     pub max_concurrent: Option<u32>,
 }
 
 impl Settings {
-    /// Those of `workspace`.
+    /// Returns the settings of `workspace`.
     pub fn of(workspace: &Workspace) -> Self {
         Self {
             name: workspace.name.clone(),
@@ -94,7 +94,7 @@ impl Settings {
 /// Requested parent and org of a workspace. `None` leaves a value as it is, `Some(None)` clears it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Move {
-    /// The workspace above it.
+    /// Parent workspace.
     pub parent_id: Option<Option<WorkspaceId>>,
     /// Org that the workspace belongs to.
     pub org: Option<Option<String>>,
@@ -110,36 +110,36 @@ impl Move {
 /// Relatives of a workspace that is asked to move. Empty if no move is requested.
 #[derive(Clone, Debug, Default)]
 pub struct Surroundings {
-    /// The workspace as it is, and those above it, nearest first.
+    /// The workspace and its ancestors, nearest first.
     pub line: Vec<Step>,
-    /// The parent that is asked for, and those above that one. Empty: there is none such.
+    /// The requested parent and its ancestors. Empty: it does not exist.
     pub above: Vec<Step>,
     /// True if that parent is the workspace itself or one of its descendants, with removed ones in between
     /// counted.
     pub is_circular: bool,
-    /// Levels below the workspace; 0: it has no child that was not removed.
+    /// Levels below the workspace; 0: all of its children are removed.
     pub height: usize,
 }
 
-/// A workspace before and after.
+/// A workspace before and after a change.
 #[derive(Clone, Debug)]
 pub struct Changed {
-    /// As it was.
+    /// State before.
     pub before: Workspace,
-    /// As it is.
+    /// State after.
     pub after: Workspace,
-    /// Its line before, where a move was asked for.
+    /// Workspace and ancestors before, if a move was requested.
     pub line: Vec<Step>,
 }
 
 /// Result of a removal.
 #[derive(Clone, Debug)]
 pub enum Removed {
-    /// It is gone now; with the line it had.
+    /// It is removed now; with its former ancestors.
     Now(Vec<Step>),
-    /// It was gone.
+    /// It was removed before.
     Before,
-    /// There never was one.
+    /// It never existed.
     Unknown,
 }
 
@@ -201,8 +201,7 @@ impl Workspaces {
         self.db.run("workspace_change", work).await
     }
 
-    /// Removes the workspace. Its row stays, so that its id is never given away; children keep their
-    /// parent.
+    /// Removes the workspace. Its row stays, so that its id is never reused; children keep their parent.
     ///
     /// # Errors
     /// When the store cannot be asked; then it may still have been removed.

@@ -30,16 +30,16 @@ use crate::config::{CardAccess, Complete};
 use crate::ids::WorkspaceId;
 use crate::trust::Sealed;
 
-/// The addressable seat of an agent, with all that is kept of it.
+/// A workspace: the address of an agent, with its stored state.
 #[derive(Clone, Debug)]
 pub struct Workspace {
-    /// Its name in every URL.
+    /// Id, which is its name in URLs.
     pub id: WorkspaceId,
-    /// For people.
+    /// Display name.
     pub name: String,
     /// Purpose of the agent, as free text of its owner.
     pub role: Option<String>,
-    /// The workspace above it. Kept when that one is removed.
+    /// Parent workspace. Kept when the parent is removed.
     pub parent_id: Option<WorkspaceId>,
     /// Org that the workspace belongs to. `None` counts as an org of its own.
     pub org: Option<String>,
@@ -53,15 +53,15 @@ pub struct Workspace {
     pub liveness: Liveness,
     /// URL that its agent listens at, as registered.
     pub url: Option<String>,
-    /// The same on the agents' own network.
+    /// URL on the agents' own network.
     pub internal_url: Option<String>,
     /// URL that its card is fetched from.
     pub card_url: Option<String>,
-    /// Its card, byte for byte as it was registered.
+    /// Its card, byte for byte as registered.
     pub agent_card: Option<Box<RawValue>>,
-    /// The credential with which the gateway calls the agent. Shown nowhere.
+    /// Credential with which the gateway calls the agent. Never shown.
     pub upstream_auth: Option<Sealed>,
-    /// For which scheme, host and port that was set; `None`: for the first that the agent registers.
+    /// Scheme, host and port that the credential was set for; `None`: the first that the agent registers.
     pub upstream_auth_base: Option<String>,
     /// TLS towards the agent.
     pub upstream_tls: Option<SealedTls>,
@@ -79,7 +79,7 @@ pub struct Workspace {
     pub current_task: Option<String>,
     /// Active tasks that it reported.
     pub active_tasks: u32,
-    /// The last heartbeat or registration.
+    /// Time of the last heartbeat or registration.
     pub last_seen: Option<Timestamp>,
     /// Time of creation.
     pub created_at: Timestamp,
@@ -87,13 +87,13 @@ pub struct Workspace {
     pub updated_at: Timestamp,
 }
 
-/// TLS towards an agent, as it is kept: certificates and key are sealed; what may be shown of the
-/// certificates stands beside them, so that reading a workspace opens nothing.
+/// TLS towards an agent, as stored: certificates and key are sealed; the shown facts about the certificates are
+/// kept beside them, so that a read of a workspace opens no seal.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SealedTls {
-    /// All of it. Shown nowhere.
+    /// Certificates and key. Never shown.
     pub sealed: Sealed,
-    /// Names, fingerprints and ends of the certificates, for operators.
+    /// Names, fingerprints and expiry of the certificates, for operators.
     pub about: Box<RawValue>,
 }
 
@@ -115,7 +115,7 @@ impl Workspace {
     }
 }
 
-/// A closed set of words, stored and shown alike.
+/// A closed set of values with one form for storage and display.
 macro_rules! words {
     ($(#[$about:meta])* $name:ident { $($(#[$doc:meta])* $variant:ident => $word:literal,)* }) => {
         $(#[$about])*
@@ -123,12 +123,12 @@ macro_rules! words {
         pub enum $name { $($(#[$doc])* #[serde(rename = $word)] $variant,)* }
 
         impl $name {
-            /// The word in JSON, in the table and in logs.
+            /// Returns the value's form in JSON, in the table and in logs.
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $word,)* }
             }
 
-            /// Reads the word.
+            /// Parses a value.
             pub fn parse(word: &str) -> Option<Self> {
                 match word { $($word => Some(Self::$variant),)* _ => None }
             }
@@ -141,7 +141,7 @@ pub(crate) use words;
 words! {
     /// Principal that paused a workspace.
     PausedBy {
-        /// An operator's, and only an operator ends it.
+        /// An operator; only an operator resumes it.
         Operator => "operator",
         /// An org token of its org.
         Org => "org",
@@ -155,19 +155,19 @@ words! {
         Provisioning => "provisioning",
         /// Registered and alive.
         Online => "online",
-        /// Alive, and in trouble by its own word. Reachable.
+        /// Alive, and degraded by its own report. Reachable.
         Degraded => "degraded",
         /// Its heartbeat lapsed, or it deregistered.
         Offline => "offline",
-        /// Taken out by an operator.
+        /// Paused by an operator or an org token.
         Paused => "paused",
         /// Its provisioning failed.
         Failed => "failed",
-        /// Put to sleep.
+        /// Suspended by a provisioner.
         Hibernated => "hibernated",
-        /// On its way up again.
+        /// Starting again.
         Restarting => "restarting",
-        /// Gone for good. The row stays, so that its id is never given away.
+        /// Removed for good. The row stays, so that its id is never reused.
         Removed => "removed",
     }
 }
@@ -184,7 +184,7 @@ words! {
     DeliveryMode {
         /// The gateway calls its agent.
         Push => "push",
-        /// Its agent fetches them from the inbox.
+        /// Its agent polls the inbox.
         Poll => "poll",
     }
 }
@@ -192,27 +192,27 @@ words! {
 words! {
     /// Source of the liveness of a workspace.
     Liveness {
-        /// Heartbeats: it lapses without them.
+        /// Heartbeats: it goes offline without them.
         Heartbeat => "heartbeat",
-        /// Nothing: its agent knows of no registry.
+        /// Assumed: its agent does not register.
         Assumed => "assumed",
     }
 }
 
-/// A workspace that is to be created.
+/// A workspace to create.
 #[derive(Clone, Debug)]
 pub struct NewWorkspace {
-    /// Its id.
+    /// Id of the workspace.
     pub id: WorkspaceId,
-    /// For people.
+    /// Display name.
     pub name: String,
     /// Purpose of the agent, as free text.
     pub role: Option<String>,
-    /// The workspace above it.
+    /// Parent workspace.
     pub parent_id: Option<WorkspaceId>,
     /// Org that the workspace belongs to.
     pub org: Option<String>,
-    /// Its first status.
+    /// First status.
     pub status: Status,
     /// Delivery mode: push or poll.
     pub delivery_mode: DeliveryMode,
@@ -220,13 +220,13 @@ pub struct NewWorkspace {
     pub liveness: Liveness,
     /// URL that its agent listens at.
     pub url: Option<String>,
-    /// The same on the agents' own network.
+    /// URL on the agents' own network.
     pub internal_url: Option<String>,
     /// URL that its card is fetched from.
     pub card_url: Option<String>,
     /// Its card.
     pub agent_card: Option<Box<RawValue>>,
-    /// The credential with which the gateway calls the agent.
+    /// Credential with which the gateway calls the agent.
     pub upstream_auth: Option<Sealed>,
     /// TLS towards the agent.
     pub upstream_tls: Option<SealedTls>,
@@ -236,9 +236,9 @@ pub struct NewWorkspace {
     pub push_notifications: Option<bool>,
     /// Access to its card.
     pub card_access: Option<CardAccess>,
-    /// Calls in progress at most.
+    /// Maximum calls in progress.
     pub max_concurrent: Option<u32>,
-    /// The servers of its URLs.
+    /// Origins of its URLs.
     pub origins: Origins,
 }
 

@@ -25,7 +25,7 @@ const TAKE: &str = "INSERT INTO agent_origins (origin, slot, workspace_id, base)
 const OTHER: &str =
     "SELECT base FROM agent_origins WHERE origin = $1 AND workspace_id <> $2 LIMIT 1";
 
-/// Another workspace at the server `$1` that shares no server with `$2`.
+/// Selects another workspace on the server `$1` that shares no server with `$2`.
 const STRANGER: &str = "SELECT held.workspace_id FROM agent_origins held \
      WHERE held.origin = $1 AND held.workspace_id <> $2 AND NOT EXISTS ( \
        SELECT 1 FROM agent_origins theirs JOIN agent_origins ours ON ours.origin = theirs.origin \
@@ -38,7 +38,7 @@ const LEAVE: &str = "DELETE FROM agent_origins WHERE workspace_id = $1 AND origi
 
 const LEAVE_ALL: &str = "DELETE FROM agent_origins WHERE workspace_id = $1";
 
-/// The slot of a workspace that has an origin to itself.
+/// Slot of a workspace that has an origin to itself.
 const ALONE: &str = "";
 
 /// One server of an agent.
@@ -46,13 +46,13 @@ const ALONE: &str = "";
 pub struct Origin {
     /// Scheme, address or name, and port.
     pub origin: String,
-    /// Scheme, host and port as they are registered.
+    /// Scheme, host and port as registered.
     pub base: String,
     /// True if other workspaces may use it, too.
     pub is_shared: bool,
 }
 
-/// The servers of the URLs that a registration or a change names.
+/// Origins of the URLs of a registration or a change.
 #[derive(Clone, Debug, Default)]
 pub struct Origins(pub(super) Vec<Origin>);
 
@@ -75,14 +75,14 @@ impl Origins {
 #[error("another workspace's agent is registered at the same scheme, host and port")]
 pub struct OriginTaken;
 
-/// Scheme, host and port of a URL as it is kept.
+/// Returns scheme, host and port of a URL as stored.
 pub fn base(url: &str) -> &str {
     let host = url.find("://").map_or(0, |at| at + 3);
     let end = url[host..].find(['/', '?', '#']);
     &url[..end.map_or(url.len(), |end| host + end)]
 }
 
-/// Makes `origins` those of the URLs of `workspace` that were just written. The caller rolls back where they are taken.
+/// Sets `origins` for the URLs of `workspace` that were just written. The caller rolls back if one is taken.
 pub(super) async fn settle(
     connection: &mut Connection,
     workspace: &Workspace,
@@ -107,7 +107,8 @@ pub(super) async fn settle(
     Ok(Ok(()))
 }
 
-/// Frees the servers that no URL of `workspace` means any more, where `origins` are what some of them mean now.
+/// Releases the servers that no URL of `workspace` resolves to any more; `origins` are the present ones of some
+/// of them.
 async fn leave_others(
     connection: &mut Connection,
     workspace: &Workspace,
@@ -131,7 +132,7 @@ fn is_used(workspace: &Workspace, at: &str) -> bool {
     urls.into_iter().flatten().any(|url| base(url) == at)
 }
 
-/// A server that a workspace has.
+/// Row of the table.
 struct Row {
     origin: String,
     base: String,
@@ -167,14 +168,14 @@ pub(super) async fn take(
     Ok(take.execute(connection).await?.rows_affected() > 0)
 }
 
-/// A server that a workspace has.
+/// A server held by a workspace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Held {
     /// The workspace.
     pub by: WorkspaceId,
     /// The server.
     pub origin: String,
-    /// Scheme, host and port of the URL that means it.
+    /// Scheme, host and port of its URL.
     pub base: String,
 }
 
@@ -183,7 +184,7 @@ pub struct Held {
 pub enum Claim {
     /// The workspace may be called there.
     Held,
-    /// Another workspace has one of the servers.
+    /// Another workspace holds one of the servers.
     Taken {
         /// The other workspace.
         by: WorkspaceId,
@@ -220,10 +221,10 @@ impl Workspaces {
         self.db.run("workspace_held", work).await
     }
 
-    /// Frees a server that its workspace does not have any more.
+    /// Releases a server that its workspace does not use any more.
     ///
     /// # Errors
-    /// When the store cannot be asked; then it may still have been freed.
+    /// When the store cannot be asked; then it may still have been released.
     pub async fn leave(&self, held: &Held) -> Result<(), Unavailable> {
         let leave = sqlx::query(LEAVE).bind(held.by.as_str());
         let leave = leave.bind(&held.origin);
@@ -231,8 +232,8 @@ impl Workspaces {
         self.db.run("workspace_leave", work).await
     }
 
-    /// Claims `origins` for the agent of `id`: all that the host of one of its URLs means now. What that host meant
-    /// before, and does not mean any more, is freed.
+    /// Claims `origins` for the agent of `id`: all present addresses of the host of one of its URLs. Former
+    /// addresses of that host are released.
     ///
     /// # Errors
     /// When the store cannot be asked.
@@ -243,7 +244,7 @@ impl Workspaces {
                 return Ok(Claim::Held);
             }
             let mut tx = self.db.begin().await?;
-            // Held, so that its URLs do not change meanwhile.
+            // Locked, so that its URLs do not change meanwhile.
             let row = sqlx::query(HOLD).bind(id.as_str());
             let row = optional(row.fetch_optional(&mut *tx).await?, workspace)?;
             let Some(row) = row.filter(|row| row.status != Status::Removed) else {
@@ -281,7 +282,7 @@ impl Workspaces {
     }
 }
 
-/// Frees all servers of a workspace that is removed.
+/// Releases all servers of a removed workspace.
 pub(super) async fn leave_all(
     connection: &mut Connection,
     id: &WorkspaceId,

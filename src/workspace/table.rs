@@ -1,5 +1,5 @@
-//! The table `workspaces`: created, found, registered, and what heartbeats change. The SQL is in
-//! [`super::sql`]; what operators change, in [`super::change`].
+//! Table `workspaces`: creation, reads, registrations and heartbeats. The SQL is in [`super::sql`]; changes by
+//! operators are in [`super::change`].
 
 use serde_json::value::RawValue;
 use sqlx::{AssertSqlSafe, Row as _};
@@ -17,10 +17,10 @@ use crate::ids::WorkspaceId;
 use crate::store::Unavailable;
 use crate::trust::Sealed;
 
-/// Workspaces in one line at most, itself included. A longer one is treated as a cycle.
+/// Maximum workspaces in one line, itself included. A longer one is treated as a cycle.
 pub const LINE_MAX: usize = 64;
 
-/// The workspaces in the SQL store.
+/// Workspaces in the SQL store.
 #[derive(Clone)]
 pub struct Workspaces {
     pub(super) db: Db,
@@ -29,20 +29,20 @@ pub struct Workspaces {
 /// Result of a creation.
 #[derive(Debug)]
 pub enum Created {
-    /// It exists now.
+    /// It was created.
     Done(Box<Workspace>),
-    /// It does not: another workspace's agent is at its server.
+    /// It was not created: another workspace's agent is on its server.
     OriginTaken(OriginTaken),
     /// The id is taken, possibly by a removed workspace.
     Taken,
 }
 
-/// One step of a line: a workspace and what ties it to the next.
+/// One step of a line: a workspace and its relation to the next.
 #[derive(Clone, Debug)]
 pub struct Step {
     /// The workspace.
     pub id: WorkspaceId,
-    /// The one above it.
+    /// Parent workspace.
     pub parent_id: Option<WorkspaceId>,
     /// Org that the workspace belongs to.
     pub org: Option<String>,
@@ -61,7 +61,7 @@ pub struct Register {
     pub delivery_mode: DeliveryMode,
     /// URL that its agent listens at.
     pub url: Option<String>,
-    /// The same on the agents' own network; `None` keeps none.
+    /// URL on the agents' own network; `None` removes it.
     pub internal_url: Option<String>,
     /// Its card; `None` keeps the current one.
     pub agent_card: Option<Box<RawValue>>,
@@ -71,11 +71,11 @@ pub struct Register {
     pub liveness: Option<Liveness>,
     /// URL that its card is fetched from; `None` keeps the current one.
     pub card_url: Option<String>,
-    /// The servers of these URLs.
+    /// Origins of these URLs.
     pub origins: Origins,
     /// Scheme, host and port that the agent's credential is for from now on; `None` keeps the current value.
     pub upstream_auth_base: Option<String>,
-    /// The same, where nothing is there.
+    /// Its value if none is stored.
     pub first_base: Option<String>,
 }
 
@@ -93,7 +93,7 @@ pub struct Seen {
 }
 
 impl Workspaces {
-    /// The table in `db`.
+    /// Creates the table's interface in `db`.
     pub fn new(db: Db) -> Self {
         Self { db }
     }
@@ -141,7 +141,7 @@ impl Workspaces {
         self.db.run("workspace_create", work).await
     }
 
-    /// The workspace, removed or not; `None` when there never was one.
+    /// Returns the workspace, removed or not; `None` if it never existed.
     ///
     /// # Errors
     /// When the store cannot be asked.
@@ -167,8 +167,8 @@ impl Workspaces {
         self.db.run("workspace_public_card", work).await
     }
 
-    /// The workspace and those above it, nearest first; empty when there is none. At most one more
-    /// than [`LINE_MAX`], however the data loops; it ends at a removed ancestor.
+    /// Returns the workspace and its ancestors, nearest first; empty if it does not exist. At most one more
+    /// than [`LINE_MAX`], even if the data has a cycle; it ends at a removed ancestor.
     ///
     /// # Errors
     /// When the store cannot be asked.
@@ -177,11 +177,11 @@ impl Workspaces {
         self.db.run("workspace_line", work).await
     }
 
-    /// Takes over a registration and brings the workspace online, unless it is paused; `None` when there is none that
-    /// was not removed.
+    /// Stores a registration and sets the workspace online, unless it is paused; `None` if it does not exist or
+    /// is removed.
     ///
     /// # Errors
-    /// When the store cannot be asked; inside, where another workspace's agent is at one of its servers.
+    /// When the store cannot be asked; inside, if another workspace's agent is on one of its servers.
     pub async fn register(
         &self,
         id: &WorkspaceId,
@@ -216,7 +216,7 @@ impl Workspaces {
         self.db.run("workspace_register", work).await
     }
 
-    /// Moves the workspace from status `from` to `to`; false when it is not in `from` any more.
+    /// Changes the status from `from` to `to`; false if the status is not `from` any more.
     ///
     /// # Errors
     /// When the store cannot be asked.
@@ -236,7 +236,7 @@ impl Workspaces {
         self.db.run("workspace_set_status", work).await
     }
 
-    /// Keeps the longest silence that the workspace asked for.
+    /// Stores the longest silence that the workspace requested.
     ///
     /// # Errors
     /// When the store cannot be asked.
@@ -254,7 +254,7 @@ impl Workspaces {
         self.db.run("workspace_set_idle_timeout", work).await
     }
 
-    /// For tests: puts the workspace anywhere, into a cycle too.
+    /// For tests: moves the workspace anywhere, also into a cycle.
     #[cfg(test)]
     pub(crate) async fn set_place(
         &self,
@@ -272,7 +272,7 @@ impl Workspaces {
         self.db.run("workspace_set_place", work).await
     }
 
-    /// Takes over another card; false when there is none that was not removed.
+    /// Replaces the card; false if the workspace does not exist or is removed.
     ///
     /// # Errors
     /// When the store cannot be asked.
@@ -290,7 +290,7 @@ impl Workspaces {
         self.db.run("workspace_set_card", work).await
     }
 
-    /// Notes that the heartbeat lapsed; false when another replica noted it, or it does not matter.
+    /// Records a lapsed heartbeat; false if another replica recorded it, or the status does not depend on it.
     ///
     /// # Errors
     /// When the store cannot be asked.
@@ -300,9 +300,9 @@ impl Workspaces {
         self.db.run("workspace_lapse", work).await
     }
 
-    /// Workspaces that count as up but were last seen at `cutoff` or before, by this table, which
-    /// runs behind the heartbeats: those that were not seen for longest, up to `limit` of each kind
-    /// (online, degraded, never seen).
+    /// Returns workspaces that are up but were last seen at `cutoff` or before, by this table, which runs
+    /// behind the heartbeats: those with the oldest times, up to `limit` of each kind (online, degraded, never
+    /// seen).
     ///
     /// # Errors
     /// When the store cannot be asked.
@@ -326,8 +326,8 @@ impl Workspaces {
         self.db.run("workspace_overdue", work).await
     }
 
-    /// Writes down when workspaces were seen, in one statement, and nothing else. Older news never
-    /// replaces newer.
+    /// Writes only the last heartbeats of workspaces, in one statement. An older time never replaces a newer
+    /// one.
     ///
     /// # Errors
     /// When the store cannot be asked.
@@ -430,7 +430,7 @@ mod tests {
     use crate::metrics::Metrics;
     use crate::workspace::outline::SEEN;
 
-    /// How SQLite goes about it.
+    /// Returns SQLite's query plan.
     async fn plan(db: &Db, text: &str) -> String {
         let query = sqlx::query(AssertSqlSafe(format!("EXPLAIN QUERY PLAN {text}")));
         let rows = query.bind(1_i64).bind(500_i64).fetch_all(db.pool()).await;

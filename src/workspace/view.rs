@@ -11,9 +11,9 @@ use crate::config::{CardAccess, Complete};
 pub enum Urls {
     /// For operators, who also see the certificates of `upstream_tls`.
     WithCertificates,
-    /// Itself.
+    /// For the workspace itself.
     Shown,
-    /// Everyone else reads `null`.
+    /// For all other readers, which get `null`.
     Hidden,
 }
 

@@ -38,7 +38,7 @@ mod tests;
 
 pub use generation::Generation;
 
-/// How much of a request is completed (`a2a.complete`, also per workspace).
+/// Completion mode of requests (`a2a.complete`, also per workspace).
 #[derive(Clone, Copy, Debug, serde::Deserialize, serde::Serialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub enum Complete {

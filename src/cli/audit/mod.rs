@@ -1,4 +1,5 @@
-//! `a2a-gateway audit`: the records in the database, also while gateways write them, or in a file.
+//! `a2a-gateway audit`: verifies and exports the records in the database, also while gateways write them, or in
+//! a file.
 
 mod report;
 
@@ -237,7 +238,7 @@ pub(super) fn run(arguments: Arguments) -> ExitCode {
     }
 }
 
-/// True: it is as it should be.
+/// Runs the command. True if the records are intact.
 async fn answer(command: Command, config: Config) -> Result<bool, AuditError> {
     match command {
         Command::Verify {
@@ -305,7 +306,7 @@ async fn answer(command: Command, config: Config) -> Result<bool, AuditError> {
     }
 }
 
-/// The records of the database that there is: none is made.
+/// Opens the records of an existing database; creates none.
 async fn records(mut config: Config) -> Result<Records, AuditError> {
     use secrecy::ExposeSecret as _;
     let url = config.stores.sql.expose_secret();
@@ -335,7 +336,7 @@ fn keys(jwks: &[PathBuf], scope: Scope, config: &Config) -> Result<KeySet, Audit
     Ok(keys)
 }
 
-/// The files to read ends from: those that were named, else that of the configuration, beside its database.
+/// Returns the anchor files: those that were named, else that of the configuration, beside its database.
 fn anchors(named: Vec<PathBuf>, scope: Scope, config: &Config) -> Vec<PathBuf> {
     match &config.audit.anchor {
         Some(AuditAnchor::File(path)) if named.is_empty() && scope == Scope::Database => {
@@ -345,7 +346,7 @@ fn anchors(named: Vec<PathBuf>, scope: Scope, config: &Config) -> Vec<PathBuf> {
     }
 }
 
-/// Requires the ends that a file names to be there.
+/// Requires that the chain heads in a file are in the chains.
 fn read_anchor(
     path: PathBuf,
     verifier: &mut Verifier<'_>,

@@ -6,19 +6,19 @@ use std::time::Duration;
 
 use crate::audit::Report;
 
-/// A file of signed ends that the chains were checked against.
+/// A file of signed chain heads that the chains were checked against.
 pub(super) struct AnchorUse {
     pub(super) path: PathBuf,
-    /// Ends that had to be there.
+    /// Heads that had to be in the chains.
     pub(super) checked: u64,
-    /// Ends that were passed over: older than `audit.retention`, or of a chain without a record.
+    /// Heads that were skipped: older than `audit.retention`, or of a chain without a record.
     pub(super) old: u64,
 }
 
 /// The report as text for a terminal.
 pub(super) fn told(report: &Report, anchors: &[AnchorUse], took: Duration) -> String {
     let mut text = String::new();
-    // A String cannot fail to grow.
+    // Writing to a string cannot fail.
     for problem in &report.problems {
         let (replica, what) = (shown(&problem.replica), shown(&problem.what));
         let _ = match problem.seq {

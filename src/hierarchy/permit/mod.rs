@@ -24,15 +24,15 @@ use crate::store::Unavailable;
 use crate::trust::Pair;
 use crate::workspace::Workspaces;
 
-/// Proof that the caller may reach the target. Only [`Hierarchy`] makes one.
+/// Proof that the caller may reach the target. Issued by [`Hierarchy`] only.
 #[derive(Clone, Debug)]
 pub struct Permit {
     target: WorkspaceId,
     caller: Option<WorkspaceId>,
     rule: Rule,
-    /// The caller's.
+    /// Org of the caller.
     org: Option<String>,
-    /// Of the target, and of the caller where it is another workspace.
+    /// Generation of the target, and of the caller if it is another workspace.
     generation: i64,
 }
 
@@ -42,17 +42,17 @@ impl Permit {
         &self.target
     }
 
-    /// The calling workspace; `None` when the caller is none (canvas, integration, operator).
+    /// Returns the calling workspace; `None` for another principal (canvas, integration, operator).
     pub fn caller(&self) -> Option<&WorkspaceId> {
         self.caller.as_ref()
     }
 
-    /// Why.
+    /// Returns the rule that permitted it.
     pub fn rule(&self) -> Rule {
         self.rule
     }
 
-    /// The caller's org.
+    /// Returns the caller's org.
     pub fn org(&self) -> Option<&str> {
         self.org.as_deref()
     }
@@ -68,7 +68,7 @@ impl Permit {
         }
     }
 
-    /// For tests of the rooms that demand one.
+    /// For tests of modules that require one.
     #[cfg(test)]
     pub(crate) fn of(caller: Option<WorkspaceId>, target: WorkspaceId) -> Self {
         Self {
@@ -81,7 +81,7 @@ impl Permit {
     }
 }
 
-/// The room: lineages and grants, and the rule over them.
+/// Hierarchy of workspaces: lineages and grants, and the rule over them.
 pub struct Hierarchy {
     lineages: Lineages,
     pub(super) grants: Grants,
@@ -90,8 +90,8 @@ pub struct Hierarchy {
 }
 
 impl Hierarchy {
-    /// Assembles the room; asks nothing. At most `directory.cache_entries` pairs are kept, and twice as many
-    /// lineages: a call is decided by two, of its caller and of its target.
+    /// Creates it; does not touch the stores. Caches at most `directory.cache_entries` pairs, and twice as many
+    /// lineages: a call depends on two, of its caller and of its target.
     pub fn new(
         workspaces: Workspaces,
         db: Db,
@@ -264,7 +264,7 @@ impl Hierarchy {
                 said.map_err(|why| why_not(from, to, why))
             }
             (from, _) => {
-                // As for two that exist.
+                // The same look-up as for two that exist.
                 self.grants.hold(caller, target, &mut ()).await?;
                 Err(unknown(if from.is_none() { caller } else { target }))
             }
@@ -295,7 +295,7 @@ impl Hierarchy {
         Ok(matches!(rule, Ok(Rule::Parent | Rule::Ancestor)))
     }
 
-    /// With the rule, the caller's org and the generation of the pair.
+    /// Returns the rule, the caller's org and the generation of the pair.
     async fn relate(
         &self,
         caller: &WorkspaceId,
@@ -310,7 +310,7 @@ impl Hierarchy {
             let rule = decide(&own, &own, self.reach()).map_err(denied)?;
             return Ok((rule, own.org.clone(), own.generation));
         }
-        // Both are always asked for, so that an unknown target takes the same path as a denied one.
+        // Both are always looked up, so that an unknown target takes the same path as a denied one.
         let (one, other) = tokio::try_join!(self.look(caller), self.look(target))?;
         witness.hear(|| one.fact(Check::CallerPlace, caller));
         witness.hear(|| other.fact(Check::TargetPlace, target));
@@ -327,7 +327,7 @@ impl Hierarchy {
                 Err(why) => denied(why),
             },
             None => {
-                // As for one that exists elsewhere.
+                // The same look-up as for one in another place.
                 self.grants.hold(caller, target, &mut ()).await?;
                 nowhere(Nowhere::Target)
             }
@@ -335,7 +335,8 @@ impl Hierarchy {
         Err(self.refuse(why, target, other.source).await)
     }
 
-    /// The place of a target in the org of `scope`, where none counts as one org. Without a scope it may be in any.
+    /// Returns the place of a target in the org of `scope`; no org counts as one org. Without a scope any org
+    /// will do.
     async fn within(
         &self,
         scope: Option<Option<&str>>,
@@ -354,7 +355,7 @@ impl Hierarchy {
         Err(self.refuse(nowhere(why), target, found.source).await)
     }
 
-    /// Refuses a workspace that is paused.
+    /// Rejects a paused workspace.
     ///
     /// # Errors
     /// `not_permitted`; `store_unavailable`.
@@ -365,7 +366,7 @@ impl Hierarchy {
         }
     }
 
-    /// `access.lineage`, as it is now.
+    /// Returns `access.lineage` in force.
     pub(super) fn reach(&self) -> LineageReach {
         self.config.get().access.lineage
     }

@@ -9,7 +9,7 @@ use crate::ids::WorkspaceId;
 use crate::store::Unavailable;
 
 impl Hierarchy {
-    /// The place of `id`; `None` when there never was such a workspace.
+    /// Returns the place of `id`; `None` if it never existed.
     ///
     /// # Errors
     /// When the store cannot be asked.
@@ -27,7 +27,7 @@ impl Hierarchy {
         }
     }
 
-    /// The place of `id` from the store, whatever is remembered.
+    /// Returns the place of `id` from the store, without the cache.
     ///
     /// # Errors
     /// When the store cannot be asked.

@@ -1,4 +1,4 @@
-//! A card as an HTTP answer: whole, or "not modified".
+//! HTTP response with a card: whole, or "not modified".
 
 use bytes::Bytes;
 use http::{HeaderMap, Method, header};
@@ -16,7 +16,7 @@ use crate::proxy::respond::respond;
 /// card.
 pub(super) const SPEAKS: &str = "x-a2a-speaks";
 
-/// Answers with the card, or with 304 where the caller has it.
+/// Sends the card, or 304 if the caller has it.
 pub(super) async fn answer(
     session: &mut ServerSession,
     origins: &Origins,

@@ -31,16 +31,16 @@ pub(super) const FRESH: Duration = Duration::from_secs(30);
 const FAILED: Duration = Duration::from_secs(3);
 /// Lifetime of an entry, for requests that only need the agent's generation.
 const REMEMBERED: Duration = Duration::from_secs(300);
-/// All cards together.
+/// Maximum size of all cards together.
 const BYTES_MAX: u64 = 64 * 1024 * 1024;
 /// Size of an entry without its texts.
 const ENTRY_BYTES: usize = 1024;
 
-/// The card of one workspace, as far as there is one.
+/// Cached card of one workspace, or its failure.
 pub(super) struct Kept {
-    /// The card for callers; why there is none.
+    /// Card for callers, or the reason why there is none.
     pub(super) served: Result<Served, Rejection>,
-    /// Which generation the agent speaks, by the card that counts.
+    /// Generation of the agent, from the card that counts.
     pub(super) generation: Option<Generation>,
     /// Paths for JSON-RPC.
     pub(super) json_rpc: Paths,
@@ -53,11 +53,11 @@ pub(super) struct Kept {
     made_at: Instant,
     fingerprint: [u8; 32],
     config: Arc<Config>,
-    /// The key that signed it.
+    /// Id of the key that signed it.
     kid: Option<String>,
 }
 
-/// The paths at which an agent speaks one binding, each with the generation that it is of.
+/// Paths of an agent for one binding, each with its generation.
 #[derive(Default)]
 pub(super) struct Paths(Vec<(Generation, String)>);
 
@@ -68,7 +68,7 @@ impl Paths {
         Self(found.collect())
     }
 
-    /// The one for a request of this generation, or else the first.
+    /// Returns the path for a request of this generation, else the first.
     pub(super) fn path(&self, generation: Generation) -> Option<&str> {
         let same = self.0.iter().find(|(of, _)| *of == generation);
         same.or_else(|| self.0.first())
@@ -76,16 +76,16 @@ impl Paths {
     }
 }
 
-/// A card, ready for callers.
+/// A card in its form for callers.
 #[derive(Clone)]
 pub(super) struct Served {
     /// JSON.
     pub(super) body: Bytes,
-    /// The value of `ETag`.
+    /// Value of `ETag`.
     pub(super) tag: String,
-    /// Since when it reads like this.
+    /// Time of its last change.
     pub(super) modified: SystemTime,
-    /// The generations of A2A that the agent speaks, for [`SPEAKS`](super::answer::SPEAKS).
+    /// Generations of A2A in its interfaces, for [`SPEAKS`](super::answer::SPEAKS).
     pub(super) speaks: Option<&'static str>,
 }
 
@@ -107,7 +107,7 @@ fn speaks_field(generations: &[Generation]) -> Option<&'static str> {
     }
 }
 
-/// The cache.
+/// Card cache.
 pub(in crate::proxy) struct Cards {
     kept: Cache<WorkspaceId, Arc<Kept>>,
 }
@@ -181,7 +181,7 @@ impl Cards {
         }
     }
 
-    /// The card that [`Cards::get`] would answer without a fetch.
+    /// Returns the card that [`Cards::get`] would return without a fetch.
     pub(super) async fn known(
         &self,
         gateway: &Gateway,
@@ -205,7 +205,7 @@ impl Cards {
     }
 }
 
-/// The key that signs cards, if they are signed.
+/// Returns the id of the key that signs cards, if they are signed.
 fn kid_for(gateway: &Gateway, config: &Config) -> Option<String> {
     config.card.sign.then(|| gateway.keys.kid())
 }
@@ -266,7 +266,7 @@ impl Kept {
         }
     }
 
-    /// Since it was made.
+    /// Returns the time since it was made.
     pub(super) fn age(&self) -> Duration {
         self.made_at.elapsed()
     }
@@ -310,7 +310,7 @@ impl Served {
     }
 }
 
-/// The card for callers, but for a signature.
+/// Returns the card for callers, without a signature.
 ///
 /// # Errors
 /// [`Unreadable`].
@@ -338,7 +338,7 @@ pub(super) fn signed(gateway: &Gateway, text: String, config: &Config) -> String
     match sign_card(&gateway.keys, &text, &jwks) {
         Ok(signed) => signed,
         Err(error) => {
-            tracing::warn!(error = %Chain(&error), "A card is served without a signature");
+            tracing::warn!(error = %Chain(&error), "failed to sign a card; served without a signature");
             text
         }
     }

@@ -37,7 +37,7 @@ use crate::ids::{InvalidWorkspaceId, RequestId, WorkspaceId};
 use crate::rejection::{Delivery, Reason, Rejection};
 use crate::shares::Account;
 
-/// The rule of an exchange that read a public card.
+/// Rule in the record of an exchange that read a public card.
 const PUBLIC_CARD: &str = "public_card";
 
 /// Workspace of a requested card.
@@ -52,7 +52,7 @@ impl Whose {
     fn came(&self, dialect: Dialect) -> Came {
         match (self, dialect) {
             (Self::Default, _) => Came::by("/.well-known/agent-card.json", false),
-            // Two names of one card, and the base itself.
+            // Two paths of one card, and the A2A base itself.
             (Self::Workspace(_), Dialect::Plain) => {
                 Came::by("/workspaces/{id}/.well-known/agent-card.json", false)
             }
@@ -166,8 +166,8 @@ impl Proxy {
         Ok(())
     }
 
-    /// The path at which the target speaks HTTP+JSON to callers of a generation, without a slash at its
-    /// end; `None`: its card names none, or there is no card.
+    /// Returns the path of the target's HTTP+JSON interface for callers of a generation, without a trailing
+    /// slash; `None`: its card has none, or there is no card.
     pub(super) async fn http_json(
         &self,
         session: &mut ServerSession,
@@ -192,10 +192,10 @@ impl Proxy {
         Ok(path.map(|path| path.trim_end_matches('/').to_owned()))
     }
 
-    /// The path at which a target that only its card's place is known of takes a call of `method`.
+    /// Returns the path for a call of `method` at a target with a card URL only.
     ///
     /// # Errors
-    /// Why there is no card; `agent_protocol_error` where it names none.
+    /// The reason why there is no card; `agent_protocol_error` if it has no such interface.
     pub(super) async fn json_rpc(
         &self,
         caller: Option<&mut ServerSession>,
@@ -211,7 +211,7 @@ impl Proxy {
         Ok(json_rpc_path(&kept, generation)?)
     }
 
-    /// The same, by the card that is in memory: with how long ago that was read. `None`: it would be fetched.
+    /// As [`Proxy::json_rpc`], from the card in memory, with its age. `None`: it would be fetched.
     ///
     /// # Errors
     /// As [`Proxy::json_rpc`].

@@ -22,13 +22,13 @@ use crate::rejection::{Delivery, Reason, Rejection};
 /// send, and for calls that wait for their time.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Calls that one replica has in progress at most. Each may hold an answer of `limits.response_bytes`.
+/// Maximum calls of one replica in progress. Each may hold a response of `limits.response_bytes`.
 const RUNNING_MAX: usize = 256;
 
-/// The same to one target: one that is slow, or does not even take a connection, must not take all of them.
+/// Maximum calls to one target, so that a slow or unreachable target does not take all of them.
 const RUNNING_PER_TARGET_MAX: usize = 32;
 
-/// Calls that are taken at once.
+/// Calls claimed at once.
 const BATCH: usize = 16;
 
 /// Pause before the next attempt at a busy target; shorter if one of its calls ends here.
@@ -37,7 +37,7 @@ const BUSY_PAUSE: Duration = Duration::from_secs(1);
 /// Dispatcher of due calls; runs until the process ends.
 pub struct Dispatcher(Arc<Proxy>);
 
-/// The calls that are in progress here.
+/// Calls in progress on this replica.
 #[derive(Default)]
 struct Running {
     calls: JoinSet<WorkspaceId>,
@@ -57,7 +57,7 @@ impl Running {
         });
     }
 
-    /// Resolves when one of them is over; never, if there is none.
+    /// Resolves when one of them ends; never if there is none.
     async fn one_ends(&mut self) {
         match self.calls.join_next().await {
             Some(ended) => self.ended(ended),
@@ -89,9 +89,9 @@ impl Running {
 enum Outlook {
     /// Admitted, with its slot among the target's calls, if it takes one.
     Now(Box<Admitted>, Option<Slot>),
-    /// Not now: the target is away, or busy. Whether it counts as an attempt.
+    /// Not now: the target is away, or busy. True if it counts as an attempt.
     Later(Rejection, bool),
-    /// Not ever.
+    /// Never.
     Never(Rejection),
 }
 
@@ -134,7 +134,7 @@ impl Dispatcher {
             if room == 0 || self.0.gateway.draining() {
                 return true;
             }
-            // The store is away: the next look finds them.
+            // An outage of the store: the next look finds them.
             let Ok(due) = jobs.due(u32::try_from(room).unwrap_or(1)).await else {
                 return false;
             };
@@ -159,7 +159,7 @@ impl Dispatcher {
                     Outlook::Later(why, tried) => {
                         let pause = if tried { job.backoff() } else { BUSY_PAUSE };
                         let reason = why.reason.as_str();
-                        tracing::debug!(job = job.id, reason, ?pause, "A call is put off");
+                        tracing::debug!(job = job.id, reason, ?pause, "deferred call postponed");
                         jobs.put_back(&job, pause, tried).await;
                         jobs.park(attempt, pause).await;
                         away.insert(job.target, pause);
@@ -178,7 +178,7 @@ impl Dispatcher {
 }
 
 impl Proxy {
-    /// The checks that a message passes, in their order, but for those that are about a request.
+    /// Runs the checks of a message in their order, except those of a request.
     async fn outlook(&self, job: &Job) -> Outlook {
         let gateway = &self.gateway;
         let Some(proof) = gateway.identity.recall(&job.caller) else {
@@ -240,7 +240,7 @@ fn busy() -> Rejection {
     Rejection::new(Reason::AgentBusy, message)
 }
 
-/// Nothing was delivered.
+/// Marks the call as not delivered.
 fn not_sent(why: Rejection) -> Rejection {
     let delivered = why.delivered.unwrap_or(Delivery::NotSent);
     why.delivered(delivered)

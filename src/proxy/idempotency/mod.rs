@@ -108,7 +108,8 @@ enum Found {
 }
 
 impl Proxy {
-    /// Answers from what an earlier call with the key brought, or brings until then.
+    /// Claims the key, or answers from the outcome of an earlier or concurrent call with it, for which it
+    /// waits.
     pub(super) async fn claim_or_replay(
         &self,
         session: &mut ServerSession,
@@ -131,7 +132,7 @@ impl Proxy {
             .map(Claimed::Replayed)
     }
 
-    /// Looks a key up; waits, until then, for a call that runs.
+    /// Looks a key up; waits for a call in progress until `until`.
     async fn found(
         &self,
         session: &mut ServerSession,
@@ -175,7 +176,7 @@ impl Proxy {
         let until = forward.clocks.total;
         let calls = &self.gateway.delivery.calls;
         let Some((claim, waiting)) = calls.claim(free).await? else {
-            // Its place at the target is not ours to hold meanwhile.
+            // Release the slot at the target while waiting.
             drop(forward);
             let turn = self.claim_or_replay(session, exchange, key, (until, completed));
             return match turn.await? {
@@ -184,7 +185,7 @@ impl Proxy {
             };
         };
         let live = Run::new(Arc::clone(&self.relay), exchange, forward).start(claim);
-        // The call has clocks of its own.
+        // The call has its own timeouts.
         let outcome = wait(session, waiting, None).await?;
         exchange.head = Some(exchange.started.elapsed());
         let told = KeptResponse {

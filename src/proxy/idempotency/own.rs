@@ -1,4 +1,4 @@
-//! Answers that the gateway gives itself: for one key once, as an agent's.
+//! Idempotent execution of calls that the gateway answers itself.
 
 use pingora::protocols::http::ServerSession;
 
@@ -11,7 +11,7 @@ use crate::rejection::{Reason, Rejection};
 
 /// Result of an execution.
 pub(in crate::proxy) enum Execution<T> {
-    /// It was done now.
+    /// It was executed now.
     Fresh(Answer, T),
     /// It was executed before, or by a concurrent request.
     Replayed(Outcome),
@@ -33,7 +33,7 @@ impl Proxy {
                 Found::Free(free) => free,
                 Found::Done(outcome) => return Ok(Execution::Replayed(outcome)),
             };
-            // Where another replica is faster, there is something to wait for.
+            // If another replica claimed it first, wait for that call.
             if let Some((claim, _)) = self.gateway.delivery.calls.claim(free).await? {
                 break claim;
             }

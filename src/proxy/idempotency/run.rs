@@ -30,10 +30,10 @@ use crate::shares::Share;
 use crate::standing::Needs;
 use crate::tasks::Learner;
 
-/// Pieces of a stream that wait for its caller at most, each of one read.
+/// Maximum pieces of a stream that wait for the caller, each of one read.
 const LIVE_PIECES: usize = 4;
 
-/// A call with all that it takes.
+/// A call with its context.
 pub(super) struct Run {
     relay: Arc<Relay>,
     forward: Forward,
@@ -49,7 +49,7 @@ pub(super) struct Run {
 }
 
 impl Run {
-    /// Takes out of the exchange what goes on with the call.
+    /// Takes the parts of the exchange that the call needs.
     pub(super) fn new(relay: Arc<Relay>, exchange: &mut Exchange, forward: Forward) -> Self {
         let (learner, span) = (exchange.learner.take(), exchange.take_call());
         Self {
@@ -74,7 +74,7 @@ impl Run {
         tokio::spawn(async move {
             let _running = running;
             let mut cut = self.relay.drain.watch();
-            // It ends with this task.
+            // Ends with this task.
             let mut span = self.span.take();
             if let Some(span) = &mut span {
                 span.made();
@@ -133,12 +133,12 @@ impl Run {
         live: mpsc::Sender<Bytes>,
     ) {
         let (Some(streams), Some(target)) = (&self.relay.streams, &self.target) else {
-            // Calls with a key are the gateway's, which keeps streams.
+            // Calls with a key belong to the gateway, which keeps streams.
             return claim.refused(broken_http(None)).await;
         };
         let owner = self.proof.as_ref().map(|proof| proof.owner());
         let owner = owner.unwrap_or_default();
-        // Each reader has a cut-off of its own, by its own credential.
+        // Each reader has its own cut-off, for its own credential.
         let cut_off = self
             .relay
             .cut_off(Needs::Caller, self.proof.as_ref(), Some(target));
@@ -185,7 +185,7 @@ impl Run {
         }
     }
 
-    /// Reads the answer to its end.
+    /// Reads the response to its end.
     async fn whole(
         self,
         upstream: Box<HttpSession>,
@@ -211,7 +211,7 @@ impl Run {
     }
 }
 
-/// The call ends by a refusal.
+/// Ends the call with a rejection.
 async fn refuse(claim: Claim, mut span: Option<Box<CallSpan>>, rejection: Rejection) {
     if let Some(span) = &mut span {
         span.failed(rejection.reason);
@@ -231,7 +231,7 @@ async fn changed(
     changed.map_err(|_| timed_out("total"))?
 }
 
-/// Without its caller a call ends by a refusal alone.
+/// Returns the rejection of a call without a caller, which cannot end otherwise.
 fn reason(ended: Ended) -> Rejection {
     match ended {
         Ended::Refused(rejection) | Ended::BrokenOff(rejection) => rejection,
@@ -239,7 +239,7 @@ fn reason(ended: Ended) -> Rejection {
     }
 }
 
-/// An answer as it is kept: with the fields that pass, so that none is stored in vain.
+/// Returns a response as it is kept: with the fields that are passed on only.
 fn kept(relay: &Relay, head: &ResponseHeader, body: Bytes) -> Result<Answer, Rejection> {
     let head = relay.response_fields.get().passed(head);
     let head = head.map_err(internal)?;
@@ -257,7 +257,7 @@ struct Body<'a> {
     upstream: Box<HttpSession>,
     learner: Option<Box<Learner>>,
     limit: u64,
-    /// It takes its caller's room as the request did.
+    /// Share in the caller's memory bound, as for the request.
     share: Share,
 }
 

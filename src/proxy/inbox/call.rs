@@ -9,35 +9,35 @@ use serde_json::value::RawValue;
 use crate::a2a::Generation;
 use crate::rejection::{Reason, Rejection};
 
-/// A call, read.
+/// A parsed call.
 pub(super) struct Call<'a> {
-    /// Its id as it is spelled; `null` where it has none.
+    /// Its id as spelled in the request; `null` if it has none.
     pub(super) id: &'a str,
-    /// Its method's name.
+    /// Name of its method.
     pub(super) name: Cow<'a, str>,
     /// Params of the call.
     pub(super) params: Params,
 }
 
-/// The members that matter, of whichever method. Where both generations have a member they spell it alike.
+/// Members that matter, of any method. Members of both generations are spelled alike.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct Params {
-    /// The task.
+    /// Task id.
     id: Value,
     /// Messages of its history to return.
     history_length: Option<u32>,
     /// Message to send.
     message: Message,
-    /// Of a list: tasks of this conversation.
+    /// Of a list: conversation of the tasks.
     pub(super) context_id: Option<String>,
-    /// Of a list: tasks in this state.
+    /// Of a list: state of the tasks.
     pub(super) status: Option<String>,
-    /// Of a list: how many.
+    /// Of a list: page size.
     pub(super) page_size: Option<u32>,
-    /// Of a list: where to go on.
+    /// Of a list: token of the page.
     pub(super) page_token: Option<String>,
-    /// Of a list: whether the results are wanted.
+    /// Of a list: true if artifacts are to be included.
     pub(super) include_artifacts: Option<bool>,
     /// Configuration of a send call.
     configuration: Configuration,
@@ -54,9 +54,9 @@ struct Message {
 #[serde(rename_all = "camelCase", default)]
 struct Configuration {
     history_length: Option<u32>,
-    /// 0.3: whether the answer waits for the end of the agent's turn.
+    /// 0.3: true if the response waits for the end of the agent's turn.
     blocking: Value,
-    /// 1.0: whether it does not.
+    /// 1.0: true if it does not wait.
     return_immediately: Value,
 }
 
@@ -119,7 +119,7 @@ impl<'a> Call<'a> {
 }
 
 impl Params {
-    /// The task that is asked for.
+    /// Returns the id of the requested task.
     ///
     /// # Errors
     /// `invalid_params`.
@@ -131,12 +131,12 @@ impl Params {
         })
     }
 
-    /// The task that a message continues.
+    /// Returns the id of the task that a message continues.
     pub(super) fn continues(&self) -> Option<&str> {
         self.message.task_id.as_str().filter(|id| !id.is_empty())
     }
 
-    /// The conversation that a message belongs to.
+    /// Returns the conversation of a message.
     pub(super) fn context(&self) -> Option<&str> {
         self.message.context_id.as_str().filter(|id| !id.is_empty())
     }

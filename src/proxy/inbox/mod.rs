@@ -34,7 +34,7 @@ use crate::identity::{Principal, Proof};
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
 
-/// Tasks on one page of a list when nothing is asked for, and at most (A2A 1.0, 3.1.4).
+/// Tasks per page of a list: default and maximum (A2A 1.0, 3.1.4).
 const PAGE: (u32, u32) = (50, 100);
 
 /// Caller and target of a call.
@@ -48,7 +48,7 @@ struct Outward {
     words: Words,
     done: Done,
     rewrite: Option<Rewrite>,
-    /// Its call came before.
+    /// True for a replay.
     replay: bool,
     /// True if the response is kept for replay.
     kept: bool,
@@ -57,7 +57,7 @@ struct Outward {
 }
 
 impl Proxy {
-    /// Answers a call in place of an agent that polls.
+    /// Answers a call in place of a polling agent.
     pub(super) async fn deliver(
         &self,
         session: &mut ServerSession,
@@ -132,7 +132,7 @@ impl Proxy {
         Ok(task)
     }
 
-    /// At which workspace with an inbox the caller's task is.
+    /// Returns the workspace with an inbox that has the caller's task.
     ///
     /// # Errors
     /// `store_unavailable`.
@@ -214,7 +214,7 @@ impl Proxy {
         let mut tasks = Vec::with_capacity(page.tasks.len());
         for task in &page.tasks {
             let document = self.inbox().document(task).await?.0;
-            // As text: a tree takes many times as much, so only one is there at a time.
+            // Serialized at once: a tree takes many times the memory, so there is only one at a time.
             tasks.push(bare(&cut(document, &what), words.generation).to_string());
         }
         let next = page.next.map(|next| next.to_string()).unwrap_or_default();
@@ -223,7 +223,7 @@ impl Proxy {
         Ok(words.result(&list))
     }
 
-    /// Sends the answer as if an agent had given it.
+    /// Sends the response in the form of an agent's.
     async fn answer(
         &self,
         session: &mut ServerSession,
@@ -249,7 +249,7 @@ impl Proxy {
         respond(session, exchange, head, body).await
     }
 
-    /// The head of an answer of our own, with what every answer has.
+    /// Returns the head of a response of the gateway, with the common fields.
     fn own_head(
         &self,
         session: &ServerSession,

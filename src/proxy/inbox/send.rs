@@ -1,4 +1,4 @@
-//! A message to an agent that polls: into its inbox once, and then what its caller wants to know of it.
+//! A message to a polling agent: put into its inbox once, then the requested response to its caller.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,7 +32,7 @@ pub(super) struct Message<'a> {
     pub(super) call: &'a Call<'a>,
     pub(super) body: &'a Bytes,
     pub(super) key: Option<&'a Key>,
-    /// Gateways that it has gone through, this one included.
+    /// Gateways that the call has passed, this one included.
     pub(super) hops: u32,
 }
 
@@ -40,7 +40,7 @@ pub(super) struct Message<'a> {
 struct ToPut {
     inbox: Arc<Inbox>,
     new: NewActivity,
-    /// The task that it continues.
+    /// Task that it continues.
     continued: Option<InboxTask>,
 }
 
@@ -126,7 +126,7 @@ impl Proxy {
         self.answer(session, exchange, outward, body, applied).await
     }
 
-    /// The task as it stands, if its agent has taken it up.
+    /// Returns the task in its present state, if its agent has begun it.
     async fn under_way(
         &self,
         words: &Words,
@@ -169,8 +169,8 @@ impl Proxy {
         })
     }
 
-    /// Answers a call that came before: as it was answered then, or, where its caller waits or follows, with
-    /// what came of it since.
+    /// Answers a replayed call: as it was answered before, or, if its caller waits or follows, with the later
+    /// updates.
     async fn sent_before(
         &self,
         session: &mut ServerSession,
@@ -220,7 +220,7 @@ impl Proxy {
         self.respond_kept(session, exchange, told).await
     }
 
-    /// The task that an answer is about, if it is one of the inbox.
+    /// Returns the task of a kept response, if it belongs to the inbox.
     async fn task_of(
         &self,
         pair: &Pair,
@@ -254,7 +254,7 @@ impl Proxy {
         self.answered(session, words, (call, &task), until).await
     }
 
-    /// Waits for the end of the agent's turn. `None`: it did not come in time, or the process ends.
+    /// Waits for the end of the agent's turn. `None`: the wait timed out, or the process shuts down.
     async fn answered(
         &self,
         session: &mut ServerSession,
@@ -294,7 +294,7 @@ impl Proxy {
 #[derive(Clone)]
 pub(super) struct Wait {
     until: Instant,
-    /// For `Preference-Applied`, where it asked by `Prefer`.
+    /// Value of `Preference-Applied`, if the wait was requested by `Prefer`.
     applied: Option<String>,
 }
 

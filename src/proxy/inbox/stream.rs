@@ -62,7 +62,7 @@ impl Proxy {
         stream.write(outward.words.event(&document), false).await?;
         let mut over = ends_turn(&document);
         while !over {
-            // A store that is away ends nothing: the next look may find it back.
+            // An outage of the store does not end the stream: the next read may succeed.
             let updates = self.inbox().updates_after(&task.id, seen).await;
             let updates = updates.unwrap_or_default();
             let waits = updates.is_empty();
@@ -118,7 +118,7 @@ impl Proxy {
 
 /// A stream in progress.
 struct Stream<'a> {
-    /// Ends when its caller may not follow it any more.
+    /// Ends the stream when its caller loses access.
     cut_off: Option<CutOff>,
     session: &'a mut ServerSession,
     exchange: &'a mut Exchange,
@@ -132,7 +132,7 @@ struct Stream<'a> {
 }
 
 impl Stream<'_> {
-    /// Waits for the next thing to happen.
+    /// Waits for an update, a timer or the end of the stream.
     async fn step(
         &mut self,
         watch: &mut Watch,

@@ -12,7 +12,7 @@ use crate::delivery::inbox::{Activity, InboxTask, TaskUpdate};
 /// Form of the responses to a caller.
 #[derive(Clone)]
 pub(super) struct Words {
-    /// The id of its call, as it spelled it.
+    /// Id of its call, as spelled in the request.
     pub(super) id: String,
     /// Generation of the caller.
     pub(super) generation: Generation,
@@ -20,19 +20,19 @@ pub(super) struct Words {
 
 /// Parts of a task to include.
 pub(super) struct Shown {
-    /// So many messages of its history, the latest; `None`: all.
+    /// Maximum messages of its history, the latest; `None`: all.
     pub(super) history: Option<u32>,
-    /// Its results, too.
+    /// True to include its artifacts.
     pub(super) artifacts: bool,
 }
 
 impl Words {
-    /// A result, as it is.
+    /// Returns the response with a result.
     pub(super) fn result(&self, result: &impl Display) -> String {
         format!(r#"{{"jsonrpc":"2.0","id":{},"result":{result}}}"#, self.id)
     }
 
-    /// An error, as it is.
+    /// Returns the response with an error.
     pub(super) fn error(&self, error: &Value) -> String {
         format!(r#"{{"jsonrpc":"2.0","id":{},"error":{error}}}"#, self.id)
     }
@@ -73,7 +73,7 @@ impl Words {
         }
     }
 
-    /// One event of a stream.
+    /// Returns one event of a stream.
     pub(super) fn event(&self, result: &Value) -> String {
         format!("data: {}\n\n", self.result(&shown(result, self.generation)))
     }
@@ -82,7 +82,7 @@ impl Words {
     pub(super) fn update(&self, task: &str, context: &str, update: &TaskUpdate) -> String {
         let event = match &update.update {
             Update::Error(error) => return format!("data: {}\n\n", self.error(error)),
-            // Behind the task a client expects its updates, and no message (A2A 0.3, 7.2).
+            // After the task a client expects updates of it, and no message (A2A 0.3, 7.2).
             Update::Message(message) => {
                 json!({"kind": "status-update", "taskId": task, "contextId": context,
                 "status": {"state": "completed", "message": message, "timestamp": update.at}, "final": true})
