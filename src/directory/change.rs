@@ -236,7 +236,7 @@ impl Directory {
     }
 }
 
-/// Checks that need no row.
+/// Runs the checks that need no row.
 fn check(change: &Change) -> Result<(), Rejection> {
     let labels = [
         ("name", change.name.as_ref()),

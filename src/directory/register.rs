@@ -368,9 +368,9 @@ fn check_creation(creation: &Creation) -> Result<(), Rejection> {
 
 /// Scheme, host and port that the agent's credential is for.
 struct Bases {
-    /// Set because an operator names the agent's location.
+    /// Replaces the stored value: an operator registers the agent.
     from_now_on: Option<String>,
-    /// Set only if no value was there before.
+    /// Set only if there is no stored value.
     first: Option<String>,
 }
 

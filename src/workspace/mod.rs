@@ -163,7 +163,7 @@ words! {
         Paused => "paused",
         /// Its provisioning failed.
         Failed => "failed",
-        /// Suspended by a provisioner.
+        /// Suspended; it comes back by registering.
         Hibernated => "hibernated",
         /// Starting again.
         Restarting => "restarting",

@@ -80,7 +80,7 @@ impl Proxy {
             }
             Attempt::Nothing(why) => {
                 let (reason, pause) = (why.reason.as_str(), job.backoff());
-                tracing::debug!(job = job.id, reason, ?pause, "deferred call not delivered; will retry");
+                tracing::debug!(job = job.id, reason, ?pause, "deferred call not delivered");
                 jobs.put_back_surely(&job, pause, true).await;
                 jobs.park(one_try, pause).await;
             }
