@@ -198,8 +198,8 @@ impl Proxy {
     }
 }
 
-/// Waits for the outcome of a call in progress. `until` is the timeout of the waiter and the shutdown of this
-/// process: `None` for the request's own call, which has timeouts and is cancelled at shutdown.
+/// Waits for the outcome of a call in progress. `until` has the waiter's deadline and the shutdown signal; `None`
+/// for the request's own call, which has timeouts and is cancelled at shutdown.
 async fn wait(
     session: &mut ServerSession,
     mut waiting: Waiting,
