@@ -40,27 +40,28 @@ impl Bound {
 /// The number under which a caller's shares are counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Account {
-    /// The caller's own; 0: callers that cannot be told apart, and have no share but all.
+    /// Account of the caller; 0: callers that cannot be told apart, which may use the whole bound.
     pub own: u64,
-    /// Of all callers that one party can invent, together: they share what one caller may have. 0: of none.
+    /// Group of callers that one party can create at will: together they have the share of one caller. 0: no
+    /// group.
     pub group: u64,
 }
 
 impl Account {
-    /// Of a caller that is in no group.
+    /// Account of a caller without a group.
     pub const fn alone(own: u64) -> Self {
         Self { own, group: 0 }
     }
 }
 
-/// Why nothing is given.
+/// Reason why an amount is not granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Full {
     /// The total is used up.
     All,
-    /// The caller, or its group, has half of what the others leave.
+    /// The caller, or its group, has half of what all other callers leave.
     Share,
-    /// The caller has as much as each may have.
+    /// The caller has the most that each may have.
     Each,
 }
 
@@ -71,15 +72,15 @@ pub struct Shares(Mutex<Taken>);
 #[derive(Debug, Default)]
 struct Taken {
     all: usize,
-    /// By number of a caller or of a group. None is in it with nothing.
+    /// Amounts by caller and by group. Without entries of 0.
     by_account: HashMap<u64, usize>,
 }
 
 impl Shares {
-    /// Gives `amount` to `account`.
+    /// Grants `amount` to `account`.
     ///
     /// # Errors
-    /// [`Full`], and nothing is given.
+    /// [`Full`], and nothing is granted.
     pub fn take(
         self: &Arc<Self>,
         account: Account,
@@ -96,7 +97,7 @@ impl Shares {
         self.lock().all
     }
 
-    /// Checks if `account` would be given one more.
+    /// Checks that `account` would be granted one more.
     ///
     /// # Errors
     /// [`Full`].
@@ -123,7 +124,8 @@ impl Taken {
         }
         let mut most = bound.most(self.all - own);
         if account.group != 0 {
-            // A group has what one caller may have, and each in it half of what the others in it leave of that.
+            // A group has the share of one caller, and each caller in it half of what the other callers of the
+            // group leave.
             let group = self.of(account.group);
             let of_group = bound.most(self.all - group);
             if group.saturating_add(amount) > of_group {
@@ -167,7 +169,7 @@ impl Taken {
     }
 }
 
-/// The share of one caller in a bound. Dropping it gives it back.
+/// Share of one caller in a bound. Dropping it frees the share.
 #[derive(Debug)]
 pub struct Share {
     shares: Arc<Shares>,
@@ -176,7 +178,7 @@ pub struct Share {
 }
 
 impl Share {
-    /// Nothing yet.
+    /// Creates an empty share.
     pub fn empty(shares: &Arc<Shares>, account: Account) -> Self {
         Self {
             shares: Arc::clone(shares),
@@ -185,7 +187,7 @@ impl Share {
         }
     }
 
-    /// How much its caller has, with all callers of its group.
+    /// Amount of its caller, with all callers of its group.
     pub fn of_caller(&self) -> usize {
         let Account { own, group } = self.account;
         let taken = self.shares.lock();
@@ -272,7 +274,7 @@ mod tests {
         let one = shares.take(Account::alone(1), 1, few).unwrap();
         assert_eq!(shares.look(Account::alone(1), few), Err(Full::Each));
         drop(one);
-        // Those who cannot be told apart have all of it.
+        // Callers that cannot be told apart may use the whole bound.
         shares.take(Account::alone(0), 30, body).unwrap();
         assert_eq!(shares.taken(), 0);
     }
@@ -304,7 +306,7 @@ mod tests {
         assert_eq!(shares.look(outsider, bound), Err(Full::Share));
         drop((held, others));
         assert!(shares.lock().by_account.is_empty());
-        // One place: it is anybody's.
+        // One place, which any caller may have.
         let one = shares.take(Account { own: 1, group: 2 }, 1, Bound::places(1));
         assert_eq!(shares.look(outsider, Bound::places(1)), Err(Full::All));
         drop(one);

@@ -88,7 +88,7 @@ pub struct Audit {
     ended: Notify,
 }
 
-/// A change whose record is not written yet.
+/// A change without a written record yet.
 pub struct Owed(Arc<Audit>);
 
 impl Drop for Owed {

@@ -13,10 +13,11 @@ use super::client::{Answer, Ask, ClientError, ask};
 use super::{USAGE, block_on, complain, print};
 use crate::ids::WorkspaceId;
 
-/// A little longer than the longest stream of the gateway's default, which ends it with a reason.
+/// A little longer than the gateway's default for the longest stream, so that the gateway ends it with a
+/// reason.
 const WITHIN: Duration = Duration::from_secs(31 * 60);
 
-/// Longest event that is put together, in bytes. A stream as a whole has 10 MiB by default.
+/// Longest event, in bytes. A stream as a whole has 10 MiB by default.
 const EVENT_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 /// `a2a-gateway send WORKSPACE TEXT`.
@@ -37,13 +38,13 @@ pub(super) struct Arguments {
 }
 
 impl Arguments {
-    /// Compose files pass on variables that are not set as empty ones.
+    /// Compose files pass on unset variables as empty ones.
     fn token(&self) -> Option<&str> {
         self.token.as_deref().filter(|token| !token.is_empty())
     }
 }
 
-/// Why there is no text to print.
+/// Reason why there is no text to print.
 #[derive(Debug, thiserror::Error)]
 enum SendError {
     #[error("{0}; is the gateway running? --url, A2A_GATEWAY_URL or --config says where")]
@@ -110,7 +111,7 @@ async fn send(
 ) -> Result<(), SendError> {
     let base = url.path().trim_end_matches('/').to_owned();
     url.set_path(&format!("{base}/workspaces/{workspace}/a2a"));
-    // A bare message: the gateway completes it in the generation that the agent speaks.
+    // A bare message: the gateway completes it in the agent's generation.
     let body = json!({"message": {"text": arguments.text}});
     let request = Ask {
         method: Method::POST,
@@ -125,7 +126,7 @@ async fn send(
         within: WITHIN,
     };
     let answer = ask(&Connector::new(None), request).await?;
-    // Whether it is a stream is the agent's to say: it may answer one that was asked for with JSON.
+    // The agent decides whether the response is a stream: it may answer a stream request with JSON.
     if answer.content_type.starts_with("text/event-stream") {
         return follow(answer).await;
     }
@@ -149,7 +150,7 @@ async fn follow(mut answer: Answer) -> Result<(), SendError> {
     Ok(())
 }
 
-/// What to do about an agent that refuses the gateway's credential.
+/// Returns advice for an agent that rejects the gateway's credential.
 fn credential_advice(status: u16) -> &'static str {
     match status {
         401 | 403 => {
@@ -159,7 +160,7 @@ fn credential_advice(status: u16) -> &'static str {
     }
 }
 
-/// What the agent answered, or why there is nothing.
+/// Returns the agent's result, or the error.
 fn result(mut answer: Value, status: u16) -> Result<Value, SendError> {
     let error = &answer["error"];
     if error.is_null() && status < 400 {
@@ -168,7 +169,7 @@ fn result(mut answer: Value, status: u16) -> Result<Value, SendError> {
             None => answer,
         });
     }
-    // The gateway's own refusals are a string on some routes; an agent's have a code and no reason.
+    // Rejections of the gateway are a string on some routes; an agent's errors have a code and no reason.
     let reason = error["data"][0]["reason"]
         .as_str()
         .or(answer["reason"].as_str())
@@ -187,7 +188,7 @@ fn result(mut answer: Value, status: u16) -> Result<Value, SendError> {
     ];
     let message = said.into_iter().find_map(Value::as_str);
     let message = message.map_or_else(|| answer.to_string(), str::to_owned);
-    // A refusal of the gateway has its reason; everything else is the agent's.
+    // A rejection of the gateway has a reason; any other error is the agent's.
     let advice = if reason.starts_with("the agent") {
         credential_advice(status)
     } else {
@@ -199,9 +200,9 @@ fn result(mut answer: Value, status: u16) -> Result<Value, SendError> {
     })
 }
 
-/// One line for a message, a task or an event, of A2A 0.3 or 1.0; what is neither, as JSON.
+/// Formats a message, a task or an event, of A2A 0.3 or 1.0, as one line; any other value as JSON.
 fn line(result: Value) -> String {
-    // 1.0 says by the name of the member what 0.3 says by `kind`.
+    // 1.0 names the kind by the member, 0.3 by `kind`.
     let named = ["message", "task", "statusUpdate", "artifactUpdate"]
         .into_iter()
         .map(|name| &result[name])
@@ -217,7 +218,7 @@ fn line(result: Value) -> String {
         .chain([&event["artifact"], &status["message"], event])
         .map(|holder| text(&holder["parts"]))
         .filter(|text| !text.is_empty());
-    // A task that goes on is asked about, continued and cancelled by its id.
+    // A task that goes on is read, continued and cancelled by its id.
     let goes_on = state.as_deref().is_some_and(|state| {
         [
             "[submitted]",
@@ -237,7 +238,7 @@ fn line(result: Value) -> String {
     }
 }
 
-/// The text of parts; other parts as JSON.
+/// Returns the text of parts; other parts as JSON.
 fn text(parts: &Value) -> String {
     let parts = parts.as_array().into_iter().flatten();
     let shown: Vec<String> = parts
@@ -250,7 +251,7 @@ fn text(parts: &Value) -> String {
     shown.join("\n")
 }
 
-/// Puts events together from pieces that are cut anywhere. Keeps the data of each, drops the rest.
+/// Assembles events from pieces of any size. Keeps the data of each.
 #[derive(Default)]
 struct Events {
     line: Vec<u8>,

@@ -358,7 +358,7 @@ pub struct Directory {
     pub heartbeat_key: String,
 }
 
-/// `[address]`: allowed addresses (`docs/design/security.md`, "Addresses that the gateway connects to").
+/// `[address]`: allowed addresses (`docs/design/security.md`, "Addresses that the gateway connects to (SSRF)").
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Address {

@@ -1,8 +1,8 @@
-//! How often callers may ask.
+//! Rate limits of callers.
 
 use serde::Deserialize;
 
-/// `[rate]`: 0 switches one off.
+/// Section `[rate]`: 0 switches a limit off.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
 pub struct Rate {
@@ -10,11 +10,11 @@ pub struct Rate {
     pub caller_per_second: u32,
     /// Requests at once of one caller.
     pub caller_burst: u32,
-    /// Requests a second of the canvas users that the tokens of one org name, together.
+    /// Requests a second of all canvas users that the tokens of one org name.
     pub org_users_per_second: u32,
-    /// Requests at once of them.
+    /// Requests at once of all these users.
     pub org_users_burst: u32,
-    /// 401 and 403 answers a second to one client address.
+    /// Answers 401 and 403 a second to one client address.
     pub failures_per_second: u32,
     /// Cards read without a credential, for each client address.
     pub cards_per_second: u32,

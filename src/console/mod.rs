@@ -104,8 +104,8 @@ impl Console {
         })
     }
 
-    /// Counts an exchange that has ended, if anybody looks. `tell` makes it known word by word, and is not called for
-    /// nobody.
+    /// Counts an exchange that has ended, if there is a reader. `tell` returns its details, and is called only
+    /// then.
     pub fn count(&self, ends: Ends<'_>, refused: bool, tell: impl FnOnce() -> Passed) {
         if self.changes.watched.counts() {
             self.tally.count(ends, refused, tell);
@@ -252,7 +252,7 @@ impl Console {
         }
     }
 
-    /// Announces readers of this replica to all others, at once and then regularly.
+    /// Announces readers of this replica to all other replicas, at once and then regularly.
     async fn announce(&self) {
         if self.shared.is_embedded() {
             return;

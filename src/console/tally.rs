@@ -60,7 +60,7 @@ pub struct Ends<'a> {
     pub target: Option<&'a WorkspaceId>,
 }
 
-/// What a second was.
+/// Traffic of one second.
 #[derive(Debug, Default)]
 pub(super) struct Second {
     /// Exchanges and refusals by workspace that was called.
@@ -93,7 +93,7 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    /// Counts an exchange that has ended. `tell`: makes it known word by word, if there is room.
+    /// Counts an exchange that has ended. `tell` returns its details, and is called if there is room.
     pub(super) fn count(&self, ends: Ends<'_>, refused: bool, tell: impl FnOnce() -> Passed) {
         let mut second = lock(&self.second);
         if let Some(target) = ends.target {

@@ -1,5 +1,4 @@
-//! `/workspaces/{id}`: changed, paused, resumed, removed (contract §8.1), by operators and, within their
-//! org, by org tokens.
+//! `/workspaces/{id}`: changes, pause, resume and removal, by operators and, within their org, by org tokens.
 
 use std::sync::Arc;
 
@@ -23,8 +22,8 @@ use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
 use crate::workspace::{DeliveryMode, Liveness, Move, Status};
 
-/// The body of `PATCH /workspaces/{id}`. Absent: unchanged. `null` clears what can be cleared, and is
-/// of the wrong type elsewhere.
+/// Body of `PATCH /workspaces/{id}`. An absent member is unchanged. `null` clears a member that can be cleared,
+/// and is a wrong type for any other.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Patch {
@@ -62,7 +61,7 @@ pub(super) struct Patch {
     status: Option<Status>,
 }
 
-/// A member that is there, `null` or not. serde's own `Option` takes `null` for absent.
+/// Deserializes a present member, `null` included. serde's own `Option` treats `null` as absent.
 fn said<'de, T: Deserialize<'de>, D: Deserializer<'de>>(reader: D) -> Result<Option<T>, D::Error> {
     T::deserialize(reader).map(Some)
 }
@@ -124,7 +123,7 @@ pub(super) async fn change(
     Ok(response)
 }
 
-/// The body of the routes that need none. What it says is passed over.
+/// Body of the routes that need none. Its content is ignored.
 #[derive(Default, Deserialize)]
 pub(super) struct Nothing {}
 
@@ -163,7 +162,7 @@ pub(super) async fn remove(
     PathId(id): PathId,
     caller: Caller,
 ) -> Result<axum::Json<Removed>, Rejection> {
-    // Also when it was gone before: the one who removed it may not have come to the end of it.
+    // Also if it was removed before: the earlier removal may not have completed.
     if let Err(refusal) = editor(&gateway, &caller, &id).await
         && !is_gone(&refusal)
     {
@@ -185,7 +184,7 @@ fn is_gone(refusal: &Rejection) -> bool {
     refusal.reason == Reason::WorkspaceRemoved
 }
 
-/// In what quality the caller changes `id`. Strangers learn nothing of it.
+/// Returns the role in which the caller changes `id`. A caller without access learns nothing of it.
 pub(super) async fn editor(
     gateway: &Gateway,
     caller: &Caller,

@@ -1,4 +1,4 @@
-//! `/workspaces`: creating and reading them (contract §8.1).
+//! `/workspaces`: creation and reading (`docs/reference/http-api.md`, "Workspaces").
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
 use crate::workspace::{DeliveryMode, Liveness, Urls, View, Workspace};
 
-/// The body of `POST /workspaces`.
+/// Body of `POST /workspaces`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct New {
@@ -58,14 +58,14 @@ pub(super) async fn create(
     Json(new): Json<New>,
 ) -> Result<Response, Rejection> {
     let creation = creation(&gateway, &caller, new).await?;
-    // First, so that there is no workspace whose agent cannot come in.
+    // First, so that there is no workspace without an enrolment token.
     let (enrolment, _) = gateway.identity.issue_enrolment(&creation.id).await?;
     let enrolment = enrolment.token;
     let workspace = match gateway.directory.create(&creation).await {
         Ok(workspace) => workspace,
         Err(refusal) => {
             if let Err(error) = gateway.identity.withdraw_enrolment(&enrolment).await {
-                tracing::debug!(%error, workspace.id = %creation.id, "an enrolment token that nobody knows was left behind");
+                tracing::debug!(%error, workspace.id = %creation.id, "failed to withdraw the enrolment token of a failed creation");
             }
             return Err(refusal);
         }
@@ -80,14 +80,14 @@ pub(super) async fn create(
     Ok((StatusCode::CREATED, location, about, axum::Json(created)).into_response())
 }
 
-/// What may be created by whom: an integration stays within its org.
+/// Checks a creation: an org token stays within its org.
 async fn creation(gateway: &Gateway, caller: &Caller, new: New) -> Result<Creation, Rejection> {
     let parent_id = parse_optional(new.parent_id.as_deref())?;
     let org = match caller.principal() {
         Principal::Operator => new.org,
         Principal::Org { org } => {
             require_same_org(org, new.org.as_deref())?;
-            // Whoever asks about a parent elsewhere learns nothing of it.
+            // A caller learns nothing of a parent in another org.
             if let Some(parent) = &parent_id {
                 gateway.hierarchy.permit(&caller.0, parent).await?;
             }
@@ -133,7 +133,7 @@ pub(super) async fn read(
     PathId(id): PathId,
     caller: Caller,
 ) -> Result<Response, Rejection> {
-    // A workspace reads itself also while it is paused.
+    // A paused workspace may read itself.
     if caller.principal().workspace() != Some(&id) {
         gateway.hierarchy.permit(&caller.0, &id).await?;
     }
@@ -141,14 +141,14 @@ pub(super) async fn read(
     Ok(shown(&gateway, &caller, workspace).await)
 }
 
-/// One workspace, as the caller reads it.
+/// Returns one workspace in the form for the caller.
 pub(super) async fn shown(gateway: &Gateway, caller: &Caller, workspace: Workspace) -> Response {
     let mut one = [workspace];
     let views = views(gateway, caller, &mut one).await;
     axum::Json(&views[0]).into_response()
 }
 
-/// Workspaces as the caller reads them.
+/// Returns workspaces in the form for the caller.
 pub(super) async fn views<'w>(
     gateway: &Gateway,
     caller: &Caller,
@@ -160,7 +160,7 @@ pub(super) async fn views<'w>(
     workspaces.iter().map(|one| one.view(sight(one))).collect()
 }
 
-/// Itself and operators see where the agent listens.
+/// The workspace itself and operators see the agent's URLs.
 fn urls(principal: &Principal, id: &WorkspaceId) -> Urls {
     match principal {
         Principal::Operator => Urls::WithCertificates,
@@ -171,7 +171,7 @@ fn urls(principal: &Principal, id: &WorkspaceId) -> Urls {
     }
 }
 
-/// An org named in a body is the org that the token acts in.
+/// Checks that an org in a body is the org that the token acts in.
 ///
 /// # Errors
 /// `not_permitted`.
@@ -184,7 +184,7 @@ pub(super) fn require_same_org(own: &str, named: Option<&str>) -> Result<(), Rej
     ))
 }
 
-/// An id in a body, if it is there.
+/// Parses an optional id in a body.
 ///
 /// # Errors
 /// `invalid_workspace_id`.
@@ -192,7 +192,7 @@ pub(super) fn parse_optional(text: Option<&str>) -> Result<Option<WorkspaceId>, 
     Ok(text.map(WorkspaceId::parse).transpose()?)
 }
 
-/// The credential of an agent in a body, if it is there.
+/// Parses an optional credential of an agent in a body.
 ///
 /// # Errors
 /// `invalid_params`.
@@ -203,8 +203,8 @@ pub(super) fn parse_upstream_auth(
     said.map(UpstreamAuth::parse).transpose()
 }
 
-/// TLS towards an agent in a body, `null` or not. An operator's matter: a certificate of ours is shown to
-/// whoever the URL names, and who is believed to be the agent depends on it.
+/// Reads TLS towards an agent from a body, or `null`. For operators only: the gateway's client certificate is
+/// shown to the server of the URL, and the CA decides which server counts as the agent.
 ///
 /// # Errors
 /// `not_permitted`, `invalid_params`.
@@ -217,7 +217,7 @@ pub(super) fn parse_upstream_tls(
     said.map(UpstreamTls::parse).transpose()
 }
 
-/// What a body says of a member that only operators may set.
+/// Returns a member of a body that only operators may set.
 ///
 /// # Errors
 /// `not_permitted`.

@@ -1,10 +1,11 @@
-//! How many bytes are kept in SQL for each owner: entries of inboxes, answers of calls with a key, delegations and their
-//! results. An inbox is an owner of its own (`inbox:` and the workspace), so that senders cannot use up the room for what
-//! the workspace itself keeps.
+//! Bytes kept in SQL for each owner: entries of inboxes, responses of calls with an idempotency key,
+//! delegations and their results. An inbox is an owner of its own (`inbox:` and the workspace), so that senders
+//! cannot use up the room of the workspace itself.
 //!
-//! Reads the table `kept_changes`, which triggers of the schema write in the transaction that adds or deletes what is
-//! counted. The statements that add rows compare the sum with `limits.kept_bytes` themselves ([`kept_of`]), so that no
-//! row costs another trip. The sum over all owners (`limits.kept_bytes_total`) is looked at in the background.
+//! Reads the table `kept_changes`, which triggers of the schema write in the transaction that adds or deletes
+//! counted rows. The statements that add rows compare the sum with `limits.kept_bytes` themselves
+//! ([`kept_of`]), so that no row costs another round trip. The sum over all owners (`limits.kept_bytes_total`)
+//! is read in the background.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -22,7 +23,7 @@ use crate::rejection::{Reason, Rejection};
 use crate::store::Unavailable;
 use crate::telemetry::Chain;
 
-/// The bytes that are kept for an owner, as an expression of SQL.
+/// Bytes that are kept for an owner, as an SQL expression.
 macro_rules! kept_of {
     ($owner:literal) => {
         concat!(
@@ -34,16 +35,16 @@ macro_rules! kept_of {
 }
 pub(super) use kept_of;
 
-/// Between two looks at the sum over all owners.
+/// Interval of reads of the sum over all owners.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Rows of one owner that are merged into one.
+/// Number of rows of one owner from which they are merged into one.
 const MERGE_FROM: i64 = 32;
 
-/// Owners whose rows are merged in one look at most.
+/// Maximum owners with merged rows in one pass.
 const MERGED_MAX: usize = 200;
 
-/// When to try again: something must be acknowledged, or lapse.
+/// `Retry-After` at the bound: entries must be acknowledged, or expire.
 const PAUSE: Duration = Duration::from_secs(15);
 
 const LOOK: &str = "SELECT owner, CAST(SUM(bytes) AS BIGINT) AS bytes, COUNT(*) AS changes \
@@ -55,14 +56,14 @@ const TAKE: &str = "DELETE FROM kept_changes WHERE owner = $1 RETURNING bytes";
 
 const PUT: &str = "INSERT INTO kept_changes (owner, bytes) VALUES ($1, $2)";
 
-/// The bounds, and what is known of the sum over all owners.
+/// Bounds, and the last known sum over all owners.
 pub struct KeptBytes {
     config: Live,
     db: Db,
     metrics: Arc<Metrics>,
-    /// The sum at the last look, and what this gateway added since.
+    /// Sum at the last read, and bytes added by this gateway since.
     total: AtomicI64,
-    /// Bytes of each owner whose statements are under way.
+    /// Bytes of the statements in progress, by owner.
     writing: Mutex<HashMap<String, i64>>,
 }
 
@@ -71,12 +72,12 @@ pub(super) struct Adding<'a> {
     kept: &'a KeptBytes,
     owner: &'a str,
     bytes: i64,
-    /// What the sum of the owner's rows may be, these bytes included.
+    /// Maximum sum of the owner's rows, these bytes included.
     pub(super) limit: i64,
 }
 
 impl KeptBytes {
-    /// Asks nothing yet.
+    /// Creates it; does not touch the stores.
     pub fn new(config: Live, db: Db, metrics: Arc<Metrics>) -> Arc<Self> {
         Arc::new(Self {
             config,
@@ -87,7 +88,7 @@ impl KeptBytes {
         })
     }
 
-    /// Announces a statement that adds bytes for an owner: others that are under way at the same moment count.
+    /// Announces a statement that adds bytes for an owner, so that concurrent statements count each other.
     pub(super) fn adding<'a>(&'a self, owner: &'a str, bytes: i64) -> Adding<'a> {
         let mut writing = self.writing();
         let others = match writing.get_mut(owner) {
@@ -119,38 +120,38 @@ impl KeptBytes {
         octets(self.config.get().limits.kept_bytes)
     }
 
-    /// Bytes that may be added before all owners together have `limits.kept_bytes_total`.
+    /// Returns the bytes that may be added before the sum over all owners reaches `limits.kept_bytes_total`.
     pub(super) fn total_room(&self) -> i64 {
         let max = octets(self.config.get().limits.kept_bytes_total);
         max.saturating_sub(self.total.load(Ordering::Relaxed))
     }
 
-    /// Counts what was added, until the next look finds it.
+    /// Counts added bytes until the next pass reads the sum.
     pub(super) fn added(&self, bytes: i64) {
         self.total.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Bytes that are kept for an owner.
+    /// Returns the bytes that are kept for an owner.
     pub(super) async fn of(&self, owner: &str) -> Result<i64, Unavailable> {
         let query = sqlx::query(OF).bind(owner);
         let work = async { query.fetch_one(self.db.pool()).await?.try_get("kept") };
         self.db.run("kept_of", work).await
     }
 
-    /// Whether that many bytes more may be kept for an owner.
+    /// True if that many bytes more may be kept for an owner.
     pub(super) async fn has_room(&self, owner: &str, bytes: usize) -> Result<bool, Unavailable> {
         let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
         let kept = self.of(owner).await?;
         Ok(bytes <= self.per_owner().saturating_sub(kept) && bytes <= self.total_room())
     }
 
-    /// The refusal of something for which there is no room, counted. `what` ends before the limits.
+    /// Returns and counts the rejection for want of room. `what` ends before the limits.
     pub(super) fn refuse(&self, kind: KeptKind, what: &str) -> Rejection {
         self.metrics.kept.refused(kind);
         self.refusal(what)
     }
 
-    /// The same, not counted.
+    /// Returns the rejection without counting it.
     pub(super) fn refusal(&self, what: &str) -> Rejection {
         let limits = &self.config.get().limits;
         let message = format!(
@@ -162,14 +163,14 @@ impl KeptBytes {
             .fact("limit", limits.kept_bytes.0)
     }
 
-    /// Looks at the sum over all owners, and merges rows. Runs until it is dropped.
+    /// Reads the sum over all owners, and merges rows. Runs until it is dropped.
     pub(super) async fn run(&self) {
         let mut tick = interval(LOOK_EVERY);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tick.tick().await;
             if let Err(error) = self.look().await {
-                tracing::debug!(error = %Chain(&error), "The bytes that are kept are not counted this time");
+                tracing::debug!(error = %Chain(&error), "failed to read the sum of kept bytes; will retry");
             }
         }
     }
@@ -199,8 +200,8 @@ impl KeptBytes {
         Ok(())
     }
 
-    /// Puts one row in the place of an owner's rows. Of two replicas that merge at once the second finds only what was
-    /// added since.
+    /// Replaces an owner's rows by one row. Of two replicas that merge at once the second finds only rows that
+    /// were added since.
     async fn merge(&self, owner: &str) -> Result<(), Unavailable> {
         let work = async {
             let mut tx = self.db.begin().await?;

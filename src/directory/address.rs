@@ -1,7 +1,8 @@
-//! Which addresses the gateway may connect to (contract §7.4): a pure judgement.
+//! Address policy: decides which addresses the gateway may connect to, without I/O.
 //!
-//! Names are judged by their addresses, in [`super::resolver`], and the judged address is the one
-//! dialled; URLs are read in [`super::endpoint`].
+//! The addresses of a name are resolved and checked in [`super::resolver`]; the address that was checked is the
+//! one dialled. URLs are parsed in [`super::endpoint`]. Rules: `docs/design/security.md`, "Addresses that the
+//! gateway connects to (SSRF)".
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -20,7 +21,7 @@ const fn v6(s: [u16; 8], prefix: u8) -> Ipv6Net {
     )
 }
 
-/// Nothing opens these: no agent is there, and some of it hands out credentials.
+/// Always forbidden: no agent is there, and some of these addresses hand out credentials.
 const NEVER_V4: [Ipv4Net; 7] = [
     v4(0, 0, 0, 0, 8),          // unspecified, "this network"
     v4(100, 100, 100, 200, 32), // Alibaba's metadata service
@@ -31,7 +32,7 @@ const NEVER_V4: [Ipv4Net; 7] = [
     v4(255, 255, 255, 255, 32), // broadcast
 ];
 
-/// No `address.allow` opens these; `trusted_agents` does.
+/// Not opened by `address.allow`, but by `trusted_agents`.
 const RESERVED_V4: [Ipv4Net; 8] = [
     v4(100, 64, 0, 0, 10),   // carrier NAT
     v4(192, 0, 0, 0, 24),    // protocol assignments
@@ -51,7 +52,7 @@ const PRIVATE_V4: [Ipv4Net; 4] = [
     v4(192, 168, 0, 0, 16),
 ];
 
-/// Holes in what [`PRIVATE_V6`] would let through.
+/// Forbidden parts of [`PRIVATE_V6`].
 const NEVER_V6: [Ipv6Net; 4] = [
     v6([0xfd00, 0x0042, 0, 0, 0, 0, 0, 0x42], 128), // Scaleway's metadata service
     v6([0xfd00, 0x0ec2, 0, 0, 0, 0, 0, 0], 32), // Amazon's instance services: metadata, credentials
@@ -59,7 +60,7 @@ const NEVER_V6: [Ipv6Net; 4] = [
     v6([0xfd20, 0x00ce, 0, 0, 0, 0, 0, 0x254], 128), // Google's metadata service
 ];
 
-/// Holes in [`GLOBAL_V6`].
+/// Reserved parts of [`GLOBAL_V6`].
 const RESERVED_V6: [Ipv6Net; 5] = [
     v6([0x2001, 2, 0, 0, 0, 0, 0, 0], 48),     // benchmark
     v6([0x2001, 0x10, 0, 0, 0, 0, 0, 0], 28),  // ORCHID, withdrawn
@@ -68,38 +69,38 @@ const RESERVED_V6: [Ipv6Net; 5] = [
     v6([0x3fff, 0, 0, 0, 0, 0, 0, 0], 20),     // documentation
 ];
 
-/// The only global unicast space there is; everything else is local, multicast or reserved.
+/// The global unicast space; every other address is local, multicast or reserved.
 const GLOBAL_V6: Ipv6Net = v6([0x2000, 0, 0, 0, 0, 0, 0, 0], 3);
 const PRIVATE_V6: Ipv6Net = v6([0xfc00, 0, 0, 0, 0, 0, 0, 0], 7);
-/// An address of IPv4 in the last 32 bits, reached through a translator.
+/// Translator prefix with an IPv4 address in the last 32 bits.
 const NAT64: Ipv6Net = v6([0x64, 0xff9b, 0, 0, 0, 0, 0, 0], 96);
 const SIX_TO_FOUR: Ipv6Net = v6([0x2002, 0, 0, 0, 0, 0, 0, 0], 16);
 const TEREDO: Ipv6Net = v6([0x2001, 0, 0, 0, 0, 0, 0, 0], 32);
 
-/// Who may be at an address.
+/// Agents that may be at an address of a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Range {
-    /// Every agent.
+    /// All agents.
     Public,
-    /// Those that `address.allow` lets in.
+    /// Agents at addresses that `address.allow` opens.
     Private,
-    /// Those that an operator vouches for.
+    /// Agents that an operator trusts.
     Reserved,
-    /// Nobody.
+    /// No agent.
     Never,
 }
 
-/// Which addresses an agent may have.
+/// Policy for the addresses of agents.
 #[derive(Clone, Debug)]
 pub struct Policy {
-    /// Loopback and private ranges that are open. Empty in the `strict` profile.
+    /// Open loopback and private ranges. Empty in the `strict` profile.
     allow: Vec<IpNet>,
-    /// Agents that may be wherever an agent can be.
+    /// Agents that may be at every address that the policy can open.
     trusted: Vec<AgentPrefix>,
 }
 
 impl Policy {
-    /// The policy that `[address]` and `trusted_agents` describe.
+    /// Creates the policy of `[address]` and `trusted_agents`.
     pub fn new(config: &Config) -> Self {
         let allow = match config.address.profile {
             AddressProfile::Default => config.address.allow.clone(),
@@ -111,14 +112,14 @@ impl Policy {
         }
     }
 
-    /// Whether an operator vouches for the agent at a URL of these parts.
+    /// True if an operator trusts the agent at a URL of these parts.
     pub fn trusts(&self, tls: bool, host: &str, path_and_query: &str) -> bool {
         let mut prefixes = self.trusted.iter();
         prefixes.any(|prefix| prefix.covers(tls, host, path_and_query))
     }
 
-    /// The range because of which the gateway may not connect to `address`; `None`: it may. An IPv6
-    /// address that stands for one of IPv4 (mapped, NAT64, 6to4, Teredo) is judged as what it stands for.
+    /// Returns the range that forbids the gateway to connect to `address`; `None` if it is allowed. An IPv6
+    /// address that embeds an IPv4 address (mapped, NAT64, 6to4, Teredo) is judged as that address.
     pub(super) fn closed(&self, address: IpAddr, trusted: bool) -> Option<Range> {
         let (meant, also) = meanings(address);
         let is_open = |address: IpAddr, range: Range| match range {
@@ -136,7 +137,7 @@ impl Policy {
     }
 }
 
-/// The one form of an address that has several: that of IPv4 where it stands for one.
+/// Returns the canonical form of an address: the IPv4 address if it embeds one.
 pub(super) fn meant(address: IpAddr) -> IpAddr {
     match meanings(address) {
         (meant, None) => meant,
@@ -144,8 +145,8 @@ pub(super) fn meant(address: IpAddr) -> IpAddr {
     }
 }
 
-/// What an address stands for: itself, or the address of IPv4 inside. For Teredo (RFC 4380, 4) that is
-/// the relay's, and the client's with its bits inverted.
+/// Returns the address to judge: the address itself, or the IPv4 address inside. Teredo (RFC 4380, 4) embeds
+/// two: the relay's, and the client's with its bits inverted.
 fn meanings(address: IpAddr) -> (IpAddr, Option<IpAddr>) {
     let IpAddr::V6(six) = address else {
         return (address, None);
@@ -213,7 +214,7 @@ pub(super) mod tests {
         }
     }
 
-    /// Nothing private, but these agents wherever they are.
+    /// A policy without private addresses, but with these trusted agents.
     pub(in super::super) fn trusting(prefixes: &[&str]) -> Policy {
         let prefixes = prefixes.iter().map(|text| AgentPrefix::parse(text));
         Policy {
@@ -222,7 +223,7 @@ pub(super) mod tests {
         }
     }
 
-    /// What the shipped configuration allows.
+    /// The policy of the shipped configuration.
     pub(in super::super) fn shipped() -> Policy {
         policy(&[
             "127.0.0.0/8",
@@ -256,7 +257,7 @@ pub(super) mod tests {
         "64:ff9b::a00:1",
         "2002:a00:1::1",
     ];
-    /// For agents that an operator vouches for, and for no others.
+    /// Addresses for trusted agents only.
     const RESERVED: [&str; 22] = [
         "100.64.0.1",
         "100.127.255.255",

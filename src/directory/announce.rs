@@ -1,4 +1,5 @@
-//! What watchers hear of workspaces (contract §8.4): every change of status, place, card and being.
+//! Publishes events of workspaces (`docs/reference/events.md`): each change of status, parent, org and card,
+//! and each removal.
 
 use std::slice;
 use std::sync::Arc;
@@ -14,26 +15,26 @@ use crate::ids::WorkspaceId;
 use crate::store::Unavailable;
 use crate::workspace::{Changed, Status, Step, Timestamp, Workspace};
 
-/// Longest card in an event, in bytes. A longer one is to be read.
+/// Longest card in an event, in bytes. A longer one must be fetched.
 const EVENT_CARD_BYTES_MAX: usize = 16 * 1024;
 
-/// How often it is looked whether a change was made that the store did not answer for, while the store is away.
+/// Maximum looks for a change that the store did not confirm, while the store does not answer.
 const LATE_LOOKS_MAX: u32 = 5;
 
 impl Directory {
-    /// It has another status, or registered.
+    /// Publishes a status, also after a registration.
     pub(super) fn tell_status(&self, id: &WorkspaceId, status: Status) {
         self.tell_status_with(id, status, json!({}));
     }
 
-    /// The same, and what else there is to say of it, in an object.
+    /// Publishes a status with more members, as an object.
     pub(super) fn tell_status_with(&self, id: &WorkspaceId, status: Status, payload: Value) {
         self.events.tell(of_status(id, status, payload));
     }
 
-    /// After a status was told: of two that change it at the same moment, on two replicas, the earlier
-    /// may tell last. Whoever told looks at the row, so the last that is told is what it says. Best
-    /// effort.
+    /// Publishes the row's status if it is not `told`, the status that was just published. Two replicas that
+    /// change a status at the same moment may publish in the wrong order; each then reads the row, so that the
+    /// last event has the row's status. Best effort.
     pub(super) async fn tell_if_overtaken(&self, id: &WorkspaceId, told: Status) {
         if let Ok(Some(row)) = self.workspaces.find(id).await
             && row.status != told
@@ -43,8 +44,8 @@ impl Directory {
         }
     }
 
-    /// After a change of status at `at`: where the store did not say whether it made it, everybody forgets what is known of
-    /// the workspace, and what became of it is told when it is known.
+    /// Handles a change of status at `at` that the store may or may not have made: every replica drops its
+    /// entry of the workspace, and the status is published once it is known.
     pub(super) async fn doubt<T>(
         &self,
         id: &WorkspaceId,
@@ -57,8 +58,8 @@ impl Directory {
         }
     }
 
-    /// Tells of a change at `at` for which the store did not answer in time, if it was made all the same. Best effort, as
-    /// long as the process lives.
+    /// Publishes the status of a change at `at` for which the store did not answer in time, if the change was
+    /// made after all. Best effort; ends with the process.
     pub(super) fn tell_status_if_made(&self, id: &WorkspaceId, at: Timestamp) -> JoinHandle<()> {
         let (workspaces, events) = (self.workspaces.clone(), Arc::clone(&self.events));
         let (id, doubt) = (id.clone(), self.coherence.doubt());
@@ -77,7 +78,7 @@ impl Directory {
         })
     }
 
-    /// What a heartbeat said.
+    /// Publishes a heartbeat, and a change of its tasks.
     pub(super) fn tell_beat(&self, workspace: &Workspace, beat: &Beat, now: Timestamp) {
         let id = &workspace.id;
         let seen = beat.seen(id, now);
@@ -94,8 +95,8 @@ impl Directory {
         }
     }
 
-    /// It has another card, which is told as those see it who may not know where the agent is: who may
-    /// is not asked for each reader.
+    /// Publishes a new card. It has no URLs of the agent, so that access to them need not be checked for each
+    /// reader.
     pub(super) async fn tell_card(&self, mut workspace: Workspace) {
         self.conceal(slice::from_mut(&mut workspace), |_| true)
             .await;
@@ -107,7 +108,7 @@ impl Directory {
         self.events.tell(event);
     }
 
-    /// What a change did to its place and its status.
+    /// Publishes a change of parent, org or status.
     pub(super) fn tell_changed(&self, changed: &Changed) {
         let (before, after) = (&changed.before, &changed.after);
         if before.parent_id != after.parent_id || before.org != after.org {
@@ -120,7 +121,7 @@ impl Directory {
         }
     }
 
-    /// It is gone. `line` is the one that it had.
+    /// Publishes a removal. `line` is the workspace with its former ancestors.
     pub(super) fn tell_removed(&self, id: &WorkspaceId, line: &[Step]) {
         self.tell_with_line(Kind::WorkspaceRemoved, id, json!({}), line);
     }

@@ -1,5 +1,5 @@
-//! Heartbeats (contract §4.2): renew the lease, and move the status where it changes. In steady state
-//! one write to the shared state and none to SQL.
+//! Heartbeats (`docs/reference/http-api.md`, "`POST /registry/heartbeat`"): they renew the lease, and change
+//! the status if needed. In steady state a heartbeat costs one write to the shared state and none to SQL.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,19 +16,20 @@ use crate::rejection::{Reason, Rejection};
 use crate::store::Unavailable;
 use crate::workspace::{DeliveryMode, Seen, Status, Timestamp, Workspace};
 
-/// From here on a workspace is in trouble …
+/// Error rate from which a workspace is degraded.
 const DEGRADED_FROM: f64 = 0.5;
-/// … and below this it is well again. In between it stays what it is.
+/// Error rate below which a degraded workspace is online again. Between the two rates the status does not
+/// change.
 pub(super) const WELL_BELOW: f64 = 0.1;
-/// Longest description of the current task that is kept, in characters. It is a label for people, so
-/// a longer one is cut rather than refused: a heartbeat must not fail for it.
+/// Longest description of the current task, in characters. A longer one is cut, not rejected: it is a label,
+/// and a heartbeat must not fail for it.
 const TASK_CHARS_MAX: usize = 1024;
-/// Longest sample of an error in an event, in characters. It is the agent's own text, for people.
+/// Longest sample of an error in an event, in characters.
 const SAMPLE_CHARS_MAX: usize = 512;
-/// Status changes that a heartbeat tries when others change it too.
+/// Maximum attempts of a heartbeat to change a status that concurrent writers change, too.
 const ATTEMPTS_MAX: usize = 3;
 
-/// What a heartbeat says.
+/// Body of a heartbeat.
 #[derive(Clone, Debug, Default)]
 pub struct Beat {
     /// Share of failed calls, 0 to 1. `None` counts as none failed: an agent that never reports a rate
@@ -36,38 +37,38 @@ pub struct Beat {
     pub error_rate: Option<f64>,
     /// `runtime_state` is `wedged`.
     pub wedged: bool,
-    /// How many tasks it has.
+    /// Active tasks.
     pub active_tasks: u32,
-    /// What it is working on.
+    /// Description of its current task.
     pub current_task: Option<String>,
-    /// One of its errors, in its own words.
+    /// Sample of its errors, as free text.
     pub sample_error: Option<String>,
-    /// How long its process has run, as it wrote the number.
+    /// Uptime of its process, as the number in the request.
     pub uptime_seconds: Option<serde_json::Number>,
-    /// Longest silence in its answers, in seconds. `None` keeps what was said before, 0 takes it back.
+    /// Longest silence in its answers, in seconds. `None` keeps the value of before; 0 removes it.
     pub idle_timeout_seconds: Option<u32>,
 }
 
-/// What a heartbeat did.
+/// Result of a heartbeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Beaten {
-    /// When the next one is due at the latest.
+    /// Time until which the next heartbeat is due.
     pub expires_in: Duration,
-    /// The status before.
+    /// Status before.
     pub from: Status,
-    /// The status now.
+    /// Status after.
     pub to: Status,
 }
 
 impl Directory {
-    /// Takes in a heartbeat. While the shared state is away it counts here, and for the other replicas
-    /// by way of SQL.
+    /// Records a heartbeat. While the shared state is away it counts on this replica, and on other replicas by
+    /// way of SQL.
     ///
     /// # Errors
-    /// `invalid_params`, `workspace_not_found` (to be answered with `reregister`),
+    /// `invalid_params`, `workspace_not_found` (answered with `reregister`),
     /// `workspace_removed`, `store_unavailable`.
     pub async fn beat(&self, id: &WorkspaceId, beat: &Beat) -> Result<Beaten, Rejection> {
-        // Also what is not a number is outside.
+        // NaN is out of range, too.
         if beat
             .error_rate
             .is_some_and(|rate| !(0.0..=1.0).contains(&rate))
@@ -78,17 +79,17 @@ impl Directory {
         let mut entry = match self.entry(id).await {
             Ok(entry) => entry,
             Err(refusal) => {
-                // Its status cannot be told without SQL. That it lives is proven, and outlasts that.
+                // The status is unknown without SQL. The heartbeat still proves that the agent lives.
                 self.renew(id, now).await;
                 return Err(refusal);
             }
         };
-        // The lease first: whoever notes a lapse looks at it again afterwards.
+        // Renew the lease first: the writer of a lapse reads the lease again afterwards.
         live(entry.workspace.as_ref())?;
         let began = Instant::now();
         let renewed = self.renew(id, now).await;
         if entry.has_lapsed() {
-            // Somebody may have noted the lapse before the lease was there again. The row knows.
+            // A replica may have recorded the lapse before the lease was renewed. The row decides.
             entry = self.look_again(id).await?;
         }
         for _ in 0..ATTEMPTS_MAX {
@@ -100,7 +101,7 @@ impl Directory {
             if self.moved(workspace, to, beat, now).await? {
                 entry.extend(began, self.leases.ttl());
                 self.tell_beat(workspace, beat, now);
-                // While no lease can be renewed, no key can.
+                // If the lease cannot be renewed, neither can the keys.
                 if renewed && entry.claim_url_renewal() && !self.renew_urls(workspace, to).await {
                     entry.url_renewal_failed();
                 }
@@ -111,7 +112,7 @@ impl Directory {
                     to,
                 });
             }
-            // Somebody else moved it.
+            // A concurrent writer changed it.
             entry = self.look_again(id).await?;
         }
         Err(Rejection::new(
@@ -120,8 +121,8 @@ impl Directory {
         ))
     }
 
-    /// Reads a row that is not as it was known. By every replica: what made it so may have been committed behind the
-    /// store's clock, and then nobody was told.
+    /// Reads the row again, on every replica: the change may have been committed after the store's answer timed
+    /// out, so that no replica was notified.
     async fn look_again(&self, id: &WorkspaceId) -> Result<Arc<Entry>, Rejection> {
         self.coherence
             .invalidate(Invalidation::Workspace(id.clone()))
@@ -129,16 +130,16 @@ impl Directory {
         self.entry(id).await
     }
 
-    /// Whether the shared state knows it.
+    /// Renews the lease. False if the shared state does not answer.
     async fn renew(&self, id: &WorkspaceId, now: Timestamp) -> bool {
         let renewed = self.leases.renew(id, now).await;
         if let Err(error) = &renewed {
-            tracing::debug!(%error, workspace.id = %id, "a heartbeat reached no lease; it goes to SQL");
+            tracing::debug!(%error, workspace.id = %id, "failed to renew a lease; the heartbeat goes to SQL");
         }
         renewed.is_ok()
     }
 
-    /// Writes down what changed, if anything; false when it is not as we knew it.
+    /// Writes changes to the row, if there are any; false if the row has another status.
     async fn moved(
         &self,
         workspace: &Workspace,
@@ -175,9 +176,9 @@ impl Directory {
         Ok(true)
     }
 
-    /// Keeps the URL keys alive: with the value they have, which may be another program's; a key that
-    /// is gone, with what was registered. `status`: what the row says since this heartbeat. Best
-    /// effort, since SQL has the URLs too; answers whether they were renewed.
+    /// Renews the URL keys: an existing key keeps its value, which may be another program's; a missing key gets
+    /// the registered URL. `status`: the row's status after this heartbeat. Best effort, since SQL has the
+    /// URLs, too; true if the keys were renewed.
     async fn renew_urls(&self, workspace: &Workspace, status: Status) -> bool {
         let id = &workspace.id;
         if workspace.delivery_mode == DeliveryMode::Poll {
@@ -192,14 +193,14 @@ impl Directory {
             let Some(url) = own.as_deref().filter(|_| !there) else {
                 continue;
             };
-            // Another program may be writing it just now: its word goes before ours.
+            // Another program may be writing the key at the same time: its value takes precedence.
             match self.shared.set_if_absent(key, url, URL_TTL).await {
                 Ok(written) => brought_back |= written,
                 Err(_) => return false,
             }
         }
         if brought_back {
-            // Perhaps it was gone because the agent has left: then the row says so.
+            // The key may be missing because the agent deregistered. Then the row has that status.
             let written = Workspace {
                 status,
                 ..workspace.clone()
@@ -211,7 +212,7 @@ impl Directory {
 }
 
 impl Entry {
-    /// Whether it is online on paper, and dead by its lease.
+    /// True if its status is online, but its lease has ended.
     pub(super) fn has_lapsed(&self) -> bool {
         let beats = self.workspace.as_ref().is_some_and(must_beat);
         beats && (self.pulse == super::entry::Pulse::Lapsed || !self.is_alive())
@@ -226,8 +227,8 @@ fn live(workspace: Option<&Workspace>) -> Result<&Workspace, Rejection> {
     }
 }
 
-/// Where a heartbeat moves a workspace. It proves life; it does not undo what an operator did, and
-/// one that is put to sleep or restarted comes back by registering.
+/// Returns the status after a heartbeat. A heartbeat proves life. It does not undo a change by an operator; a
+/// workspace that hibernates or restarts comes back by registering.
 fn next_status(workspace: &Workspace, has_url: bool, beat: &Beat) -> Status {
     let error_rate = beat.error_rate.unwrap_or(0.0);
     let trouble = beat.wedged || error_rate >= DEGRADED_FROM;
@@ -242,7 +243,7 @@ fn next_status(workspace: &Workspace, has_url: bool, beat: &Beat) -> Status {
     }
 }
 
-/// What there is to say of a change to `to`, besides the status.
+/// Returns the further members of the event of a change to `to`.
 fn why(to: Status, beat: &Beat) -> Value {
     let mut why = json!({});
     if to == Status::Degraded {
@@ -257,21 +258,21 @@ fn why(to: Status, beat: &Beat) -> Value {
     why
 }
 
-/// At most `max` characters of `text`, control characters dropped.
+/// Returns at most `max` characters of `text`, without control characters.
 fn printable(text: &str, max: usize) -> String {
     let printable = text.chars().filter(|c| !c.is_control());
     printable.take(max).collect()
 }
 
 impl Beat {
-    /// What is kept of it.
+    /// Returns the values that are stored of a heartbeat.
     pub(super) fn seen(&self, id: &WorkspaceId, now: Timestamp) -> Seen {
         Seen {
             id: id.clone(),
             last_seen: now,
             active_tasks: self.active_tasks,
             current_task: self.current_task.as_deref().map(|task| {
-                // PostgreSQL keeps no NUL in text.
+                // PostgreSQL does not store NUL in text.
                 task.chars()
                     .filter(|c| *c != '\0')
                     .take(TASK_CHARS_MAX)

@@ -1,5 +1,5 @@
-//! What the card of an agent is made of, and where the agent serves its own: the registered `card_url`,
-//! else the well-known paths of its origin, else the same below its URL.
+//! Source of an agent's card, and the places where the agent serves it: the registered `card_url`, else the
+//! well-known paths of its origin, else the same paths below its URL.
 
 use std::sync::Arc;
 
@@ -15,45 +15,47 @@ use crate::rejection::Rejection;
 use crate::trust::Sealed;
 use crate::workspace::{Status, Workspace};
 
-/// Where A2A 0.3 and 1.0 have a card, and where 0.2 had it.
+/// Well-known paths of A2A 0.3 and 1.0, and of 0.2.
 const WELL_KNOWN: [&str; 2] = ["/.well-known/agent-card.json", "/.well-known/agent.json"];
 
-/// Where an agent may serve its card: one server, and paths to try in turn.
+/// Places where an agent may serve its card: one server, and paths that are tried in order.
 #[derive(Clone, Debug)]
 pub struct CardPlace {
-    /// The server. Judged like any agent's; its path is not used.
+    /// Server. Checked like any agent's; its path is not used.
     pub endpoint: Endpoint,
-    /// Which of its addresses are known to be the workspace's own.
+    /// Cached decision about its addresses.
     pub settled: Arc<Settled>,
-    /// The agent, where it is the same server: only it gets the agent's credential, and our certificate.
+    /// Agent, if it is on the same server: only there the agent's credential and the gateway's certificate are
+    /// sent.
     pub agent: Option<Arc<Agent>>,
-    /// Paths, with their queries.
+    /// Paths, with queries.
     pub paths: Vec<String>,
 }
 
-/// What the card of one workspace is made of.
+/// Source of the card of one workspace.
 #[derive(Debug)]
 pub struct CardSource {
-    /// Whose.
+    /// The workspace.
     pub id: WorkspaceId,
-    /// Its name.
+    /// Display name.
     pub name: String,
-    /// What it is for.
+    /// Purpose of the agent, as free text.
     pub role: Option<String>,
-    /// The card that was registered.
+    /// Registered card.
     pub registered: Option<Arc<str>>,
-    /// Whether callers may ask for push notifications.
+    /// True if callers may ask for push notifications.
     pub push_notifications: bool,
-    /// URLs of the agent that nobody is told.
+    /// URLs of the agent that are removed from the card.
     pub hidden: Vec<String>,
-    /// Where the agent serves its card; why nobody can be asked. `None`: it has only an inbox.
+    /// Place where the agent serves its card, or the reason why it cannot be fetched. `None`: it has only an
+    /// inbox.
     pub place: Result<Option<CardPlace>, Rejection>,
-    /// Another one whenever any of it, or how the agent is reached, is another.
+    /// Hash of the source and of the agent's location; changes with either.
     pub fingerprint: [u8; 32],
 }
 
 impl Directory {
-    /// What the card of a permitted target is made of. It has one also while it cannot be reached.
+    /// Returns the source of the card of a permitted target. A target that cannot be reached has one, too.
     ///
     /// # Errors
     /// `workspace_removed`, `workspace_not_found`, `store_unavailable`.
@@ -79,9 +81,9 @@ impl Directory {
         Ok(Arc::clone(source))
     }
 
-    /// What the card of `id` is made of, where anyone may read it. `None`: not without a credential, or there is no
-    /// such workspace. A public one may be in memory; each of the others costs one statement, so that what an answer
-    /// takes does not tell them apart.
+    /// Returns the source of the card of `id` if it is public. `None`: a credential is required, or there is no
+    /// such workspace. A public card may be in memory; every other id costs one statement, so that the latency
+    /// does not show which of them exist.
     ///
     /// # Errors
     /// `store_unavailable`.
@@ -173,7 +175,7 @@ impl Directory {
     }
 }
 
-/// The URLs of its agent that nobody is told.
+/// Returns the URLs of the agent that are removed from its card.
 pub(super) fn hidden(workspace: &Workspace, urls: &Urls) -> Vec<String> {
     let known = [
         urls.host.as_deref(),
@@ -213,7 +215,7 @@ fn fingerprint(source: &CardSource, workspace: &Workspace) -> [u8; 32] {
         .into_iter()
         .chain(source.hidden.iter().map(|url| Some(url.as_str())))
     {
-        // The length stands in front, so that no two lists read alike.
+        // The length comes first, so that different lists have different hashes.
         let length = part.map_or(u64::MAX, |part| part.len() as u64);
         hash.update(length.to_be_bytes());
         hash.update(part.unwrap_or_default());

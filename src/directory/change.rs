@@ -1,6 +1,7 @@
-//! What operators, and org tokens for workspaces of their org, change of a workspace (contract §8.1,
-//! `PATCH`). All of it or nothing: judged and written in one transaction, then the shared state, then
-//! every cache; a failure after that is told, and doing it again completes it.
+//! Changes of a workspace by operators, and by org tokens within their org (`docs/reference/http-api.md`,
+//! "`PATCH /workspaces/{id}`"). A change is atomic: checked and written in one transaction. Then the shared
+//! state is written, and every cache is invalidated; a failure there is returned, and repeating the request
+//! completes the change.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -21,42 +22,42 @@ use crate::workspace::{
     Timestamp, Workspace, base,
 };
 
-/// What is to change. `None` leaves a setting as it is; `Some(None)` clears it.
+/// Requested change. `None` leaves a setting as it is; `Some(None)` clears it.
 #[derive(Clone, Debug, Default)]
 pub struct Change {
-    /// For people.
+    /// Display name.
     pub name: Option<String>,
-    /// What it is for.
+    /// Purpose of the agent, as free text.
     pub role: Option<Option<String>>,
-    /// Where it goes.
+    /// New parent and org.
     pub place: Move,
-    /// Where its agent listens.
+    /// URL that its agent listens at.
     pub url: Option<Option<String>>,
-    /// The same on the agents' own network.
+    /// URL on the agents' own network.
     pub internal_url: Option<Option<String>>,
-    /// Where its card is fetched.
+    /// URL that its card is fetched from.
     pub card_url: Option<Option<String>>,
-    /// How messages reach it.
+    /// Delivery mode: push or poll.
     pub delivery_mode: Option<DeliveryMode>,
-    /// Calls in progress at most.
+    /// Maximum calls in progress.
     pub max_concurrent: Option<Option<u32>>,
-    /// What keeps it online.
+    /// Source of its liveness.
     pub liveness: Option<Liveness>,
-    /// How much of an incomplete call is filled in.
+    /// Completion mode for incomplete calls.
     pub complete: Option<Option<Complete>>,
-    /// Whether callers may ask for push notifications.
+    /// True if callers may ask for push notifications.
     pub push_notifications: Option<Option<bool>>,
-    /// Who may read its card. Operators only.
+    /// Access to its card. Set by operators only.
     pub card_access: Option<Option<CardAccess>>,
-    /// The credential with which the gateway calls the agent.
+    /// Credential with which the gateway calls the agent.
     pub upstream_auth: Option<Option<UpstreamAuth>>,
     /// TLS towards the agent. Operators only.
     pub upstream_tls: Option<Option<UpstreamTls>>,
-    /// What a provisioner says of it.
+    /// Status set by a provisioner.
     pub status: Option<Status>,
 }
 
-/// A change whose URLs were judged, and whose credential was sealed.
+/// Change with checked URLs and a sealed credential.
 struct Vetted<'a> {
     change: &'a Change,
     url: Option<Option<String>>,
@@ -68,12 +69,12 @@ struct Vetted<'a> {
 }
 
 impl Directory {
-    /// Changes the workspace; answers with what it is now.
+    /// Changes the workspace and returns its new state.
     ///
     /// # Errors
     /// `invalid_params`, `address_forbidden`, `agent_unreachable`, `workspace_not_found`,
-    /// `workspace_removed`, `not_permitted` (a move by another than an operator), `conflict` (a place
-    /// where it cannot be; a status while it is paused), `store_unavailable`.
+    /// `workspace_removed`, `not_permitted` (a move by a caller that is not an operator), `conflict` (a parent
+    /// that is not possible; a status while it is paused), `store_unavailable`.
     pub async fn change(
         &self,
         id: &WorkspaceId,
@@ -89,7 +90,7 @@ impl Directory {
             .alter(id, &change.place, &vetted.origins, judge)
             .await?;
         let published = self.publish_change(&vetted, &changed).await;
-        // The keys count before SQL, so what was loaded in between is not it.
+        // The keys come before SQL, so entries that were loaded in between are stale.
         let told = Invalidation::Workspace(id.clone());
         self.coherence.invalidate(told).await;
         let done = match published {
@@ -102,7 +103,7 @@ impl Directory {
         Ok(self.as_of_now(changed.after))
     }
 
-    /// Has `judge` change the row, and tells everyone.
+    /// Applies `judge` to the row, and publishes the result.
     pub(super) async fn alter(
         &self,
         id: &WorkspaceId,
@@ -132,8 +133,8 @@ impl Directory {
             self.tell_changed(changed);
         }
         if !matches!(outcome, Ok(Err(_))) {
-            // Also when the store did not answer in time: it may have been changed.
-            // A pause is part of the place that calls are decided by.
+            // Also if the store did not answer in time: the row may have been changed. A pause is part of the
+            // place that decides about calls.
             let moved = !wanted.is_empty() || pauses.load(Ordering::Relaxed);
             self.forget(id, moved, &outcome).await;
         }
@@ -147,7 +148,7 @@ impl Directory {
         Ok(changed)
     }
 
-    /// Has every replica forget what it knows of the workspace and, if it moved, of those below it, after a change with this
+    /// Invalidates the workspace on every replica and, if it moved, its descendants, after a change with this
     /// outcome.
     pub(super) async fn forget<T>(
         &self,
@@ -209,7 +210,7 @@ impl Directory {
         }
     }
 
-    /// The URL keys of what was said, and a lease for one who has to beat from now on.
+    /// Writes the changed URL keys, and a lease if the workspace must send heartbeats from now on.
     async fn publish_change(
         &self,
         vetted: &Vetted<'_>,
@@ -235,7 +236,7 @@ impl Directory {
     }
 }
 
-/// What can be said without looking at the workspace.
+/// Runs the checks that need no row.
 fn check(change: &Change) -> Result<(), Rejection> {
     let labels = [
         ("name", change.name.as_ref()),
@@ -335,7 +336,7 @@ fn put<T: Clone>(setting: &mut T, said: &Option<T>) {
     }
 }
 
-/// Whether there is somewhere for messages to go.
+/// True if messages can be delivered: it has a URL or an inbox.
 pub(super) fn is_reachable(settings: &Settings) -> bool {
     settings.delivery_mode == DeliveryMode::Poll
         || called_at(&settings.url, &settings.card_url, settings.liveness).is_some()

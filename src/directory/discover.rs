@@ -1,4 +1,4 @@
-//! Discovery (contract §4.4) and reading a workspace (§8.1).
+//! Discovery and reading a workspace (`docs/reference/http-api.md`).
 
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -11,29 +11,29 @@ use crate::ids::WorkspaceId;
 use crate::rejection::Rejection;
 use crate::workspace::{DeliveryMode, Status, Timestamp, Workspace};
 
-/// What discovery tells of a target; the control plane adds `proxy_url` and, to workspaces, a token.
+/// Result of discovery; the control plane adds `proxy_url` and, for workspaces, a token.
 #[derive(Clone, Debug, Serialize)]
 pub struct Discovered {
-    /// The target.
+    /// Id of the target.
     pub id: String,
-    /// For people.
+    /// Display name.
     pub name: String,
-    /// Where to reach it from where the caller is; `None` for a poll target, and to canvas users and org tokens, who
-    /// reach it through the gateway.
+    /// URL to reach it at from the caller's network; `None` for a poll target, and for canvas users and org
+    /// tokens, which reach it through the gateway.
     pub url: Option<String>,
-    /// How messages reach it.
+    /// Delivery mode: push or poll.
     pub delivery_mode: DeliveryMode,
-    /// Where it is in its life.
+    /// Lifecycle status.
     pub status: Status,
-    /// Its last sign of life.
+    /// Time of its last sign of life.
     pub last_seen: Option<Timestamp>,
-    /// The card that it registered; to others than itself and operators, without its place.
+    /// Registered card; without the agent's URLs, except for the workspace itself and operators.
     pub agent_card: Option<Box<RawValue>>,
 }
 
 impl Directory {
-    /// Tells where a permitted target is: on the agents' own network to a workspace, as the host sees
-    /// it to operators, and to others not at all.
+    /// Returns the URL of a permitted target: a workspace gets the internal URL, an operator the host's, every
+    /// other caller none.
     ///
     /// # Errors
     /// As [`Directory::resolve`], with `last_seen` where it is offline.
@@ -49,7 +49,7 @@ impl Directory {
                 entry.urls.host.as_deref().filter(|_| may_see)
             }
         };
-        // Another program may have written it: nobody is sent where we would not go.
+        // Another program may have written the key: a URL that the policy forbids is not returned.
         let url = url
             .map(|url| Endpoint::parse(url, &self.resolver.policy()))
             .transpose()?
@@ -68,16 +68,16 @@ impl Directory {
         })
     }
 
-    /// The workspace as it is now: the row, and what heartbeats said since it was written.
+    /// Returns the workspace: the row, and the later heartbeats.
     ///
     /// # Errors
-    /// `workspace_not_found`; `store_unavailable`. A removed one is returned: whether it may be read
-    /// is the caller's to decide.
+    /// `workspace_not_found`; `store_unavailable`. A removed workspace is returned: the caller decides about
+    /// access to it.
     pub async fn view(&self, id: &WorkspaceId) -> Result<Workspace, Rejection> {
         let workspace = self.workspaces.find(id).await?.ok_or_else(not_found)?;
         let mut workspace = self.as_of_now(workspace);
-        // A lapse counts from its moment, not from when the sweep comes by; and a heartbeat that
-        // another replica heard, though SQL does not know it yet.
+        // A lapse counts from its time, not from the next sweep. A heartbeat that another replica received
+        // counts, even if SQL does not have it yet.
         if must_beat(&workspace) {
             let now = Timestamp::now();
             let renewed = self.leases.renewed(std::slice::from_ref(id), now).await;
@@ -95,7 +95,7 @@ impl Directory {
         Ok(workspace)
     }
 
-    /// With what heartbeats said since the row was written.
+    /// Adds the heartbeats since the row was written.
     pub(super) fn as_of_now(&self, mut workspace: Workspace) -> Workspace {
         if let Some(seen) = self.heartbeat_buffer.of(&workspace.id)
             && workspace.last_seen < Some(seen.last_seen)

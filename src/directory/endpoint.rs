@@ -1,5 +1,5 @@
-//! From the text of a URL to an [`Endpoint`], by one parser, once: the gateway connects to what that
-//! parser saw, and there is no second reading with other rules.
+//! Parses a URL to an [`Endpoint`], once: the gateway connects to the parsed host, and no second parser with
+//! other rules is involved.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -12,33 +12,33 @@ use crate::rejection::{Reason, Rejection};
 /// Longest URL of an agent, in bytes.
 const URL_BYTES_MAX: usize = 2048;
 
-/// What stands in the URL where the connection goes.
+/// Host part of the URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Target {
-    /// An address, judged when it was read, and again at each connect.
+    /// Address, checked when it was parsed and again for each connection.
     Literal(IpAddr),
-    /// A name, judged by its addresses at each connect.
+    /// Name; its addresses are checked for each connection.
     Name(Arc<str>),
 }
 
-/// Where an agent listens: an `http(s)` URL that the policy lets through.
+/// Location of an agent: an `http(s)` URL that the policy allows.
 ///
-/// Only [`Endpoint::parse`] makes one. An address in the URL was judged there, and is again each time
-/// by [`super::Directory::agent_address`], as the addresses of a name are.
+/// Constructed by [`Endpoint::parse`] only. An address in the URL is checked there, and again for each
+/// connection by [`super::Directory::agent_address`], like the addresses of a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
-    /// Whether the scheme is `https`.
+    /// True if the scheme is `https`.
     pub tls: bool,
-    /// The `Host` field: name or address, and the port when it is not the scheme's own.
+    /// `Host` field: name or address, with the port unless it is the scheme's default.
     pub host: String,
-    /// The name that the certificate must have: the host without brackets and trailing dot.
+    /// Name that the certificate must have: the host without brackets and trailing dot.
     pub sni: String,
-    /// What stands in the request line.
+    /// Target of the request line.
     pub path_and_query: String,
-    /// The TCP port.
+    /// TCP port.
     pub port: u16,
     pub(super) target: Target,
-    /// What a refusal calls its URL.
+    /// Name of the URL in rejections.
     pub(super) title: &'static str,
 }
 
@@ -46,7 +46,7 @@ impl Endpoint {
     /// Reads `text` and judges what can be judged without asking the DNS.
     ///
     /// # Errors
-    /// `address_forbidden`, with a sentence that says which rule.
+    /// `address_forbidden`, with a message that names the rule.
     pub fn parse(text: &str, policy: &Policy) -> Result<Self, Rejection> {
         Self::parse_as("the agent's URL", text, policy)
     }
@@ -54,7 +54,7 @@ impl Endpoint {
     /// [`Endpoint::parse`] of a URL that refusals call `title`.
     ///
     /// # Errors
-    /// `address_forbidden`, with a sentence that says which rule.
+    /// `address_forbidden`, with a message that names the rule.
     pub(super) fn parse_as(
         title: &'static str,
         text: &str,
@@ -92,7 +92,8 @@ impl Endpoint {
         if sni.is_empty() {
             return Err(forbidden("names no host"));
         }
-        // Pingora would ask for, and verify, the same name with a hyphen: somebody else's.
+        // Pingora would replace the underscore by a hyphen, in the request and in verification: the name of
+        // another host.
         if tls
             && sni
                 .split_once('.')
@@ -117,11 +118,11 @@ impl Endpoint {
         }
     }
 
-    /// Whether `policy` lets the gateway reach the agent of this URL at `address`.
+    /// Checks that `policy` lets the gateway reach the agent of this URL at `address`.
     ///
     /// # Errors
-    /// `address_forbidden`. It names no address: that would tell a caller what a name means inside. Of an
-    /// address that stands in the URL it says what would help.
+    /// `address_forbidden`. The message does not contain an address, since that would disclose internal
+    /// addresses of names. For an address in the URL it names the setting that would allow it.
     pub(super) fn judge(&self, address: IpAddr, policy: &Policy) -> Result<(), Rejection> {
         let trusted = policy.trusts(self.tls, &self.host, &self.path_and_query);
         let Some(closed) = policy.closed(address, trusted) else {
@@ -149,8 +150,8 @@ impl Endpoint {
         Err(forbidden(refusal).cause(RefusedAddress(address)))
     }
 
-    /// Another path on the same server. What is trusted for one path need not be for another, so its
-    /// address is judged for this one.
+    /// Returns another path on the same server. A path may be trusted where another is not, so its address is
+    /// checked for this path.
     #[must_use]
     pub fn at(&self, path_and_query: String) -> Self {
         Self {
@@ -159,20 +160,20 @@ impl Endpoint {
         }
     }
 
-    /// Whether `other` is at the same host and port, with the same scheme.
+    /// True if `other` has the same scheme, host and port.
     pub(super) fn has_host_of(&self, other: &Self) -> bool {
         (self.tls, &self.host) == (other.tls, &other.host)
     }
 
-    /// The URL as it was understood: the one spelling that is kept and handed out.
+    /// Returns the normalized URL, which is stored and handed out.
     pub fn url(&self) -> String {
         let scheme = if self.tls { "https" } else { "http" };
         format!("{scheme}://{}{}", self.host, self.path_and_query)
     }
 }
 
-/// Reads `text` as a URL, strictly: what other parsers could read otherwise is none. The error says
-/// what is wrong with it: a sentence without its subject.
+/// Parses `text` as a URL, strictly: a text that parsers read differently is rejected. The error is a sentence
+/// without its subject.
 pub(super) fn read(text: &str) -> Result<Url, &'static str> {
     if text.len() > URL_BYTES_MAX {
         return Err(TOO_LONG);
@@ -188,7 +189,7 @@ pub(super) fn read(text: &str) -> Result<Url, &'static str> {
     }
     let url =
         Url::parse(text).map_err(|_| "cannot be read as a URL: write http://host:port/path")?;
-    // Escapes make it longer.
+    // Escapes make the URL longer.
     if url.as_str().len() > URL_BYTES_MAX {
         return Err(TOO_LONG);
     }
@@ -201,7 +202,7 @@ fn forbidden(message: String) -> Rejection {
     Rejection::new(Reason::AddressForbidden, message)
 }
 
-/// For the operator's log.
+/// Cause for the operator's log.
 #[derive(Debug, thiserror::Error)]
 #[error("{0} is refused by the address policy")]
 struct RefusedAddress(IpAddr);

@@ -1,5 +1,5 @@
-//! What is remembered of one workspace: its row, its URLs, until when it lives, and what follows
-//! from them for a message. Judged once, when it is loaded.
+//! Cached entry of one workspace: its row, its URLs, the end of its lease, and the destination of messages.
+//! Evaluated once, when it is loaded.
 
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -23,33 +23,33 @@ use crate::hierarchy::Permit;
 use crate::rejection::{Reason, Rejection};
 use crate::workspace::{DeliveryMode, Liveness, Status, Workspace, base};
 
-/// How long an entry counts that was not read whole, or that nobody would tell us to drop.
+/// Lifetime of an entry that was not read completely, or for which no invalidation would arrive.
 const UNSURE_TTL: Duration = Duration::from_secs(1);
 
-/// So many bytes of a card count as one more entry in the caches, which bound entries and not bytes: a card may
-/// be a hundred times as long as all else in its entry, and is there twice once it was asked for.
+/// Bytes of a card that count as one more entry in the caches, which bound entries and not bytes: a card may be
+/// a hundred times as long as the rest of its entry, and is there twice after its first use.
 const CARD_BYTES_OF_ONE: usize = 4096;
 
-/// No entry counts as more: a full cache takes one in only if it is asked for more often than all that have to go
-/// for it together, and counts to 15.
+/// Maximum weight of an entry: a full cache admits an entry only if it is used more often than all entries that
+/// it replaces together, and the counts end at 15.
 const WEIGHT_MAX: u32 = 8;
 
-/// No moment yet.
+/// No time yet.
 const NEVER: u64 = u64::MAX;
 
-/// Where the agent listens: from the shared state, which other programs write, else from SQL.
+/// URLs of the agent: from the shared state, which other programs write, else from SQL.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Urls {
-    /// As the gateway and the host see it.
+    /// For the gateway and the host.
     pub(super) host: Option<String>,
-    /// As other workspaces see it.
+    /// For other workspaces.
     pub(super) internal: Option<String>,
-    /// Whether the first is the shared state's.
+    /// True if `host` is from the shared state.
     pub(super) shared: bool,
 }
 
 impl Urls {
-    /// What the shared state says comes before the row; without an internal URL there is one for all.
+    /// Values in the shared state take precedence over the row. Without an internal URL `host` is used.
     pub(super) fn of(
         workspace: &Workspace,
         url: Option<String>,
@@ -67,35 +67,34 @@ impl Urls {
     }
 }
 
-/// Whether the workspace lives.
+/// Liveness of a workspace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pulse {
-    /// Its status says all there is to say: it is not up, or its liveness is assumed, or the shared
-    /// state does not answer.
+    /// Its status decides: it is not up, its liveness is assumed, or the shared state does not answer.
     AsItsStatus,
-    /// A lease was seen that ends after this.
+    /// It has a lease that ends after this time.
     Beats(Duration),
-    /// It should beat, and does not.
+    /// It must send heartbeats, and its lease has ended.
     Lapsed,
 }
 
-/// When the stores were read that an entry is made of.
+/// Times at which the stores were read for an entry.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReadAt {
-    /// The row.
+    /// Read of the row.
     pub(super) row: Instant,
-    /// URLs and lease; `None`: the shared state did not answer.
+    /// Read of URLs and lease; `None`: the shared state did not answer.
     pub(super) shared: Option<Instant>,
-    /// Whether SQL did not answer, and the row is what was known before.
+    /// True if SQL did not answer, and the row is an earlier one.
     pub(super) stale: bool,
 }
 
-/// Why a workspace cannot be reached, and which check says so.
+/// Reason why a workspace cannot be reached, and the check that failed.
 #[derive(Clone, Debug)]
 pub struct NotReached {
-    /// The check.
+    /// Failed check.
     pub at: Check,
-    /// What its caller is told.
+    /// Rejection for the caller.
     pub why: Rejection,
 }
 
@@ -105,34 +104,34 @@ impl NotReached {
     }
 }
 
-/// One workspace, as of `loaded_at`.
+/// Entry of one workspace, as of `loaded_at`.
 pub(super) struct Entry {
-    /// `None`: there never was one.
+    /// `None`: it never existed.
     pub(super) workspace: Option<Workspace>,
     pub(super) urls: Urls,
     pub(super) pulse: Pulse,
-    /// Whether the shared state answered, too.
+    /// True if the shared state answered, too.
     pub(super) whole: bool,
     pub(super) loaded_at: Instant,
-    /// When the stores were read, which for one that is served stale is earlier.
+    /// Times of the reads from the stores; earlier than `loaded_at` if the entry is served stale.
     pub(super) read_at: ReadAt,
-    /// How long it counted as far as coherence is concerned, when it was loaded.
+    /// Maximum age by cache coherence, when it was loaded.
     pub(super) age_max: Duration,
-    /// Whether its lapse was written down.
+    /// True if its lapse was recorded.
     pub(super) lapse_noted: AtomicBool,
-    /// For [`Pulse::Beats`]: milliseconds after `loaded_at`; heartbeats move it on.
+    /// For [`Pulse::Beats`]: milliseconds after `loaded_at`; each heartbeat moves it.
     alive_until: AtomicU64,
-    /// When the URL keys were last renewed: milliseconds after `loaded_at`.
+    /// Last renewal of the URL keys: milliseconds after `loaded_at`.
     urls_renewed_at: AtomicU64,
     reach: Result<Destination, NotReached>,
-    /// What its card is made of, once somebody asked.
+    /// Source of its card, set at the first use.
     pub(super) card: OnceLock<Arc<CardSource>>,
-    /// Whether changes of its URL keys are heard of.
+    /// True while changes of its URL keys are received.
     watched: Arc<AtomicBool>,
 }
 
 impl Entry {
-    /// As how many entries it counts in the caches.
+    /// Returns the number of entries that it counts for in the caches.
     pub(super) fn weight(&self) -> u32 {
         let card = self
             .workspace
@@ -144,7 +143,7 @@ impl Entry {
 }
 
 impl Directory {
-    /// Puts together what was read.
+    /// Builds an entry from the values read.
     pub(super) fn entry_of(
         &self,
         workspace: Option<Workspace>,
@@ -177,7 +176,7 @@ impl Directory {
         }
     }
 
-    /// Where a message goes, or why it cannot.
+    /// Returns the destination of messages, or the reason why there is none.
     fn reach(
         &self,
         workspace: &Workspace,
@@ -203,7 +202,7 @@ impl Directory {
         Ok(Destination::Agent(Arc::new(agent)))
     }
 
-    /// What its status says: no, the inbox, or, with `None`, that its agent may be called.
+    /// Result by status: a rejection, the inbox, or `None` if its agent may be called.
     fn by_state(
         &self,
         workspace: &Workspace,
@@ -217,9 +216,9 @@ impl Directory {
             }
             Status::Paused => Err(self.offline(workspace, "the workspace is paused")),
             Status::Failed => Err(self.offline(workspace, "the workspace failed to start")),
-            // An inbox is there for agents that come and go.
+            // An inbox accepts messages also while its agent is offline.
             Status::Offline | Status::Online | Status::Degraded if polls => {
-                // Nobody would call where the caller asks to be called.
+                // No agent would call the URL of the caller.
                 let push_notifications = false;
                 let options = self.manners_of(workspace);
                 Ok(Some(Destination::Inbox(AgentOptions {
@@ -231,7 +230,7 @@ impl Directory {
                 workspace,
                 "the workspace is offline until an operator resumes it (POST /workspaces/{id}/resume)",
             )),
-            // Deregistered: heartbeats, which it may well send, do not bring it back.
+            // Deregistered: heartbeats, which the agent may still send, do not bring it back.
             Status::Offline if urls.host.is_none() => Err(self.offline(
                 workspace,
                 "the workspace is offline: it has no URL until its agent registers again",
@@ -255,13 +254,13 @@ impl Directory {
         Ok(self.agent(workspace, endpoint))
     }
 
-    /// The credential and the certificates for an agent at `endpoint`.
+    /// Returns the credential and the certificates for an agent at `endpoint`.
     fn shown_to(
         &self,
         workspace: &Workspace,
         endpoint: &Endpoint,
     ) -> Result<(Option<UpstreamAuth>, Option<UpstreamTls>), Rejection> {
-        // Where another program says that the agent is elsewhere, an operator's platform moved it.
+        // If another program set the URL of the agent, the operator's platform moved it.
         let own = workspace.url.as_deref().map(base);
         let is_own = own == Some(base(&endpoint.url()));
         let auth = if is_own && workspace.is_credential_withheld() {
@@ -287,7 +286,7 @@ impl Directory {
         }
     }
 
-    /// What does not fit between the registered URL and the registered card; the log has it, too.
+    /// Returns a mismatch between the registered URL and the registered card, and logs it.
     pub(super) fn warn_of_mismatch(&self, workspace: &Workspace) -> Option<&'static str> {
         let endpoint = Endpoint::parse(workspace.url.as_deref()?, &self.resolver.policy()).ok()?;
         let warning = JsonRpc::of(card_text(workspace), &endpoint).mismatch()?;
@@ -295,7 +294,7 @@ impl Directory {
         Some(warning)
     }
 
-    /// How a workspace is to be spoken to, by what is registered, whether or not it can be reached.
+    /// Returns the registered options of a workspace, whether or not it can be reached.
     ///
     /// # Errors
     /// `workspace_not_found`; `store_unavailable`.
@@ -346,7 +345,7 @@ impl Directory {
 }
 
 impl Entry {
-    /// Whether it still decides, apart from what coherence says.
+    /// True while it is valid, apart from coherence.
     pub(super) fn is_current(&self) -> bool {
         let sure = self.whole
             && self.workspace.is_some()
@@ -355,19 +354,19 @@ impl Entry {
         (sure || self.loaded_at.elapsed() < UNSURE_TTL) && self.is_alive()
     }
 
-    /// Whether the lease it saw, or a heartbeat since, still lasts.
+    /// True while its lease, as read or as renewed by a heartbeat, lasts.
     pub(super) fn is_alive(&self) -> bool {
         millis(self.loaded_at.elapsed()) < self.alive_until.load(Ordering::Acquire)
     }
 
-    /// For [`Pulse::Beats`]: how long the lease lasts from now on.
+    /// For [`Pulse::Beats`]: returns the rest of the lease.
     pub(super) fn alive_for(&self) -> Duration {
         let until = self.alive_until.load(Ordering::Acquire);
         Duration::from_millis(until.saturating_sub(millis(self.loaded_at.elapsed())))
     }
 
-    /// A heartbeat came in here, whose lease was granted after `began`: alive for `ttl` from then,
-    /// without asking a store.
+    /// Extends the lease after a heartbeat at this replica that was granted after `began`: alive for `ttl` from
+    /// then, without a read from the store.
     pub(super) fn extend(&self, began: Instant, ttl: Duration) {
         if matches!(self.pulse, Pulse::Beats(_)) {
             let since_load = began.saturating_duration_since(self.loaded_at);
@@ -376,7 +375,7 @@ impl Entry {
         }
     }
 
-    /// Whether the URL keys need their time to live anew. Of several who ask, one is told so.
+    /// True if the URL keys need renewal. One of several concurrent callers gets true.
     pub(super) fn claim_url_renewal(&self) -> bool {
         let now = millis(self.loaded_at.elapsed());
         let at = self.urls_renewed_at.load(Ordering::Acquire);
@@ -388,12 +387,12 @@ impl Entry {
                 .is_ok()
     }
 
-    /// The next heartbeat tries again.
+    /// Lets the next heartbeat try again.
     pub(super) fn url_renewal_failed(&self) {
         self.urls_renewed_at.store(NEVER, Ordering::Release);
     }
 
-    /// Takes over which addresses are known to be the agent's own, from an entry of the same row.
+    /// Copies the decision about the agent's addresses from an entry of the same row.
     pub(super) fn take_over_settled(&self, other: &Self) {
         if let (Ok(Destination::Agent(agent)), Ok(Destination::Agent(known))) =
             (&self.reach, &other.reach)
@@ -403,7 +402,7 @@ impl Entry {
         }
     }
 
-    /// Where a message goes.
+    /// Returns the destination of messages.
     pub(super) fn destination(&self) -> Result<Destination, NotReached> {
         self.reach.clone()
     }
@@ -413,7 +412,7 @@ fn card_text(workspace: &Workspace) -> Option<&str> {
     workspace.agent_card.as_deref().map(RawValue::get)
 }
 
-/// By which URL calls reach the agent. One that will not register may be known by its card alone.
+/// Returns the URL for calls to the agent. An agent with assumed liveness may have a card URL only.
 pub(super) fn called_at<'u>(
     url: &'u Option<String>,
     card_url: &'u Option<String>,
@@ -424,7 +423,7 @@ pub(super) fn called_at<'u>(
     url.as_deref().or(by_card)
 }
 
-/// Whether only heartbeats keep it where it is.
+/// True if its status depends on heartbeats.
 pub(super) fn must_beat(workspace: &Workspace) -> bool {
     workspace.status.is_up() && workspace.liveness == Liveness::Heartbeat
 }

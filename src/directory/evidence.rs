@@ -1,4 +1,4 @@
-//! What a resolution was decided by, for whoever explains it: the entry's facts, with their sources and ages.
+//! Evidence for a resolution, for explanations: the facts of the entry, with their sources and ages.
 
 use std::time::Duration;
 
@@ -14,8 +14,8 @@ use crate::shares::{Account, Bound};
 use crate::workspace::{Timestamp, Workspace};
 
 impl Directory {
-    /// Where a message that is permitted would go, by what one would be decided by, while `witness` hears
-    /// it. Nothing is noted: neither a lapse, nor that anybody asked; what is read is remembered.
+    /// Resolves a permitted message as [`Directory::resolve`] does, and reports the facts to `witness`. Records
+    /// neither a lapse nor a use; values read are cached.
     ///
     /// # Errors
     /// As [`Directory::resolve`].
@@ -30,7 +30,7 @@ impl Directory {
         entry.destination()
     }
 
-    /// Whether the agent would have a slot for one more call of `account`.
+    /// Checks that the agent has a free slot for a call of `account`.
     ///
     /// # Errors
     /// `agent_busy`, as [`Directory::slot`].
@@ -49,7 +49,7 @@ impl Directory {
         looked.map_err(|full| super::busy(agent, full))
     }
 
-    /// Tells of the entry as far as its own decision went.
+    /// Reports the facts of the entry up to the one that decided.
     fn tell(&self, entry: &Entry, remembered: bool, witness: &mut impl Witness) {
         let Some(workspace) = &entry.workspace else {
             let source = if remembered {
@@ -103,7 +103,7 @@ impl Directory {
             "delivery_mode": workspace.delivery_mode.as_str(),
             "stale": entry.read_at.stale,
         });
-        // Where nobody looks any further, what there is to say of its life.
+        // If no further check follows, report the liveness here.
         if ends_here {
             let last_seen = self.last_seen(workspace);
             value["liveness"] = json!(workspace.liveness.as_str());
@@ -118,7 +118,7 @@ impl Directory {
         let value = match entry.pulse {
             Pulse::Beats(_) => {
                 let left = entry.alive_for();
-                // Each heartbeat grants the whole time to live.
+                // Each heartbeat grants the full TTL.
                 let beat = self.leases.ttl().checked_sub(left);
                 json!({
                     "liveness": "heartbeat", "beats": true, "last_seen": last_seen,
@@ -173,12 +173,12 @@ impl Directory {
     }
 }
 
-/// How long ago that was, by the clock on the wall.
+/// Age by wall-clock time.
 fn age_ms(last_seen: Option<Timestamp>) -> Option<u64> {
     last_seen.map(|at| millis(Timestamp::now().since(at)))
 }
 
-/// A fact of the row. One that is served stale comes from memory, too.
+/// Returns a fact of the row. A stale row counts as memory, too.
 fn of_row(entry: &Entry, check: Check, value: Value, remembered: bool) -> Fact {
     let source = if remembered || entry.read_at.stale {
         Source::Memory
@@ -188,7 +188,7 @@ fn of_row(entry: &Entry, check: Check, value: Value, remembered: bool) -> Fact {
     Fact::new(check, source, value).aged(entry.read_at.row.elapsed())
 }
 
-/// Without user and password, which an agent's URL may not have, and which are shown to nobody.
+/// Returns the URL without user and password. An agent's URL may not have them, and they are never shown.
 fn masked(text: &str) -> String {
     let parsed = Url::parse(text).ok().filter(Url::has_host);
     let Some(mut url) = parsed else {
@@ -197,7 +197,7 @@ fn masked(text: &str) -> String {
     if url.username().is_empty() && url.password().is_none() {
         return text.to_owned();
     }
-    // Both fail only for URLs that have no host, and so no user.
+    // Both fail only for URLs without a host, which have no user.
     let _ = url.set_password(None);
     let _ = url.set_username("***");
     url.to_string()

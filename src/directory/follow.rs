@@ -1,5 +1,5 @@
-//! Other programs' changes of URL keys, as the shared state tells them. Most of what it tells is that
-//! a heartbeat gave a key a new time to live, so what is cached goes only if the value is another.
+//! Follows changes of URL keys by other programs, as the shared state notifies them. Most notifications are
+//! renewals by heartbeats, so a cached entry is dropped only if the value differs.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -10,12 +10,12 @@ use crate::coherence::{Invalidation, Known};
 use crate::ids::WorkspaceId;
 use crate::shared::Notice;
 
-/// Workspaces looked at in one round trip.
+/// Workspaces per round trip.
 const BATCH_MAX: usize = 250;
 
 impl Directory {
-    /// Follows other programs' changes of URL keys, for as long as the process lives. A background
-    /// task of the server; without it such a change counts after 1 s.
+    /// Follows changes of URL keys by other programs. A background task of the server that runs until the
+    /// process ends; without it such a change counts after 1 s.
     pub async fn follow(&self) {
         if self.shared.is_embedded() {
             return;
@@ -33,7 +33,7 @@ impl Directory {
                     Notice::Message(key) => ids.extend(self.id_of(&key)),
                     Notice::Down => {
                         self.watched.store(false, Ordering::Release);
-                        // What is behind the link may come back empty.
+                        // The store behind the link may have lost its data.
                         if was_up {
                             self.leases.doubt();
                         }
@@ -42,7 +42,8 @@ impl Directory {
                         if was_up {
                             self.leases.doubt();
                         }
-                        // What was said during the gap was missed. Dropped first, trusted after.
+                        // Notifications during the gap were missed. Drop the entries before the link counts as
+                        // up.
                         self.coherence.apply(&Invalidation::Everything).await;
                         self.watched.store(true, Ordering::Release);
                         was_up = true;
@@ -59,8 +60,8 @@ impl Directory {
         id.or_else(|| self.internal_url_key.id(key))
     }
 
-    /// Drops the entries of those of `ids` whose URLs are other than what is cached. Here only: every
-    /// replica hears of the keys by itself.
+    /// Drops the entries of `ids` that have other URLs than the keys. On this replica only: each replica
+    /// receives the notifications.
     async fn compare(&self, mut ids: Vec<WorkspaceId>) {
         ids.sort_unstable();
         ids.dedup();
@@ -68,7 +69,7 @@ impl Directory {
         for id in ids {
             match self.entries.known(&id).await {
                 Known::Value(entry) => cached.push((id, entry)),
-                // What is being read may be the old value.
+                // A load in progress may have read the old value.
                 Known::Loading => self.coherence.apply(&Invalidation::Address(id)).await,
                 Known::Nothing => {}
             }
@@ -83,11 +84,11 @@ impl Directory {
         for (n, (id, entry)) in cached.into_iter().enumerate() {
             let same = match found.get(3 * n..3 * n + 3) {
                 Some([url, internal_url, lease]) => {
-                    // A lease that another program took away is a lapse.
+                    // A lease that another program deleted is a lapse.
                     let lives = lease.is_some() || !matches!(entry.pulse, Pulse::Beats(_));
                     lives && is_of(&entry, url.as_ref(), internal_url.as_ref())
                 }
-                // It could not be read.
+                // The key could not be read.
                 _ => false,
             };
             if !same {
@@ -97,7 +98,7 @@ impl Directory {
     }
 }
 
-/// Whether `entry` has the URLs that follow from the keys' values.
+/// True if `entry` has the URLs that follow from the values of the keys.
 fn is_of(entry: &Arc<Entry>, url: Option<&String>, internal_url: Option<&String>) -> bool {
     let Some(row) = &entry.workspace else {
         return false;

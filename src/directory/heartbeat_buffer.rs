@@ -1,6 +1,6 @@
-//! What heartbeats said, and how far SQL knows it. A heartbeat costs no SQL write: what changed
-//! visibly is written soon, in batches; that a workspace still lives, only when SQL's word has become
-//! old, so that the sweep never takes a living one for overdue.
+//! Heartbeat buffer: the latest heartbeats, and which of them SQL has. A heartbeat costs no SQL write: changed
+//! tasks are written soon, in batches; an unchanged heartbeat is written only when SQL's `last_seen` has become
+//! old, so that the sweep does not take a live workspace for overdue.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -15,10 +15,10 @@ use crate::workspace::{Seen, Timestamp, Workspace, Workspaces};
 /// Workspaces in one statement: well under the 32,766 parameters that SQLite takes.
 const BATCH_MAX: usize = 500;
 
-/// The newest word of each workspace that was heard here.
+/// Latest heartbeat of each workspace, as received by this replica.
 pub(super) struct HeartbeatBuffer {
     words: DashMap<WorkspaceId, LastSeen>,
-    /// Those to be written at the next flush; each is marked [`LastSeen::due`].
+    /// Workspaces to write at the next flush; each is marked [`LastSeen::due`].
     due: Mutex<Vec<WorkspaceId>>,
     config: Live,
 }
@@ -27,7 +27,7 @@ struct LastSeen {
     last_seen: Timestamp,
     active_tasks: u32,
     current_task: Option<String>,
-    /// The `last_seen` that SQL has.
+    /// `last_seen` in SQL.
     written: Option<Timestamp>,
     due: bool,
 }
@@ -60,7 +60,7 @@ impl HeartbeatBuffer {
         }
     }
 
-    /// Takes in a word; answers whether its tasks are other than before. `row`: what SQL said last.
+    /// Stores a heartbeat; true if its tasks changed. `row`: the row as last read.
     pub(super) fn note(&self, seen: Seen, row: &Workspace) -> bool {
         let mut word = match self.words.get_mut(&seen.id) {
             Some(word) => word,
@@ -92,7 +92,7 @@ impl HeartbeatBuffer {
         self.words.get(id).map(|word| word.last_seen)
     }
 
-    /// Has the word of a workspace written soon: its state changed, so others look at its row.
+    /// Queues the heartbeat of a workspace for the next flush: its status changed, so its row is read.
     pub(super) fn hasten(&self, id: &WorkspaceId) {
         if let Some(mut word) = self.words.get_mut(id)
             && !word.is_written()
@@ -101,7 +101,7 @@ impl HeartbeatBuffer {
         }
     }
 
-    /// Has all words written that SQL does not have: before the end.
+    /// Queues all heartbeats that SQL does not have, at shutdown.
     pub(super) fn hasten_all(&self) {
         for mut word in self.words.iter_mut() {
             if !word.is_written() {
@@ -111,14 +111,14 @@ impl HeartbeatBuffer {
         }
     }
 
-    /// Forgets the words of those who have not been heard since `before`: they beat elsewhere, or
-    /// not at all.
+    /// Drops workspaces without a heartbeat here since `before`: they send them to another replica, or not at
+    /// all.
     pub(super) fn forget(&self, before: Timestamp) {
         self.words
             .retain(|_, word| word.due || word.last_seen >= before);
     }
 
-    /// Writes down what is due. Until it is written it stays so.
+    /// Writes the queued heartbeats. They stay queued until they are written.
     pub(super) async fn flush(&self, workspaces: &Workspaces) -> Result<(), Unavailable> {
         let due = std::mem::take(&mut *self.due());
         let mut rest = due.as_slice();
@@ -139,7 +139,7 @@ impl HeartbeatBuffer {
         if let Some(mut word) = self.words.get_mut(&seen.id) {
             word.written = word.written.max(Some(seen.last_seen));
             word.due = false;
-            // It said something else meanwhile.
+            // A later heartbeat changed the tasks.
             if !word.says(seen) {
                 self.enqueue(&seen.id, &mut word);
             }
@@ -210,7 +210,7 @@ mod tests {
         buffer.due().len()
     }
 
-    /// As if it had been flushed.
+    /// Simulates a flush.
     fn write(buffer: &HeartbeatBuffer) {
         for id in std::mem::take(&mut *buffer.due()) {
             buffer.wrote(&buffer.of(&id).unwrap());

@@ -1,5 +1,5 @@
-//! Where a registered card says that its agent takes JSON-RPC: counts for an agent that is registered by its host
-//! alone, since many serve calls below it.
+//! JSON-RPC path in a registered card. It counts for an agent that is registered by its host alone, since many
+//! agents take calls at a path below it.
 
 use std::net::IpAddr;
 
@@ -9,22 +9,22 @@ use super::endpoint::Endpoint;
 use crate::a2a::Generation;
 use crate::a2a::card::{Binding, Card};
 
-/// The JSON-RPC interfaces of a registered card, seen from the registered URL.
+/// JSON-RPC interfaces of a registered card, relative to the registered URL.
 #[derive(Clone, Debug, Default)]
 pub struct JsonRpc {
-    /// Paths on the registered server, where calls go to one of them.
+    /// Paths on the registered server, for calls by generation.
     paths: Vec<(Generation, String)>,
-    /// What does not fit between card and URL.
+    /// Mismatch between card and URL.
     mismatch: Option<&'static str>,
 }
 
 impl JsonRpc {
-    /// Of the agent at `endpoint`.
+    /// Reads the interfaces of the agent at `endpoint`.
     pub(super) fn of(card: Option<&str>, endpoint: &Endpoint) -> Self {
         let Some(card) = card.and_then(|card| Card::read(card.as_bytes()).ok()) else {
             return Self::default();
         };
-        // A url that cannot be read names no place.
+        // An unreadable URL is ignored.
         let interfaces = card.interfaces(Binding::JsonRpc);
         let interfaces: Vec<_> = interfaces.filter(|one| one.path().is_some()).collect();
         let is_here = |url: &str| is_same_server(url, endpoint);
@@ -57,14 +57,14 @@ impl JsonRpc {
         }
     }
 
-    /// The path for a call of this generation, where it is not the registered URL's.
+    /// Returns the path for a call of this generation, if it differs from the registered URL's.
     pub fn path(&self, generation: Generation) -> Option<&str> {
         let same = self.paths.iter().find(|(of, _)| *of == generation);
         let found = same.or_else(|| self.paths.first());
         found.map(|(_, path)| path.as_str())
     }
 
-    /// The same for a call of this method.
+    /// Returns the path for a call of this method.
     pub fn path_of_method(&self, method: Option<&str>) -> Option<&str> {
         if self.paths.is_empty() {
             return None;
@@ -72,14 +72,14 @@ impl JsonRpc {
         self.path(method.map_or_else(Generation::default, Generation::of_method))
     }
 
-    /// In words, what does not fit.
+    /// Returns the mismatch between card and URL, as a sentence.
     pub fn mismatch(&self) -> Option<&'static str> {
         self.mismatch
     }
 }
 
-/// Whether an interface is on the registered server. Agents that are registered on this machine call themselves by any
-/// of its names.
+/// True if an interface is on the registered server. Agents on this machine may use any of its names in their
+/// card.
 fn is_same_server(url: &str, endpoint: &Endpoint) -> bool {
     let Ok(url) = Url::parse(url) else {
         return false;

@@ -3,10 +3,10 @@
 
 use crate::ids::WorkspaceId;
 
-/// What stands for the workspace in a pattern.
+/// Placeholder of the workspace id in a pattern.
 const PLACE: &str = "{id}";
 
-/// A pattern, taken apart. Without a place for the id the id goes to the end.
+/// Parsed pattern. If it has no placeholder, the id is appended.
 #[derive(Clone, Debug)]
 pub(super) struct KeyPattern {
     prefix: String,
@@ -22,18 +22,18 @@ impl KeyPattern {
         }
     }
 
-    /// The key of one workspace.
+    /// Returns the key of one workspace.
     pub(super) fn key(&self, id: &WorkspaceId) -> String {
         format!("{}{id}{}", self.prefix, self.suffix)
     }
 
-    /// Whose key it is, if it is one of these.
+    /// Returns the workspace of `key`, if it is one of these keys.
     pub(super) fn id(&self, key: &str) -> Option<WorkspaceId> {
         let id = key.strip_prefix(&self.prefix)?.strip_suffix(&self.suffix)?;
         WorkspaceId::parse(id).ok()
     }
 
-    /// What all of its keys begin with.
+    /// Returns the common prefix of its keys.
     pub(super) fn prefix(&self) -> &str {
         &self.prefix
     }

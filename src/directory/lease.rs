@@ -20,31 +20,31 @@ use crate::shared::{Shared, Subscription};
 use crate::store::Unavailable;
 use crate::workspace::Timestamp;
 
-/// What a word that is due may wait for being written, besides the half of a TTL after which it is.
+/// Maximum delay of a due write to SQL, besides the half TTL after which it is due.
 const SQL_LAG: Duration = Duration::from_secs(5);
 
-/// What the shared state says of one workspace's liveness.
+/// Liveness of one workspace in the shared state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lease {
-    /// Alive for at least this long.
+    /// The lease lasts at least this long.
     Held(Duration),
-    /// None is there.
+    /// There is no lease.
     Missing,
 }
 
-/// The leases of all workspaces.
+/// Leases of all workspaces.
 pub(super) struct Leases {
     shared: Shared,
     key: KeyPattern,
     config: Live,
     started: Instant,
-    /// Until when a missing lease proves nothing, in milliseconds after `started`.
+    /// End of the time in which a missing lease proves nothing, in milliseconds after `started`.
     doubtful_until: AtomicU64,
-    /// How often the shared state had been lost when a lease was last read.
+    /// Count of losses of the shared state when a lease was last read.
     losses: AtomicU64,
 }
 
-/// How old SQL's word of a workspace may get while it beats, for a given time to live.
+/// Maximum age of SQL's `last_seen` of a live workspace, for a given TTL.
 pub(super) fn lag_max(ttl: Duration) -> Duration {
     ttl / 2
 }
@@ -65,43 +65,43 @@ impl Leases {
         leases
     }
 
-    /// How long a heartbeat counts that comes now.
+    /// Lifetime of a lease that begins now.
     pub(super) fn ttl(&self) -> Duration {
         self.config.get().registry.heartbeat_ttl
     }
 
-    /// How old SQL's word of a workspace may get while it beats.
+    /// Maximum age of SQL's `last_seen` of a live workspace.
     pub(super) fn lag_max(&self) -> Duration {
         lag_max(self.ttl())
     }
 
-    /// Leases that lapse, as far as the shared state tells.
+    /// Subscribes to expired leases, as far as the shared state notifies them.
     pub(super) fn lapses(&self) -> Subscription {
         self.shared.lapses(self.key.prefix())
     }
 
-    /// The key of one lease.
+    /// Returns the key of a lease.
     pub(super) fn key(&self, id: &WorkspaceId) -> String {
         self.key.key(id)
     }
 
-    /// Whose lease it is, if it is one.
+    /// Returns the workspace of a lease key, if it is one.
     pub(super) fn id(&self, key: &str) -> Option<WorkspaceId> {
         self.key.id(key)
     }
 
-    /// Grants or renews.
+    /// Grants or renews a lease.
     pub(super) async fn renew(&self, id: &WorkspaceId, now: Timestamp) -> Result<(), Unavailable> {
         let (key, value) = (self.key.key(id), now.0.to_string());
         self.watched(self.shared.set(&key, &value, Some(self.ttl())).await)
     }
 
-    /// Ends a lease before its time.
+    /// Deletes a lease.
     pub(super) async fn end(&self, id: &WorkspaceId) -> Result<(), Unavailable> {
         self.watched(self.shared.delete(&[&self.key.key(id)]).await)
     }
 
-    /// Reads one lease. A key without an end, which only another program writes, counts as new.
+    /// Reads a lease. A key without a TTL, which only another program writes, counts as new.
     pub(super) async fn read(&self, id: &WorkspaceId) -> Result<Lease, Unavailable> {
         let found = self.shared.get_with_ttl(&self.key.key(id)).await;
         Ok(match self.watched(found)? {
@@ -110,8 +110,8 @@ impl Leases {
         })
     }
 
-    /// When those of `ids` that hold a lease renewed it, in one round trip. A value that is no time,
-    /// which only another program writes, counts as now.
+    /// Returns the times at which `ids` renewed their leases, for those that hold one, in one round trip. A
+    /// value that is no time, which only another program writes, counts as now.
     pub(super) async fn renewed(
         &self,
         ids: &[WorkspaceId],
@@ -124,7 +124,7 @@ impl Leases {
         Ok(found.into_iter().map(|value| value.map(time)).collect())
     }
 
-    /// How much longer a workspace without a lease counts as alive; `None`: it lapsed.
+    /// Returns how much longer a workspace without a lease counts as alive; `None`: it lapsed.
     pub(super) fn benefit_of_doubt(
         &self,
         last_seen: Option<Timestamp>,
@@ -135,13 +135,13 @@ impl Leases {
         (!left.is_zero()).then_some(left)
     }
 
-    /// For how long a missing lease proves nothing.
+    /// Returns the rest of the time in which a missing lease proves nothing.
     pub(super) fn doubt_left(&self) -> Duration {
         let until = self.doubtful_until.load(Ordering::Acquire);
         Duration::from_millis(until.saturating_sub(self.elapsed_ms()))
     }
 
-    /// From here on, for one TTL, a missing lease proves nothing.
+    /// Starts a TTL in which a missing lease proves nothing.
     pub(super) fn doubt(&self) {
         let ttl = u64::try_from(self.ttl().as_millis()).unwrap_or(u64::MAX);
         let until = self.elapsed_ms().saturating_add(ttl);
@@ -152,7 +152,7 @@ impl Leases {
         u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// A store that does not answer, or that was connected to again, may have come back empty.
+    /// Notes a failure or a reconnect of the store, after which it may have lost leases.
     fn watched<T>(&self, result: Result<T, Unavailable>) -> Result<T, Unavailable> {
         let losses = self.shared.losses();
         if result.is_err() || self.losses.swap(losses, Ordering::AcqRel) != losses {

@@ -1,4 +1,4 @@
-//! Signs of life of an agent that polls, other than heartbeats: what it asks of its inbox.
+//! Signs of life of a polling agent, other than heartbeats: its requests to its inbox.
 
 use super::beat::WELL_BELOW;
 use super::{Beat, Directory};
@@ -6,8 +6,8 @@ use crate::ids::WorkspaceId;
 use crate::workspace::{DeliveryMode, Liveness};
 
 impl Directory {
-    /// Takes in a sign of life of an agent that polls: it counts as a heartbeat that says nothing of its tasks and errors.
-    /// Best effort.
+    /// Records a sign of life of a polling agent: it counts as a heartbeat without tasks and errors. Best
+    /// effort.
     pub async fn shows_life(&self, id: &WorkspaceId) {
         let Ok(entry) = self.entry(id).await else {
             return;
@@ -24,7 +24,7 @@ impl Directory {
             None => (workspace.active_tasks, workspace.current_task.clone()),
         };
         let beat = Beat {
-            // Neither trouble nor calm: a degraded workspace stays so.
+            // Between the two rates: a degraded workspace stays degraded.
             error_rate: Some(WELL_BELOW),
             active_tasks,
             current_task,
@@ -32,7 +32,7 @@ impl Directory {
         };
         if let Err(refusal) = self.beat(id, &beat).await {
             let reason = refusal.reason.as_str();
-            tracing::debug!(workspace.id = %id, reason, "A sign of life does not count this time");
+            tracing::debug!(workspace.id = %id, reason, "failed to record a sign of life; the next one will retry");
         }
     }
 }

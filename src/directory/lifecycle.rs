@@ -1,5 +1,5 @@
-//! Taken out and put back by an operator (contract §8.1, pause and resume), gone and updated by the
-//! agent's own word (§4.3), and gone for good.
+//! Lifecycle of a workspace: pause, resume and removal by operators, deregistration and card updates by the
+//! agent (`docs/reference/http-api.md`).
 
 use serde_json::value::RawValue;
 
@@ -17,8 +17,8 @@ use crate::workspace::{
 };
 
 impl Directory {
-    /// Takes the workspace out: nothing reaches it until it is resumed. One that is paused stays so; where an operator
-    /// pauses it, too, it is an operator's pause from then on.
+    /// Pauses the workspace: no message reaches it until it is resumed. A paused workspace stays paused; if an
+    /// operator pauses it, too, the pause is the operator's from then on.
     ///
     /// # Errors
     /// `workspace_not_found`, `workspace_removed`, `store_unavailable`.
@@ -38,15 +38,16 @@ impl Directory {
         Ok(self.as_of_now(changed.after))
     }
 
-    /// Puts a paused workspace back: online if it lives, else as one that has lapsed or has not come
-    /// yet. One that is not paused stays as it is, but for one whose liveness is assumed, which comes
-    /// online from anywhere. What an operator paused only an operator resumes.
+    /// Resumes a paused workspace: online if it lives, else offline or not yet registered. A workspace that is
+    /// not paused stays as it is; one with assumed liveness comes online from any status. A pause by an
+    /// operator is resumed by operators only.
     ///
     /// # Errors
-    /// `not_permitted` to an org token where an operator paused it; `conflict` when only its registration can bring it back; `workspace_not_found`,
-    /// `workspace_removed`, `store_unavailable`.
+    /// `not_permitted` for an org token if an operator paused it; `conflict` if only its registration can bring
+    /// it back;
+    /// `workspace_not_found`, `workspace_removed`, `store_unavailable`.
     pub async fn resume(&self, id: &WorkspaceId, editor: Editor) -> Result<Workspace, Rejection> {
-        // One that cannot be read is doubted: then its last sign of life counts.
+        // If the lease cannot be read, the last sign of life counts.
         let lease = self.leases.read(id).await;
         let resume = |workspace: &Workspace, _: &Surroundings| {
             if !may_resume(editor, workspace) {
@@ -68,8 +69,8 @@ impl Directory {
         Ok(self.as_of_now(changed.after))
     }
 
-    /// The agent has gone, by its own word: offline until it registers again. What an operator or a
-    /// provisioner said of it stands.
+    /// Deregisters the agent: offline until it registers again. A status set by an operator or a provisioner
+    /// stays.
     ///
     /// # Errors
     /// `workspace_not_found`, `workspace_removed`, `store_unavailable`.
@@ -98,7 +99,7 @@ impl Directory {
         done.map_err(|why| why.after_commit(false))
     }
 
-    /// Takes over another card.
+    /// Replaces the card.
     ///
     /// # Errors
     /// `invalid_params`, `workspace_not_found`, `workspace_removed`, `store_unavailable`.
@@ -118,10 +119,10 @@ impl Directory {
         Err(found.map_or_else(not_found, |_| removed()))
     }
 
-    /// Removes the workspace. Its row stays; its tokens are the caller's to end.
+    /// Removes the workspace. Its row stays; the caller revokes its tokens.
     ///
     /// # Errors
-    /// `workspace_removed` when it was gone (what may have been left behind then is gone now);
+    /// `workspace_removed` if it was removed before (remains of that removal are cleared now);
     /// `workspace_not_found`, `store_unavailable`.
     pub async fn remove(&self, id: &WorkspaceId) -> Result<(), Rejection> {
         let outcome = self.workspaces.remove(id, Timestamp::now()).await;
@@ -142,7 +143,7 @@ impl Directory {
     }
 }
 
-/// Whether the workspace is not paused, or `editor` may end its pause.
+/// True if the workspace is not paused, or `editor` may resume it.
 fn may_resume(editor: Editor, workspace: &Workspace) -> bool {
     editor == Editor::Operator
         || workspace.status != Status::Paused

@@ -1,10 +1,10 @@
-//! Where is the agent, and does it live: from a permit to an endpoint or the inbox, registration and
-//! heartbeats (contract §4), and the concurrency limit of each target.
+//! Directory of agents: resolves a permit to an endpoint or an inbox, keeps registrations and heartbeats
+//! (`docs/reference/http-api.md`, "Registry"), and limits the concurrency of each target.
 //!
-//! Owns the URL keys and the lease key in the shared state. Steady state asks no store: an entry is
-//! in memory until the lease it saw ends, the coherence link says otherwise, or a URL key changes.
-//! Invariant: an [`Endpoint`] exists only if the address policy let its URL through, and
-//! [`Directory::agent_address`] is the only way from it to an address that is dialled.
+//! Owns the URL keys and the lease key in the shared state. Steady state reads no store: an entry stays in
+//! memory until its lease ends, an invalidation arrives, or a URL key changes. Invariant: an [`Endpoint`]
+//! exists only if the address policy allows its URL, and every dialled address comes from
+//! [`Directory::agent_address`].
 
 mod address;
 mod announce;
@@ -84,24 +84,24 @@ pub use self::upstream_auth::UpstreamAuth;
 pub use self::upstream_tls::{ClientIdentity, UpstreamTls};
 pub use self::validate::AGENT_CARD_BYTES_MAX;
 
-/// How long a URL key lives without being refreshed.
+/// Lifetime of a URL key without renewal.
 const URL_TTL: Duration = Duration::from_secs(300);
-/// How often a heartbeat renews them: half of it, so that a missed turn does no harm.
+/// Interval of renewals by heartbeats: half the lifetime, so that one may be missed.
 const URL_RENEWAL: Duration = Duration::from_secs(150);
-/// After how long to ask again for a workspace that cannot be reached (contract §1.1).
+/// `Retry-After` for a workspace that cannot be reached.
 const RETRY_AFTER: Duration = Duration::from_secs(15);
 
-/// Where a permitted message goes.
+/// Destination of a permitted message.
 #[derive(Clone, Debug)]
 pub enum Destination {
-    /// To the agent that listens there.
+    /// To the agent at its endpoint.
     Agent(Arc<Agent>),
-    /// To the inbox, from which the agent fetches it.
+    /// To the inbox, which the agent polls.
     Inbox(AgentOptions),
 }
 
 impl Destination {
-    /// How its agent is to be spoken to.
+    /// Returns the options of its agent.
     pub fn options(&self) -> &AgentOptions {
         match self {
             Self::Agent(agent) => &agent.options,
@@ -110,47 +110,47 @@ impl Destination {
     }
 }
 
-/// How a workspace is to be spoken to, whether or not it can be reached.
+/// Protocol options of a workspace, whether or not it can be reached.
 #[derive(Clone, Debug)]
 pub struct AgentOptions {
-    /// Which generation of A2A its agent speaks, by its card.
+    /// Generation of A2A in its card.
     pub generation: Generation,
-    /// Whether it registered one. If it did not, a fetched card may know better.
+    /// True if it registered a card. Otherwise a fetched card may have more.
     pub has_card: bool,
-    /// Whether its agent is known by the place of its card alone, for want of a registered URL: the server is
-    /// the agent's, and at which path calls reach it stands in the card.
+    /// True if only the card URL of its agent is registered: the server is known, and the path for calls is in
+    /// the card.
     pub path_in_card: bool,
-    /// Whether callers may ask it for push notifications.
+    /// True if callers may ask it for push notifications.
     pub push_notifications: bool,
-    /// How much of an incomplete call is filled in.
+    /// Completion mode for incomplete calls.
     pub complete: Complete,
 }
 
-/// A reachable agent and what a call to it needs to know.
+/// A reachable agent, with the settings for calls to it.
 #[derive(Debug)]
 pub struct Agent {
-    /// Its workspace.
+    /// Workspace of the agent.
     pub id: WorkspaceId,
-    /// Where it listens.
+    /// Location of its agent.
     pub endpoint: Endpoint,
-    /// Where it takes JSON-RPC, if not at the path of its URL.
+    /// Paths for JSON-RPC, if they differ from the path of its URL.
     pub json_rpc: JsonRpc,
-    /// How it is to be spoken to.
+    /// Protocol options.
     pub options: AgentOptions,
-    /// Its own bound on silence; `None`: `timeouts.idle`.
+    /// Its own limit on silence; `None`: `timeouts.idle`.
     pub idle_timeout: Option<Duration>,
-    /// The credential that it asks of whoever calls it.
+    /// Credential that the agent requires of its callers.
     pub upstream_auth: Option<UpstreamAuth>,
-    /// By which certificates it is verified, and is shown ours. `None`: the system's, and none.
+    /// Certificates that verify it, and the gateway's client certificate. `None`: the system's, and none.
     pub upstream_tls: Option<UpstreamTls>,
-    /// Which addresses are known to be its own.
+    /// Cached decision about its addresses.
     pub settled: Arc<Settled>,
-    /// Calls in progress at most.
+    /// Maximum calls in progress.
     concurrency_max: usize,
     calls: Arc<Calls>,
 }
 
-/// The room.
+/// The directory: registrations, leases and destinations.
 pub struct Directory {
     workspaces: Workspaces,
     shared: Shared,
@@ -163,14 +163,14 @@ pub struct Directory {
     heartbeat_buffer: Arc<HeartbeatBuffer>,
     slots: Slots,
     entries: Coherent<WorkspaceId, Arc<Entry>>,
-    /// The last entry that was read whole, for when no store answers (architecture D8).
+    /// Last complete entry of each workspace, for an outage of the stores (`docs/reference/store-failures.md`).
     known: Cache<WorkspaceId, Arc<Entry>>,
-    /// Counts what was said of workspaces, so that a load can tell that it was overtaken.
+    /// Counter of changes of workspaces; a load compares it to detect that it was overtaken.
     changes: Arc<AtomicU64>,
-    /// Since when SQL does not answer, in milliseconds after `started`; 0: it does.
+    /// Start of the outage of SQL, in milliseconds after `started`; 0: SQL answers.
     outage_since: AtomicU64,
     started: Instant,
-    /// Whether every change of a URL key is heard of.
+    /// True while all changes of URL keys are received.
     watched: Arc<AtomicBool>,
     url_key: KeyPattern,
     internal_url_key: KeyPattern,
@@ -179,7 +179,7 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// Assembles the room; asks nothing.
+    /// Creates it; does not touch the stores.
     pub fn new(
         config: &Live,
         workspaces: Workspaces,
@@ -216,7 +216,7 @@ impl Directory {
             changes,
             outage_since: AtomicU64::new(0),
             started: Instant::now(),
-            // In process there is no other writer, and our own writes invalidate.
+            // The embedded store has no other writer, and this process's writes invalidate.
             watched: Arc::new(AtomicBool::new(shared.is_embedded())),
             url_key: KeyPattern::new(&at_start.directory.url_key),
             internal_url_key: KeyPattern::new(&at_start.directory.internal_url_key),
@@ -231,12 +231,12 @@ impl Directory {
         }
     }
 
-    /// No lapse is noted from here on: the process ends, and others note it.
+    /// Stops recording lapses: the process shuts down, and other replicas record them.
     pub fn close(&self) {
         self.closing.store(true, Ordering::Release);
     }
 
-    /// The address that a URL means: looked up, and judged by the address policy. An agent is called at
+    /// Resolves the host of a URL and checks its addresses by the policy. For an agent use
     /// [`Directory::agent_address`].
     ///
     /// # Errors
@@ -250,7 +250,7 @@ impl Directory {
         Ok(resolved.address)
     }
 
-    /// How many calls the workspace has in progress at this replica.
+    /// Returns the calls of the workspace in progress at this replica.
     pub fn calls_in_progress(&self, id: &WorkspaceId) -> usize {
         self.slots.taken(id)
     }
@@ -258,7 +258,7 @@ impl Directory {
     /// Takes one of the agent's slots for a call of `account`.
     ///
     /// # Errors
-    /// `agent_busy` when all are taken, or the caller has half of what other callers leave.
+    /// `agent_busy` if all are taken, or the caller has half of the slots that other callers leave.
     pub fn slot(&self, agent: &Agent, account: Account) -> Result<Slot, Rejection> {
         let gauge = &self.metrics.target_permits;
         let taken = Slot::take(&agent.calls, account, agent.concurrency_max, gauge);

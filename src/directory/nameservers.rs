@@ -1,4 +1,4 @@
-//! Who is asked for the addresses of a name: the system's resolver, or the servers of `address.nameservers`.
+//! Resolver of names: the system's, or the servers of `address.nameservers`.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -12,41 +12,41 @@ use hickory_resolver::net::runtime::TokioRuntimeProvider;
 
 use crate::config::Config;
 
-/// Longest look-up.
+/// Timeout of a look-up.
 pub(super) const LOOKUP_MAX: Duration = Duration::from_secs(2);
 
-/// Why a look-up gave nothing, if it is known.
+/// Cause of a failed look-up, if it is known.
 pub(super) type Failure = Option<Arc<dyn std::error::Error + Send + Sync>>;
 
-/// What becomes of a name that is looked up.
+/// Failed look-up of a name.
 #[derive(Clone, Debug, thiserror::Error)]
 pub(super) enum NoAddress {
-    /// It was said that there is none.
+    /// The answer has no address.
     #[error("the name has no address")]
     Said(Failure),
-    /// Nothing was said in time.
+    /// No answer came in time.
     #[error("the look-up was not answered in time")]
     Silence(Failure),
 }
 
 impl NoAddress {
-    /// Why, if that is known.
+    /// Returns the cause, if it is known.
     pub(super) fn failure(self) -> Failure {
         let (Self::Said(failure) | Self::Silence(failure)) = self;
         failure
     }
 }
 
-/// Who is asked for the addresses of a name.
+/// Resolver in use.
 pub(super) struct Directions {
-    /// The servers of `address.nameservers`; `None`: the system's resolver.
+    /// Resolver for the servers of `address.nameservers`; `None`: the system's resolver.
     pub(super) asked: Option<TokioResolver>,
-    /// Which those are.
+    /// Addresses of these servers.
     nameservers: Vec<SocketAddr>,
 }
 
 impl Directions {
-    /// What was there for the same servers is kept, with its sockets.
+    /// Keeps the resolver of `before` with its sockets if the servers are the same.
     pub(super) fn new(config: &Config, before: Option<&Self>) -> Self {
         let nameservers = config.address.nameservers.clone();
         let kept = before.filter(|before| before.nameservers == nameservers);
@@ -61,7 +61,7 @@ impl Directions {
     }
 }
 
-/// A resolver that asks these servers and remembers nothing: we do.
+/// Creates a resolver for these servers without a cache, since [`super::resolver`] has one.
 fn asking(nameservers: &[SocketAddr]) -> Option<TokioResolver> {
     let servers = nameservers.iter().map(|server| {
         let mut connections = [ConnectionConfig::udp(), ConnectionConfig::tcp()];
@@ -77,11 +77,11 @@ fn asking(nameservers: &[SocketAddr]) -> Option<TokioResolver> {
     options.use_hosts_file = ResolveHosts::Never;
     options.timeout = LOOKUP_MAX / 2;
     options.attempts = 1;
-    // It fails for a path of certificates only, and there is none.
+    // Fails for a path of certificates only, and there is none.
     builder.build().ok()
 }
 
-/// The addresses of a name.
+/// Looks up the addresses of a name.
 ///
 /// # Errors
 /// [`NoAddress`].

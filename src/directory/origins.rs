@@ -1,5 +1,5 @@
-//! Which servers the URLs of a registration or a change mean, by name and by every address, so that the agent of
-//! another workspace is found under each spelling.
+//! Origins of the URLs of a registration or a change: by name and by each address, so that the agent of another
+//! workspace is found under each spelling.
 
 use std::net::IpAddr;
 
@@ -13,18 +13,19 @@ use crate::rejection::{Reason, Rejection};
 use crate::store::Unavailable;
 use crate::workspace::{Held, Origin, OriginTaken, Origins, base};
 
-/// Addresses of one name at most: each is a server that no other workspace can register.
+/// Maximum addresses of one name: each is a server that no other workspace can register.
 const ADDRESSES_MAX: usize = 16;
 
-/// Holders of servers whose names are looked up for one claim. Each look-up has a clock, and they follow each other.
+/// Maximum holders of servers that are looked up for one claim. Each look-up has a timeout, and they run one
+/// after another.
 const HOLDERS_MAX: usize = 4;
 
 impl Directory {
-    /// The servers of the `urls` of `id`, which were vetted. `may_share`: whether other workspaces may be there, too, by the word of
-    /// whoever changes the workspace; without it, by `registry.shared_origins`.
+    /// Returns the origins of the checked `urls` of `id`. `may_share`: true if the editor of the workspace
+    /// allows other workspaces on the server; otherwise `registry.shared_origins` decides.
     ///
     /// # Errors
-    /// `address_forbidden`: the policy refuses one, or a name has more than [`ADDRESSES_MAX`] addresses;
+    /// `address_forbidden`: the policy forbids one, or a name has more than [`ADDRESSES_MAX`] addresses;
     /// `store_unavailable`.
     pub(super) async fn origins_of(
         &self,
@@ -44,8 +45,8 @@ impl Directory {
         Ok(origins)
     }
 
-    /// Frees those of `origins` that another workspace than `id` has by a name that means others now: containers get each
-    /// other's addresses when they are started anew. A name without an answer keeps what it has.
+    /// Releases those of `origins` that another workspace than `id` holds by a name that has other addresses
+    /// now: containers swap addresses when they restart. A name without an answer keeps its origins.
     ///
     /// # Errors
     /// When SQL cannot be asked.
@@ -59,8 +60,8 @@ impl Directory {
             if self.still_means(&held).await {
                 continue;
             }
-            tracing::info!(workspace.id = %held.by, origin = held.origin, "The name in the URL of an agent means another \
-                address now: the one before is free");
+            tracing::info!(workspace.id = %held.by, origin = held.origin, "The name in an agent's URL has other \
+                addresses now; the origin of the former one is released");
             let left = self.workspaces.leave(&held).await;
             self.forget(&held.by, false, &left).await;
             left?;
@@ -84,8 +85,8 @@ impl Directory {
             })
     }
 
-    /// Writes the servers of workspaces that registered before servers were kept, by what their URLs say; the addresses
-    /// of names follow with their first calls. Safe to repeat, and at several gateways at once.
+    /// Writes the origins of workspaces that registered before origins were stored, from their URLs; the
+    /// addresses of names follow with their first calls. Idempotent, and safe at several gateways at once.
     ///
     /// # Errors
     /// When SQL cannot be asked.
@@ -107,7 +108,7 @@ impl Directory {
         }
     }
 
-    /// The server that a URL names, without a look-up. None where the policy refuses it: it is not called.
+    /// Returns the origin of a URL without a look-up. None if the policy forbids it: it is not called.
     fn origins_said(&self, url: &str) -> Vec<Origin> {
         let Ok(endpoint) = Endpoint::parse(url, &self.resolver.policy()) else {
             return Vec::new();
@@ -120,7 +121,7 @@ impl Directory {
             .unwrap_or_default()
     }
 
-    /// The server of `endpoint`, whose host has these addresses.
+    /// Returns the origins of `endpoint`, for these addresses of its host.
     ///
     /// # Errors
     /// `address_forbidden`: there are more than [`ADDRESSES_MAX`].
@@ -164,8 +165,8 @@ impl Directory {
             });
         }
         for address in addresses.iter().map(|address| meant(*address)) {
-            // One server has all of these addresses. Behind several gateways each has its own, and only loopback
-            // addresses are the same everywhere.
+            // All of these addresses belong to one server. Each gateway has its own addresses, and only
+            // loopback addresses are the same on all of them.
             let is_here =
                 address.is_loopback() || (self.shared.is_embedded() && is_of_this_machine(address));
             let place = match (is_here, address) {
@@ -182,15 +183,15 @@ impl Directory {
     }
 }
 
-/// One way to say where a server is.
+/// One form of the location of a server.
 struct Place {
-    /// For comparison.
+    /// Canonical form, for comparison.
     place: String,
-    /// As URLs have it.
+    /// Form in URLs.
     url_host: String,
 }
 
-/// The host, with the port where it is not the scheme's own.
+/// Returns the host, with the port unless it is the scheme's default.
 fn url_host(address: IpAddr, endpoint: &Endpoint) -> String {
     let host = match address {
         IpAddr::V4(address) => address.to_string(),

@@ -6,13 +6,13 @@ use super::endpoint::Endpoint;
 use crate::config::Config;
 use crate::rejection::{Reason, Rejection};
 
-/// Where nothing is sent; any port will do.
+/// Discard port. No packet is sent, so any port will do.
 const DISCARD: u16 = 9;
 
-/// Where this process listens.
+/// Addresses at which this process listens.
 pub(super) struct Own {
     listeners: [SocketAddr; 2],
-    /// Whether callers use https, and which host they name.
+    /// Scheme (true: https) and host of the public URL.
     public: Option<(bool, String)>,
 }
 
@@ -28,7 +28,7 @@ impl Own {
         }
     }
 
-    /// That `endpoint`, whose host means `address`, is none of them.
+    /// Checks that `endpoint`, with `address` of its host, is not this process.
     ///
     /// # Errors
     /// `address_forbidden`.
@@ -54,8 +54,8 @@ impl Own {
     }
 }
 
-/// Whether a connection to `address` would stay on this machine: then the system would make it from that address, too.
-/// Asks the system's routes; nothing is sent.
+/// True if a connection to `address` stays on this machine: then the system uses that address as the source,
+/// too. Reads the system's routes and sends no packet.
 pub(super) fn is_of_this_machine(address: IpAddr) -> bool {
     let any: IpAddr = match address {
         IpAddr::V4(address) if address.is_loopback() => return true,

@@ -1,4 +1,4 @@
-//! Workspaces as lists show them: the rows, and what heartbeats and other programs said since.
+//! Workspaces in lists: the rows, with later heartbeats and the URLs in the shared state.
 
 use std::collections::HashMap;
 
@@ -13,42 +13,42 @@ use crate::ids::WorkspaceId;
 use crate::rejection::Rejection;
 use crate::workspace::{DeliveryMode, Status, Workspace};
 
-/// From where a list is read.
+/// Reader of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sight {
-    /// By a workspace, on the agents' own network.
+    /// A workspace, on the agents' own network.
     Internal,
-    /// By an operator, as the host sees it.
+    /// An operator, on the host's network.
     Host,
 }
 
-/// One that a workspace may message (contract §4.3).
+/// Workspace that the caller may message (`docs/reference/http-api.md`, "`GET /registry/{id}/peers`").
 #[derive(Clone, Debug, Serialize)]
 pub struct Peer {
-    /// Its id.
+    /// Id of the workspace.
     pub id: String,
-    /// For people.
+    /// Display name.
     pub name: String,
-    /// What it is for.
+    /// Purpose of the agent, as free text.
     pub role: Option<String>,
-    /// Where it is in its life.
+    /// Lifecycle status.
     pub status: Status,
-    /// How messages reach it.
+    /// Delivery mode: push or poll.
     pub delivery_mode: DeliveryMode,
-    /// The card that it registered; to a workspace, without its place.
+    /// Registered card; without the agent's URLs for a workspace.
     pub agent_card: Option<Box<RawValue>>,
-    /// Where it listens; `None` where it polls, or listens where the gateway would not go.
+    /// URL of its agent; `None` if it polls, or if the policy forbids its URL.
     pub url: Option<String>,
-    /// The workspace above it.
+    /// Parent workspace.
     pub parent_id: Option<String>,
-    /// How many tasks it said it has.
+    /// Active tasks that it reported.
     pub active_tasks: u32,
-    /// What whoever asks is to it.
+    /// Relation of the caller to it.
     pub rule: &'static str,
 }
 
 impl Directory {
-    /// The workspaces as they are now, in order of id, without those that were never there.
+    /// Returns the workspaces in order of id, without those that never existed.
     ///
     /// # Errors
     /// `store_unavailable`.
@@ -57,7 +57,7 @@ impl Directory {
         Ok(found.into_iter().map(|w| self.as_of_now(w)).collect())
     }
 
-    /// The peers as they are now, in order of id. Their URLs are those that discovery gives.
+    /// Returns the peers in order of id. Their URLs are those of discovery.
     ///
     /// # Errors
     /// `store_unavailable`.
@@ -90,7 +90,7 @@ impl Directory {
             Sight::Host => urls.host.as_deref(),
         };
         let url = url.filter(|_| one.delivery_mode == DeliveryMode::Push);
-        // Another program may have written it: nobody is sent where we would not go.
+        // Another program may have written the key: a URL that the policy forbids is not returned.
         let url = url.and_then(|url| Endpoint::parse(url, &self.resolver.policy()).ok());
         Peer {
             id: one.id.to_string(),
@@ -106,7 +106,7 @@ impl Directory {
         }
     }
 
-    /// Where each listens: by the shared state, in one round trip; where it is away, by the rows.
+    /// Returns the URLs of each: from the shared state, in one round trip; from the rows if it does not answer.
     pub(super) async fn urls_of(&self, workspaces: &[Workspace]) -> Vec<Urls> {
         let keys = workspaces.iter().flat_map(|workspace| {
             let id = &workspace.id;

@@ -1,6 +1,6 @@
-//! What the shared state says of a workspace: its URL keys and its lease. They are written after the
-//! row, so of two that change it at the same moment the earlier may write last. Whoever wrote looks
-//! at the row again, and writes until the shared state says what the row says.
+//! URL keys and lease of a workspace in the shared state. They are written after the row, so of two concurrent
+//! changes the earlier may write last. Each writer therefore reads the row again, and writes until the shared
+//! state matches the row.
 
 use super::{Directory, URL_TTL};
 use crate::coherence::Invalidation;
@@ -9,11 +9,12 @@ use crate::rejection::{Reason, Rejection};
 use crate::store::Unavailable;
 use crate::workspace::{Liveness, Status, Timestamp, Workspace};
 
-/// Looks at the row after a write. More than a few are needed only while it keeps changing.
+/// Maximum reads of the row after a write. More than two are needed only while it keeps changing.
 const LOOKS_MAX: usize = 5;
 
 impl Directory {
-    /// Lease and URL keys. A URL that is not registered any more goes at once: it would win over SQL.
+    /// Writes lease and URL keys. A URL that is not registered any more is deleted at once, since it would take
+    /// precedence over SQL.
     pub(super) async fn publish_presence(&self, workspace: &Workspace) -> Result<(), Unavailable> {
         let id = &workspace.id;
         if workspace.status == Status::Removed {
@@ -32,18 +33,18 @@ impl Directory {
         Ok(())
     }
 
-    /// Drops the URL keys and the lease: whoever reads them finds nothing.
+    /// Deletes the URL keys and the lease.
     pub(super) async fn drop_presence(&self, id: &WorkspaceId) -> Result<(), Unavailable> {
         let (url, internal_url) = (self.url_key.key(id), self.internal_url_key.key(id));
         self.shared.delete(&[&url, &internal_url]).await?;
         self.leases.end(id).await
     }
 
-    /// After what `written` says was written: looks whether another changed the row meanwhile, and
-    /// writes what it says now.
+    /// Compares the row with `written`, which was written to the shared state, and writes again if a concurrent
+    /// change came in between.
     ///
     /// # Errors
-    /// `store_unavailable`; `conflict` when it does not stop changing.
+    /// `store_unavailable`; `conflict` if the row keeps changing.
     pub(super) async fn catch_up(&self, written: &Workspace) -> Result<(), Rejection> {
         let mut written = written.clone();
         for _ in 0..LOOKS_MAX {
@@ -63,7 +64,7 @@ impl Directory {
     }
 }
 
-/// Whether the shared state has to say something else of `row` than of `written`.
+/// True if `row` requires other values in the shared state than `written`.
 fn says_more(row: &Workspace, written: &Workspace) -> bool {
     row.url != written.url
         || row.internal_url != written.internal_url

@@ -1,5 +1,5 @@
-//! Registered cards as they are shown to others than their workspace and operators: like served ones
-//! they do not tell where the agent listens, and unlike them they are not completed.
+//! Redacts registered cards for readers other than the workspace and operators: the URLs of the agent are
+//! removed, as from served cards. Unlike served cards they are not completed.
 
 use serde_json::value::RawValue;
 
@@ -10,7 +10,7 @@ use crate::a2a::card;
 use crate::workspace::Workspace;
 
 impl Directory {
-    /// Changes the cards of those workspaces for whose place a reader `has_no_sight`, to what it may see.
+    /// Redacts the cards of the workspaces for which the reader `has_no_sight` of the URLs.
     pub async fn conceal(
         &self,
         workspaces: &mut [Workspace],
@@ -28,14 +28,14 @@ impl Directory {
         }
     }
 
-    /// The workspace's card for those who may not know where its agent is. `None` also of a card in which
-    /// that cannot be told for sure, such as one with a member twice.
+    /// Returns the card without the URLs of its agent. `None` if they cannot be removed reliably, as from a
+    /// card with a duplicate key.
     pub(super) async fn shown_card(
         &self,
         workspace: &Workspace,
         urls: &Urls,
     ) -> Option<Box<RawValue>> {
-        // A page may hold megabytes of cards, and others have their turn in between.
+        // A page may have megabytes of cards: yield to other tasks.
         tokio::task::yield_now().await;
         let registered = workspace.agent_card.as_deref()?;
         let base = self.config.get().base_of(&workspace.id);

@@ -1,5 +1,5 @@
-//! Registration (contract §4.1) and creation (§8.1). SQL first, then the shared state, then every
-//! cache; a failure in between is told, and doing it again completes it.
+//! Registration and creation of workspaces (`docs/reference/http-api.md`). Writes SQL, then the shared state,
+//! then invalidates every cache; a failure in between is returned, and repeating the request completes it.
 
 use serde_json::value::RawValue;
 
@@ -20,105 +20,105 @@ use crate::workspace::{
     Workspace, base,
 };
 
-/// Who registers: it decides what else may be said.
+/// Caller of a registration; it decides which members are allowed.
 #[derive(Clone, Debug)]
 pub enum Registrar {
-    /// The workspace, by its own or its enrolment token.
+    /// The workspace, with its own or its enrolment token.
     Itself,
-    /// An integration of this org; may create, and moves nothing.
+    /// An org token of this org; may create a workspace, but not move one.
     Org {
-        /// Which.
+        /// The org.
         org: String,
-        /// What it says besides.
+        /// Members for operators and org tokens.
         terms: Terms,
     },
     /// An operator; may create and move.
     Operator(Terms),
 }
 
-/// What only operators and org tokens may say of a workspace that is registered. `None` says nothing.
+/// Members of a registration that only operators and org tokens may set. `None` leaves a value as it is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Terms {
-    /// For people.
+    /// Display name.
     pub name: Option<String>,
-    /// The workspace above it.
+    /// Parent workspace.
     pub parent_id: Option<WorkspaceId>,
-    /// Whom it belongs to.
+    /// Org that the workspace belongs to.
     pub org: Option<String>,
-    /// What keeps it online.
+    /// Source of its liveness.
     pub liveness: Option<Liveness>,
-    /// Where its card is fetched.
+    /// URL that its card is fetched from.
     pub card_url: Option<String>,
 }
 
-/// A registration.
+/// Registration of an agent.
 #[derive(Clone, Debug)]
 pub struct Registration {
-    /// Which workspace.
+    /// Workspace to register.
     pub id: WorkspaceId,
-    /// Where its agent listens. `push` needs one.
+    /// URL of its agent. Required for `push`.
     pub url: Option<String>,
-    /// The same on the agents' own network.
+    /// URL on the agents' own network.
     pub internal_url: Option<String>,
-    /// Its card.
+    /// Card of the agent.
     pub agent_card: Box<RawValue>,
-    /// How messages reach it; `None` keeps what it is, `push` for a new one.
+    /// Delivery mode; `None` keeps the current one, or `push` for a new workspace.
     pub delivery_mode: Option<DeliveryMode>,
 }
 
-/// What a registration did.
+/// Result of a registration.
 #[derive(Clone, Debug)]
 pub struct Registered {
-    /// The workspace as it is now.
+    /// The workspace after the registration.
     pub workspace: Workspace,
-    /// Whether it was made.
+    /// True if the workspace was created.
     pub created: bool,
-    /// What does not fit between its URL and its card.
+    /// Mismatch between its URL and its card.
     pub warning: Option<&'static str>,
 }
 
-/// A workspace to create.
+/// Workspace to create.
 #[derive(Clone, Debug)]
 pub struct Creation {
-    /// Its id.
+    /// Id of the workspace.
     pub id: WorkspaceId,
-    /// For people.
+    /// Display name.
     pub name: String,
-    /// The workspace above it.
+    /// Parent workspace.
     pub parent_id: Option<WorkspaceId>,
-    /// Whom it belongs to; `None`: whom its parent belongs to.
+    /// Org of the workspace; `None`: the parent's org.
     pub org: Option<String>,
-    /// What it is for.
+    /// Purpose of the agent, as free text.
     pub role: Option<String>,
-    /// How messages reach it.
+    /// Delivery mode: push or poll.
     pub delivery_mode: DeliveryMode,
-    /// Where its agent listens.
+    /// URL that its agent listens at.
     pub url: Option<String>,
-    /// The same on the agents' own network.
+    /// URL on the agents' own network.
     pub internal_url: Option<String>,
-    /// Where its card is fetched.
+    /// URL that its card is fetched from.
     pub card_url: Option<String>,
-    /// Calls in progress at most.
+    /// Maximum calls in progress.
     pub max_concurrent: Option<u32>,
-    /// What keeps it online.
+    /// Source of its liveness.
     pub liveness: Liveness,
-    /// How much of an incomplete call is filled in.
+    /// Completion mode for incomplete calls.
     pub complete: Option<Complete>,
-    /// Whether callers may ask for push notifications.
+    /// True if callers may ask for push notifications.
     pub push_notifications: Option<bool>,
-    /// Who may read its card. Operators only.
+    /// Access to its card. Set by operators only.
     pub card_access: Option<CardAccess>,
-    /// The credential with which the gateway calls the agent.
+    /// Credential with which the gateway calls the agent.
     pub upstream_auth: Option<UpstreamAuth>,
     /// TLS towards the agent. Operators only.
     pub upstream_tls: Option<UpstreamTls>,
-    /// Who creates it.
+    /// Creator of the workspace.
     pub editor: Editor,
 }
 
 impl Directory {
-    /// Takes in a registration and brings the workspace online, unless it is paused: a pause ends by
-    /// [`Directory::resume`] alone.
+    /// Registers an agent and sets the workspace online, unless it is paused: a pause ends by
+    /// [`Directory::resume`] only.
     ///
     /// # Errors
     /// `invalid_params`, `address_forbidden`, `agent_unreachable` (the URL's name has no address),
@@ -133,19 +133,19 @@ impl Directory {
         if let Some(done) = self.try_register(registration, registrar).await? {
             return Ok(done);
         }
-        // Another made it in between. It is there now, and stays.
+        // A concurrent request created it. It exists now, and stays.
         let again = self.try_register(registration, registrar).await?;
         again.ok_or_else(taken)
     }
 
-    /// `None` when the workspace was not there, and could not be made because it was.
+    /// `None` if the workspace did not exist, and was created by a concurrent request.
     async fn try_register(
         &self,
         registration: &Registration,
         registrar: &Registrar,
     ) -> Result<Option<Registered>, Rejection> {
         let found = self.workspaces.find(&registration.id).await?;
-        // To an org token a workspace of another org is as one that is not there, in every check: making it fails.
+        // For an org token a workspace of another org does not exist, in each check: its creation fails.
         let foreign = found.as_ref().is_some_and(|w| registrar.is_foreign(w));
         let found = found.filter(|_| !foreign);
         let mode = registration
@@ -177,7 +177,7 @@ impl Directory {
         if created {
             let creation = unregistered(&registration.id, mode, registrar);
             check_creation(&creation)?;
-            // With its servers, so that a refusal leaves no workspace behind.
+            // In one transaction with its origins, so that a rejection leaves no workspace behind.
             match self.make(&creation, urls.clone()).await? {
                 Created::Done(_) => {}
                 Created::Taken if foreign => return Err(elsewhere()),
@@ -231,7 +231,7 @@ impl Directory {
         let workspace = registered??.ok_or_else(removed)?;
         if workspace.is_credential_withheld() {
             tracing::warn!(workspace.id = %id, "The agent registered at another host or port than its upstream_auth was \
-                set for, and does not get it there: an operator sets it again (PATCH /workspaces/{{id}})");
+                set for; it is withheld until an operator sets it again (PATCH /workspaces/{{id}})");
         }
         self.tell_status(id, workspace.status);
         if let Some(card) = &workspace.agent_card
@@ -244,10 +244,10 @@ impl Directory {
             && workspace.status == Status::Paused
             && workspace.liveness == Liveness::Heartbeat
         {
-            // It lives, so that it is online once it is resumed.
+            // The agent lives, so that the workspace is online once it is resumed.
             shared = self.leases.renew(id, now).await;
         }
-        // Whatever became of the shared state, the row has changed.
+        // The row has changed, even if the write to the shared state failed.
         self.coherence
             .invalidate(Invalidation::Workspace(id.clone()))
             .await;
@@ -263,7 +263,8 @@ impl Directory {
     /// Creates a workspace. It waits for its agent to register, unless its liveness is assumed.
     ///
     /// # Errors
-    /// `invalid_workspace_id`, `invalid_params`, `address_forbidden`, `agent_unreachable`, `conflict` (the id is or
+    /// `invalid_workspace_id`, `invalid_params`, `address_forbidden`, `agent_unreachable`, `conflict` (the id
+    /// is or
     /// was taken; the parent cannot have children), `store_unavailable`.
     pub async fn create(&self, creation: &Creation) -> Result<Workspace, Rejection> {
         match self.try_create(creation).await? {
@@ -344,7 +345,7 @@ impl Directory {
     }
 }
 
-/// What can be said of a creation without looking at anything.
+/// Checks a creation without reading a store.
 fn check_creation(creation: &Creation) -> Result<(), Rejection> {
     creation.id.check_new()?;
     check_label("name", &creation.name)?;
@@ -365,11 +366,11 @@ fn check_creation(creation: &Creation) -> Result<(), Rejection> {
     Ok(())
 }
 
-/// For which scheme, host and port the agent's credential is.
+/// Scheme, host and port that the agent's credential is for.
 struct Bases {
-    /// Since an operator says where the agent is.
+    /// Replaces the stored value: an operator registers the agent.
     from_now_on: Option<String>,
-    /// Where nobody said so before.
+    /// Set only if there is no stored value.
     first: Option<String>,
 }
 
@@ -384,7 +385,7 @@ impl Bases {
     }
 }
 
-/// Whether `registrar` may register what was found. Returns the name to set, and where to move it.
+/// Checks that `registrar` may register the row found. Returns the name to set, and the move to make.
 fn settle(
     found: Option<&Workspace>,
     registrar: &Registrar,
@@ -416,7 +417,7 @@ fn settle(
     Ok((terms.name.clone(), place))
 }
 
-/// What is made of a workspace that nobody created before it registers.
+/// Returns a workspace that is created by its registration.
 fn unregistered(id: &WorkspaceId, delivery_mode: DeliveryMode, registrar: &Registrar) -> Creation {
     let terms = registrar.terms().cloned().unwrap_or_default();
     let org = match registrar {
@@ -455,7 +456,7 @@ impl Registrar {
         }
     }
 
-    /// Whether the workspace belongs to another org than the one it acts in.
+    /// True if the workspace belongs to another org than the registrar's.
     fn is_foreign(&self, workspace: &Workspace) -> bool {
         match self {
             Self::Org { org, .. } => workspace.org.as_ref() != Some(org),

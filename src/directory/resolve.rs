@@ -1,14 +1,14 @@
-//! From a permit to a destination: entries from memory, from the stores, or, when no store answers,
-//! from what was known a moment ago (architecture D8).
+//! Resolves a permit to a destination: from memory, from the stores, or, if no store answers, from the last
+//! known entry (`docs/reference/store-failures.md`).
 //!
-//! | SQL | shared state | what counts |
+//! | SQL | shared state | source |
 //! |---|---|---|
 //! | answers | answers | the row; URLs from the shared state first; the lease |
 //! | answers | away | the row, its status included: no lease can be read, and heartbeats still reach SQL |
 //! | away | answers | the row of up to `directory.stale` ago, with the shared state's URLs and lease |
 //! | away | away | the entry of up to `directory.stale` ago |
 //!
-//! None of this touches who may: that was decided before, by the permit.
+//! None of this affects access, which the permit has decided before.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,27 +29,27 @@ use crate::rejection::Rejection;
 use crate::store::Unavailable;
 use crate::workspace::{Timestamp, Workspace};
 
-/// What the shared state says of one workspace.
+/// Values of one workspace in the shared state.
 struct Heard {
     url: Option<String>,
     internal_url: Option<String>,
     lease: Lease,
 }
 
-/// Whether the row was read just now.
+/// State of SQL at a load.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Sql {
     Answers,
-    /// What was read then counts.
+    /// SQL does not answer; the row was read at this time.
     Away(Instant),
 }
 
 impl Directory {
-    /// Where a message that is permitted goes.
+    /// Returns the destination of a permitted message.
     ///
     /// # Errors
     /// `workspace_offline`, `workspace_restarting`, `address_forbidden`, `workspace_removed`;
-    /// `store_unavailable` when nothing is known.
+    /// `store_unavailable` if no entry is known.
     pub async fn resolve(&self, permit: &Permit) -> Result<Destination, Rejection> {
         let entry = self.entry(permit.target()).await?;
         self.destination(permit.target(), &entry).await
@@ -59,7 +59,7 @@ impl Directory {
         Ok(self.entry_from(id).await?.0)
     }
 
-    /// With it whether it was in memory.
+    /// Returns the entry, and true if it was in memory.
     pub(super) async fn entry_from(
         &self,
         id: &WorkspaceId,
@@ -75,7 +75,7 @@ impl Directory {
         }
     }
 
-    /// Where a message goes; notes a lapse that nobody noted yet.
+    /// Returns the destination of a message; records a lapse that is not recorded yet.
     pub(super) async fn destination(
         &self,
         id: &WorkspaceId,
@@ -104,7 +104,7 @@ impl Directory {
         }
     }
 
-    /// Reads the shared state: two round trips at once.
+    /// Reads the shared state: two concurrent round trips.
     async fn hear(&self, id: &WorkspaceId) -> Result<Heard, Unavailable> {
         let keys = [self.url_key.key(id), self.internal_url_key.key(id)];
         let keys = [keys[0].as_str(), keys[1].as_str()];
@@ -153,14 +153,14 @@ impl Directory {
         }
     }
 
-    /// The last sign of life: what SQL knows, or what was heard here since.
+    /// Returns the last sign of life: SQL's, or a later heartbeat at this replica.
     pub(super) fn last_seen(&self, workspace: &Workspace) -> Option<Timestamp> {
         workspace
             .last_seen
             .max(self.heartbeat_buffer.last_seen(&workspace.id))
     }
 
-    /// What was known when SQL stopped answering, if that is recent enough.
+    /// Returns the last entry before SQL stopped answering, if it is recent enough.
     async fn stale(&self, id: &WorkspaceId, heard: Option<Heard>) -> Option<Arc<Entry>> {
         let outage = self.outage();
         let known = self.known.get(id).await?;
@@ -169,7 +169,7 @@ impl Directory {
         if outage >= stale || age >= known.age_max.saturating_add(stale) {
             return None;
         }
-        tracing::debug!(workspace.id = %id, "SQL does not answer: its last known state counts");
+        tracing::debug!(workspace.id = %id, "SQL does not answer; using the last known state");
         let entry = match heard {
             Some(heard) => {
                 let sql = Sql::Away(known.read_at.row);
@@ -188,7 +188,7 @@ impl Directory {
         Some(Arc::new(entry))
     }
 
-    /// How long SQL has not answered; counts from now if it did until now.
+    /// Duration of the current outage of SQL; it begins now if SQL answered until now.
     fn outage(&self) -> Duration {
         let now = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
         let now = now.max(1);
@@ -201,7 +201,7 @@ impl Directory {
 }
 
 impl Entry {
-    /// Without a store to prove a lapse, one that was alive stays so; one that was not, too.
+    /// Liveness of an earlier entry: no lapse can be proven without a store, so it stays as it was.
     fn pulse_of_old(&self) -> Pulse {
         match self.pulse {
             Pulse::Lapsed => Pulse::Lapsed,
@@ -210,8 +210,8 @@ impl Entry {
     }
 }
 
-/// Drops an entry when its workspace changed, here or on another replica, and has SQL told what was
-/// heard of it last: others look at its row now.
+/// Drops the entry of a workspace that changed, here or on another replica, and queues its last heartbeat for
+/// SQL, since its row is read now.
 pub(super) fn forget_what_changes(
     coherence: &Coherence,
     entries: &Coherent<WorkspaceId, Arc<Entry>>,
@@ -230,15 +230,15 @@ pub(super) fn forget_what_changes(
         changes.fetch_add(1, Ordering::AcqRel);
         async move {
             match what {
-                // The row stands: without SQL it still counts, with the address of now.
+                // The row stays: during an outage of SQL it still counts, with the new URLs.
                 Invalidation::Address(id) => entries.forget(&id).await,
                 Invalidation::Workspace(id) => {
                     entries.forget(&id).await;
                     known.invalidate(&id).await;
                     heartbeat_buffer.hasten(&id);
                 }
-                // After a gap everything is asked for again; if no store answers then, what was
-                // known before the gap is all there is, for `directory.stale`.
+                // After a gap all entries are loaded again. If no store answers then, the last known entries
+                // count, for `directory.stale`.
                 Invalidation::Everything => entries.forget_all(),
                 Invalidation::Credential(_)
                 | Invalidation::Grant(..)

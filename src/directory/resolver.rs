@@ -1,10 +1,11 @@
-//! From name to address: one look-up, every answer judged, and the judged address is the one dialled.
+//! Resolves names to addresses: one look-up, each address checked by the policy, and the checked address is the
+//! one dialled.
 //!
-//! Answers are kept for a few seconds so that a busy agent costs no look-up a message; look-ups of
-//! one name are shared, and their number is bounded, since the system's resolver cannot be cancelled. No caller has more
-//! than half of the look-ups that others leave, and a place is taken before a look-up is shared: a caller that has its
-//! share waits alone. Where no answer comes in time, an agent's last good address counts for a while.
-//! The system's resolver is asked, or the servers of `address.nameservers`.
+//! Answers are cached for a few seconds, so that a busy agent does not cost a look-up for each message.
+//! Look-ups of one name are shared, and bounded in number, since the system's resolver cannot be cancelled. A
+//! caller has at most half of the look-ups that other callers leave; it takes its slot before it shares a
+//! look-up. If no answer comes in time, an agent's last good address counts for a while. Names are resolved by
+//! the system's resolver, or by the servers of `address.nameservers`.
 
 use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
@@ -27,34 +28,34 @@ use crate::explain::{Check, Fact, Source, Witness};
 use crate::rejection::{Delivery, Reason, Rejection};
 use crate::shares::{Account, Bound, Share, Shares};
 
-/// How long an answer is used. Short: agents move with their containers.
+/// Lifetime of an answer. Short: agents move with their containers.
 const ANSWER_TTL: Duration = Duration::from_secs(5);
-/// How long a failure is used: enough to shield the resolver from a caller that insists.
+/// Lifetime of a failure: shields the resolver from a caller that retries.
 const FAILURE_TTL: Duration = Duration::from_secs(1);
-/// Names kept at most.
+/// Maximum names in the cache.
 const NAMES_MAX: u64 = 10_000;
-/// Look-ups under way at most, those that nobody waits for any more included.
+/// Maximum concurrent look-ups, including those that no request awaits any more.
 const LOOKUPS_MAX: usize = 64;
-/// How long a fresh answer is waited for where there is an address of before.
+/// Maximum wait for a fresh answer if there is an earlier address.
 const FRESH_WITHIN: Duration = Duration::from_millis(100);
-/// How long an agent's last good address counts while its name is asked for again.
+/// Lifetime of an agent's last good address while its name is resolved again.
 const LAST_GOOD_MAX: Duration = Duration::from_secs(60);
 
-/// What a name was found to mean, and when it was asked for.
+/// Result of a look-up, and its time.
 #[derive(Clone)]
 struct Answer {
     addresses: Result<Arc<[IpAddr]>, NoAddress>,
     asked_at: Instant,
 }
 
-/// For whom a name is looked up.
+/// Purpose and account of a look-up.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LookupFor {
-    /// The account of the caller that has it looked up.
+    /// Account of the caller.
     pub account: Account,
-    /// Whether the last good address counts where no answer comes in time.
+    /// True if the last good address counts when no answer comes in time.
     pub last_good: bool,
-    /// Whether only an answer counts that came after this look-up began.
+    /// True if only an answer counts that came after this look-up began.
     pub fresh: bool,
 }
 
@@ -68,7 +69,7 @@ impl LookupFor {
         }
     }
 
-    /// For what `account` names, and must be there now.
+    /// For a URL in a request of `account`, which must resolve now.
     pub fn naming(account: Account) -> Self {
         Self {
             account,
@@ -77,7 +78,7 @@ impl LookupFor {
         }
     }
 
-    /// For a registration: by an answer of now, since it decides whose server it is.
+    /// For a registration: requires a fresh answer, since it decides which workspace holds the server.
     pub(super) fn registering() -> Self {
         Self {
             account: REGISTRATIONS,
@@ -87,11 +88,11 @@ impl LookupFor {
     }
 }
 
-/// An endpoint's host, judged.
+/// Checked host of an endpoint.
 pub(super) struct Resolved {
-    /// The address to dial.
+    /// Address to dial.
     pub(super) address: SocketAddr,
-    /// All addresses of the host, where it is a name.
+    /// All addresses of the host, if it is a name.
     pub(super) of_name: Option<Arc<[IpAddr]>>,
 }
 
@@ -110,27 +111,27 @@ impl Answer {
     }
 }
 
-/// Looks names up and judges the answers.
+/// Resolves names and checks the addresses.
 pub(super) struct Resolver {
     policy: Derived<Policy>,
     own: Derived<Own>,
     names: Arc<Names>,
 }
 
-/// What is known of names.
+/// Cached answers.
 struct Names {
     directions: Derived<Directions>,
     answers: Cache<Arc<str>, Answer>,
-    /// The last good answers, for when none comes.
+    /// Last good answers, for look-ups without an answer in time.
     good: Cache<Arc<str>, Answer>,
-    /// Names whose good answer is old, and that are being asked for.
+    /// Names with an expired good answer that are being resolved.
     asking: Mutex<HashSet<Arc<str>>>,
     places: Arc<Shares>,
-    /// A place is free again.
+    /// Notified when a slot is free.
     freed: Arc<Notify>,
 }
 
-/// A look-up's place. Dropping it tells those who wait for one.
+/// Slot of a look-up. Dropping it wakes the requests that wait for one.
 struct Place {
     share: Option<Share>,
     freed: Arc<Notify>,
@@ -162,16 +163,16 @@ impl Resolver {
         }
     }
 
-    /// As it is now.
+    /// Policy in force.
     pub(super) fn policy(&self) -> Present<Policy> {
         self.policy.get()
     }
 
-    /// The address to dial for `endpoint`. Judged each time, however long ago it was looked up: the
-    /// policy may have become stricter.
+    /// Returns the address to dial for `endpoint`. A cached answer is checked, too: the policy may have become
+    /// stricter.
     ///
     /// # Errors
-    /// `address_forbidden` when any answer is; `agent_unreachable` when there is none in time.
+    /// `address_forbidden` if any address is; `agent_unreachable` if no answer comes in time.
     pub(super) async fn resolve(
         &self,
         endpoint: &Endpoint,
@@ -204,7 +205,7 @@ impl Resolver {
         })
     }
 
-    /// Every address of `endpoint`'s host; none where it cannot be looked up.
+    /// Returns all addresses of `endpoint`'s host; none if the look-up fails.
     pub(super) async fn addresses(&self, endpoint: &Endpoint, asker: LookupFor) -> Arc<[IpAddr]> {
         match &endpoint.target {
             Target::Literal(address) => [*address].into(),
@@ -231,7 +232,7 @@ impl Names {
             return (Box::pin(answer).await, Source::Dns);
         }
         match self.answers.get(name).await.filter(|a| !a.is_old()) {
-            // Silence says nothing where there is a good answer of before.
+            // A timeout proves nothing if there is an earlier good answer.
             Some(silence) if asker.last_good && silence.is_silence() => {
                 let good = self.good.get(name).await;
                 (good.unwrap_or(silence), Source::Memory)
@@ -250,7 +251,7 @@ impl Names {
         let Some(good) = good else {
             return (self.ask(name, asker.account, None).await, Source::Dns);
         };
-        // Of those who need the name now, one asks, and the others go on with what was known.
+        // One request resolves the name again; the others use the earlier answer.
         if !self.asking().insert(Arc::clone(name)) {
             return (good, Source::Memory);
         }
@@ -266,11 +267,11 @@ impl Names {
         }
     }
 
-    /// Asks, in the account of whoever asks, and shares what is asked already, but for an answer that came before
-    /// `since`.
+    /// Resolves the name in the account of the caller, and joins a look-up in progress, except for an answer
+    /// from before `since`.
     async fn ask(&self, name: &Arc<str>, account: Account, since: Option<Instant>) -> Answer {
         let Ok(place) = timeout(LOOKUP_MAX, self.place(account)).await else {
-            // Nothing was asked: that is no answer for others.
+            // No look-up was made: this is not an answer for other callers.
             return Answer {
                 addresses: Err(NoAddress::Silence(None)),
                 asked_at: Instant::now(),
@@ -296,10 +297,10 @@ impl Names {
         answer
     }
 
-    /// Waits for a place of `account`.
+    /// Waits for a slot of `account`.
     async fn place(&self, account: Account) -> Place {
         loop {
-            // Before the look, so that nothing is missed.
+            // Subscribe before the check, so that no wake-up is lost.
             let freed = self.freed.notified();
             if let Ok(share) = self.places.take(account, 1, Bound::places(LOOKUPS_MAX)) {
                 return Place {
@@ -314,7 +315,8 @@ impl Names {
     async fn answer(&self, name: &Arc<str>, place: Place) -> Result<Arc<[IpAddr]>, NoAddress> {
         let name = Arc::clone(name);
         let asked = self.directions.get().asked.clone();
-        // A task of its own keeps its place until the system's resolver comes back, waited for or not.
+        // A task of its own holds the slot until the system's resolver returns, even if no request waits for
+        // it.
         let lookup = tokio::spawn(async move {
             let answers = look_up(&name, asked).await;
             drop(place);
@@ -334,7 +336,7 @@ impl Names {
     }
 }
 
-/// For whoever listens: what the host means, and which of it is dialled.
+/// Reports the addresses of the host, and the one that is dialled, to the witness.
 fn told(
     endpoint: &Endpoint,
     (addresses, chosen): (&[IpAddr], &Result<IpAddr, Rejection>),
@@ -351,8 +353,8 @@ fn told(
     Fact::new(Check::Address, source, value)
 }
 
-/// One refused answer refuses all: a name that means something forbidden half of the time is an attack.
-/// IPv4 goes first, since an agent that listens on "localhost" is usually there.
+/// One forbidden address rejects all: a name with a forbidden address among others is an attack. IPv4 comes
+/// first, since an agent that listens on "localhost" usually has that.
 fn choose(endpoint: &Endpoint, policy: &Policy, answers: &[IpAddr]) -> Result<IpAddr, Rejection> {
     for address in answers {
         endpoint.judge(*address, policy)?;

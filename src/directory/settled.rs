@@ -1,8 +1,9 @@
-//! The check of a connect: a name may come to mean the server of another workspace's agent, long after it was
-//! registered. Each address that a name newly has is claimed in SQL before it is dialled.
+//! Check of an agent's addresses before a connection: its name may come to resolve to the server of another
+//! workspace's agent, long after its registration. Each new address of a name is claimed in SQL before it is
+//! dialled.
 //!
-//! The verdict is kept with the agent's entry, for as long as the name has these addresses: a call to a settled
-//! address asks no store. Without SQL settled addresses go on, and new ones are `store_unavailable`.
+//! The decision is kept with the agent's entry while the name has these addresses: a call to such an address
+//! reads no store. Without SQL these addresses can still be called, and new ones are `store_unavailable`.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -17,14 +18,14 @@ use crate::rejection::{Reason, Rejection};
 use crate::store::Unavailable;
 use crate::workspace::{Claim, Origins};
 
-/// What is known of the addresses of one workspace's server.
+/// Cached decision about the addresses of one workspace's server.
 #[derive(Debug)]
 pub struct Settled {
     workspace: WorkspaceId,
     verdict: ArcSwapOption<Verdict>,
 }
 
-/// What SQL said of the addresses of a name.
+/// Result of SQL for the addresses of a name.
 #[derive(Debug)]
 struct Verdict {
     addresses: Arc<[IpAddr]>,
@@ -32,7 +33,7 @@ struct Verdict {
 }
 
 impl Settled {
-    /// Nothing is known yet.
+    /// Creates it without a decision.
     pub(super) fn new(workspace: &WorkspaceId) -> Arc<Self> {
         Arc::new(Self {
             workspace: workspace.clone(),
@@ -40,12 +41,13 @@ impl Settled {
         })
     }
 
-    /// Takes over what `other` knows of the same server.
+    /// Copies the decision of `other` for the same server.
     pub(super) fn take_over(&self, other: &Self) {
         self.verdict.store(other.verdict.load_full());
     }
 
-    /// What is known of these addresses. A refusal counts for the one answer of the DNS that it was made for.
+    /// Returns the cached decision about these addresses. A rejection counts only for the DNS answer that it
+    /// was made for.
     fn judge(&self, addresses: &Arc<[IpAddr]>) -> Option<Result<(), Rejection>> {
         let verdict = self.verdict.load();
         let verdict = verdict.as_ref()?;
@@ -70,12 +72,12 @@ impl Settled {
 }
 
 impl Directory {
-    /// The address to dial for `endpoint`, on the server of `settled`: judged as [`Directory::address`] does, and not
-    /// the server of another workspace.
+    /// Returns the address to dial for `endpoint`, on the server of `settled`: checked as
+    /// [`Directory::address`] does, and not held by another workspace.
     ///
     /// # Errors
-    /// As [`Directory::address`]; `address_forbidden` where the name means another workspace's server;
-    /// `store_unavailable` where that cannot be told.
+    /// As [`Directory::address`]; `address_forbidden` if the name resolves to the server of another workspace;
+    /// `store_unavailable` if that cannot be decided.
     pub async fn agent_address(
         &self,
         settled: &Settled,
@@ -86,7 +88,7 @@ impl Directory {
             .await
     }
 
-    /// The same, while `witness` hears what it is decided by.
+    /// As [`Directory::agent_address`], and reports the facts to `witness`.
     ///
     /// # Errors
     /// As [`Directory::agent_address`].
@@ -101,7 +103,8 @@ impl Directory {
         if let Some(addresses) = &resolved.of_name {
             match settled.judge(addresses) {
                 Some(known) => known?,
-                // Boxed: a name rarely has another address, and its future would otherwise widen every exchange's.
+                // Boxed: a name rarely has another address, and this future would otherwise widen that of every
+                // exchange.
                 None => Box::pin(self.claim(settled, endpoint, addresses)).await?,
             }
         }
@@ -132,7 +135,7 @@ impl Directory {
         refusal.map_or(Ok(()), Err)
     }
 
-    /// Claims them, also where another workspace left one of them.
+    /// Claims them, also if another workspace has released one of them.
     async fn claim_free(&self, id: &WorkspaceId, origins: &Origins) -> Result<Claim, Unavailable> {
         match self.workspaces.claim(id, origins).await? {
             Claim::Held => Ok(Claim::Held),

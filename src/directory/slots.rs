@@ -1,4 +1,4 @@
-//! How many calls a target has in progress: one counter a target, which outlives the cached entry.
+//! Concurrency of targets: one counter of calls in progress for each target, which outlives its cached entry.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -8,13 +8,13 @@ use prometheus::IntGauge;
 use crate::ids::WorkspaceId;
 use crate::shares::{Account, Bound, Full, Share, Shares};
 
-/// Counters kept before the unused ones are first swept out.
+/// Number of counters after which unused ones are first removed.
 const SWEEP_LEN_MIN: usize = 1024;
 
-/// The calls in progress at one target, by caller.
+/// Calls in progress at one target, by caller.
 pub(super) type Calls = Shares;
 
-/// A call in progress. Dropping it frees the slot, also when the exchange panics.
+/// A call in progress. Dropping it frees the slot, also after a panic of the exchange.
 #[derive(Debug)]
 pub struct Slot {
     _share: Share,
@@ -47,7 +47,7 @@ impl Drop for Slot {
     }
 }
 
-/// The counters by target. Held weakly: by cached entries and by slots, as long as one of them is.
+/// Counters by target. Held weakly: each lives as long as a cached entry or a slot holds it.
 #[derive(Debug, Default)]
 pub(super) struct Slots(Mutex<Counters>);
 
@@ -58,14 +58,14 @@ struct Counters {
 }
 
 impl Slots {
-    /// How many calls `target` has in progress.
+    /// Returns the calls of `target` in progress.
     pub(super) fn taken(&self, target: &WorkspaceId) -> usize {
         let counters = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let calls = counters.by_target.get(target).and_then(Weak::upgrade);
         calls.map_or(0, |calls| calls.taken())
     }
 
-    /// The counter of `target`: the one that calls in progress hold, if there are any.
+    /// Returns the counter of `target`: that of the calls in progress, if there are any.
     pub(super) fn of(&self, target: &WorkspaceId) -> Arc<Calls> {
         let mut counters = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(calls) = counters.by_target.get(target).and_then(Weak::upgrade) {
@@ -80,7 +80,7 @@ impl Slots {
 }
 
 impl Counters {
-    /// Drops unused counters whenever their number has doubled.
+    /// Removes unused counters each time their number has doubled.
     fn sweep(&mut self) {
         if self.by_target.len() < self.sweep_len.max(SWEEP_LEN_MIN) {
             return;

@@ -1,6 +1,6 @@
-//! Lapses: by notice where the shared state tells of a lease that ended, and by one look at SQL a
-//! second for all that no notice was given of. Each is verified against its lease, and noted in SQL
-//! by exactly one replica, which tells the others and those who watch.
+//! Lapses of heartbeats: found by notifications of expired leases from the shared state, and by one query of
+//! SQL a second. Each lapse is verified against the lease, and recorded in SQL by exactly one replica, which
+//! invalidates the caches and publishes the event.
 
 use std::sync::atomic::Ordering;
 
@@ -16,18 +16,18 @@ use crate::shared::Notice;
 use crate::store::Unavailable;
 use crate::workspace::{Status, Timestamp};
 
-/// Workspaces looked at in one round trip.
+/// Workspaces per round trip.
 const BATCH_MAX: usize = 500;
-/// Round trips in one sweep; the rest waits for the next, a second later.
+/// Maximum round trips of one sweep; the rest waits for the next, a second later.
 const BATCHES_MAX: usize = 20;
-/// Lapses noted at once: when a network fails there are many, and requests need connections too.
+/// Maximum concurrent writes of lapses: a network failure causes many, and requests need connections, too.
 const AT_ONCE_MAX: usize = 4;
-/// Heard words are kept for this many TTLs.
+/// Retention of heartbeats in the buffer, in TTLs.
 const WORDS_TTLS: u32 = 2;
 
 impl Directory {
-    /// Moves workspaces whose heartbeat lapsed to `offline`; returns which. Call it every second, on
-    /// every replica: each lapse is noted by one of them.
+    /// Sets workspaces with a lapsed heartbeat to `offline` and returns them. Runs every second, on every
+    /// replica: each lapse is recorded by one of them.
     ///
     /// # Errors
     /// When a store does not answer: then no lapse can be proven.
@@ -39,7 +39,7 @@ impl Directory {
             let overdue = self.workspaces.overdue(cutoff, BATCH_MAX).await?;
             let found = overdue.len();
             let settled = self.settle(overdue, now, &mut lapsed).await?;
-            // What remains would be found again: those in doubt, who were seen last.
+            // The remaining workspaces would be found again: lapses in doubt, with the latest `last_seen`.
             if found < BATCH_MAX || settled < found {
                 break;
             }
@@ -47,8 +47,8 @@ impl Directory {
         Ok(lapsed)
     }
 
-    /// Notes who lapsed, and when those who did not were seen, since SQL does not know. Answers how
-    /// many are not overdue any more.
+    /// Records lapses, and the last heartbeats of workspaces that still hold a lease, which SQL does not have.
+    /// Returns how many are not overdue any more.
     async fn settle(
         &self,
         overdue: Vec<(WorkspaceId, Option<Timestamp>)>,
@@ -73,28 +73,28 @@ impl Directory {
         Ok(settled)
     }
 
-    /// Notes lapses when the shared state tells of them, for as long as the process lives. A
-    /// background task of the server; without it the sweep finds them.
+    /// Records lapses when the shared state notifies expired leases. A background task of the server that runs
+    /// until the process ends; without it the sweep finds them.
     pub async fn follow_lapses(&self) {
         let mut lapses = self.leases.lapses();
         loop {
             let mut ids = Vec::new();
             let mut notice = Some(lapses.next().await);
             while let Some(told) = notice {
-                // A link that was down missed something: the sweep does not.
+                // Notifications are lost while the link is down; the sweep finds those lapses.
                 if let Notice::Message(key) = told {
                     ids.extend(self.leases.id(&key));
                 }
                 notice = (ids.len() < BATCH_MAX).then(|| lapses.ready()).flatten();
             }
             if let Err(error) = self.believe(ids).await {
-                tracing::debug!(%error, "Lapses are left to the sweep");
+                tracing::debug!(%error, "failed to check expired leases; left to the sweep");
             }
         }
     }
 
-    /// Notes those of `ids` who hold no lease. While a missing one proves nothing, an ended one does
-    /// not either: heartbeats may have gone to SQL.
+    /// Records a lapse for those of `ids` without a lease. While a missing lease proves nothing, neither does
+    /// an expired one: heartbeats may have gone to SQL.
     async fn believe(&self, ids: Vec<WorkspaceId>) -> Result<(), Unavailable> {
         if ids.is_empty() {
             return Ok(());
@@ -121,8 +121,8 @@ impl Directory {
         noted.filter_map(std::future::ready).collect().await
     }
 
-    /// Notes that a workspace lapsed, unless a heartbeat came in between. Best effort: whoever comes
-    /// next, the sweep at the latest, does it again.
+    /// Records a lapse, unless a heartbeat came in between. Best effort: the next resolution or sweep does it
+    /// again.
     pub(super) async fn note_lapse(&self, id: &WorkspaceId, noticed: Noticed) -> bool {
         let now = Timestamp::now();
         let noted = self.workspaces.lapse(id, now).await;
@@ -131,11 +131,11 @@ impl Directory {
             Ok(true) => {}
             Ok(false) => return false,
             Err(error) => {
-                tracing::debug!(%error, workspace.id = %id, "a lapse was not noted");
+                tracing::debug!(%error, workspace.id = %id, "failed to record a lapse; will retry");
                 return false;
             }
         }
-        // A heartbeat that saw "online" just before has left it at that. It is heard now.
+        // A heartbeat that read "online" just before did not change the row. Its lease counts now.
         if let Ok(Lease::Held(_)) = self.leases.read(id).await {
             self.revive(id, now).await;
         } else {
@@ -155,24 +155,24 @@ impl Directory {
         let set = self.workspaces.set_status(id, from, to, now).await;
         self.doubt(id, now, &set).await;
         match set {
-            // It may have been degraded before; the next heartbeat says so again.
+            // It may have been degraded before; the next heartbeat sets that again.
             Ok(true) => self.tell_status(id, to),
             Ok(false) => {}
             Err(error) => {
-                tracing::debug!(%error, workspace.id = %id, "the next heartbeat will revive it");
+                tracing::debug!(%error, workspace.id = %id, "failed to set a live workspace online; its next heartbeat will retry");
             }
         }
     }
 
-    /// Writes down what is due of what heartbeats said. Every second.
+    /// Writes the queued heartbeats. Runs every second.
     ///
     /// # Errors
-    /// When SQL does not answer; nothing is lost, the next call writes it.
+    /// When SQL does not answer; the heartbeats stay queued.
     pub async fn flush_last_seen(&self) -> Result<(), Unavailable> {
         self.heartbeat_buffer.flush(&self.workspaces).await
     }
 
-    /// Writes down all that heartbeats said. At the end.
+    /// Writes all heartbeats, at shutdown.
     ///
     /// # Errors
     /// When SQL does not answer.
@@ -181,7 +181,7 @@ impl Directory {
         self.heartbeat_buffer.flush(&self.workspaces).await
     }
 
-    /// Forgets what was heard of workspaces that are not heard any more. Now and then.
+    /// Drops silent workspaces from the heartbeat buffer. Runs now and then.
     pub fn forget_silent(&self) {
         let kept = self.leases.ttl() * WORDS_TTLS;
         self.heartbeat_buffer.forget(Timestamp::now().before(kept));

@@ -1,21 +1,21 @@
-//! Where in the hierarchy a workspace may be put: the rules, pure. What they are asked about is read,
-//! and held, by [`Workspaces::change`](crate::workspace::Workspaces::change).
+//! Rules for the parent and org of a workspace, without I/O. The facts are read, and locked, by
+//! [`Workspaces::change`](crate::workspace::Workspaces::change).
 
 use super::validate::{conflict, not_permitted};
 use crate::ids::WorkspaceId;
 use crate::rejection::Rejection;
 use crate::workspace::{LINE_MAX, Move, Settings, Step, Surroundings, Workspace};
 
-/// Who changes a workspace.
+/// Editor of a workspace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Editor {
-    /// An operator; moves it, too.
+    /// An operator, who may also move it.
     Operator,
-    /// An integration of its org; moves nothing.
+    /// An org token of its org, which may not move it.
     Org,
 }
 
-/// The org that `id` has below the first of `line`, which must be able to have it as a child.
+/// Returns the org of `id` below the first of `line`, which must accept it as a child.
 pub(super) fn org_below(
     id: &WorkspaceId,
     line: &[Step],
@@ -36,7 +36,7 @@ pub(super) fn org_below(
     Ok(parent.org.clone())
 }
 
-/// Puts into `settings` where `wanted` asks the workspace to go, if it may.
+/// Sets parent and org in `settings` as `wanted` requests, if the rules allow it.
 pub(super) fn settle(
     workspace: &Workspace,
     around: &Surroundings,
@@ -66,7 +66,7 @@ pub(super) fn settle(
             settings.org.as_deref(),
         )?;
     }
-    // No relation crosses orgs, and nobody is moved along unasked.
+    // No relation crosses orgs, and a move does not move descendants to another org.
     if leaves && around.height > 0 {
         return Err(conflict(
             "other workspaces are below it, and belong to its org: move them to another parent, or remove them, first",

@@ -1,5 +1,5 @@
-//! The credential with which the gateway calls an agent (contract §8.1, `upstream_auth`): one field of
-//! the request. Taken in and checked here, sealed in the row, opened once for each directory entry.
+//! Credential with which the gateway calls an agent (`upstream_auth`): one field of the request. Parsed and
+//! checked here, sealed in the row, opened once for each directory entry.
 
 use std::fmt;
 
@@ -23,7 +23,7 @@ const VALUE_BYTES_MAX: usize = 4096;
 /// Longest field name, in bytes.
 const NAME_BYTES_MAX: usize = 128;
 
-/// What the gateway sets or passes on itself, what frames a request, and what ends at one hop.
+/// Field names that are not allowed: set or passed on by the gateway, framing, and hop-by-hop fields.
 const RESERVED: [&str; 31] = [
     "accept",
     "accept-language",
@@ -58,10 +58,10 @@ const RESERVED: [&str; 31] = [
     "x-workspace-id",
 ];
 
-/// Names that begin so are the gateway's, today's and those to come.
+/// Prefixes reserved for the gateway's fields, present and future.
 const RESERVED_PREFIXES: [&str; 5] = ["a2a-", "x-a2a-", "x-forwarded-", "sec-", "access-control-"];
 
-/// The forms that are taken in, besides a plain string.
+/// Accepted forms, besides a plain string.
 #[derive(Deserialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
 enum Form {
@@ -70,7 +70,7 @@ enum Form {
     Header { name: String, value: String },
 }
 
-/// One request field: its name, and a value that is shown nowhere.
+/// One request field: its name, and a value that is never shown.
 #[derive(Clone)]
 pub struct UpstreamAuth {
     name: HeaderName,
@@ -78,18 +78,18 @@ pub struct UpstreamAuth {
 }
 
 impl UpstreamAuth {
-    /// Reads the member `upstream_auth` of a body: one of the three forms, or a string, which is a
-    /// bearer token.
+    /// Parses the member `upstream_auth` of a body: one of the three forms, or a string, which is a bearer
+    /// token.
     ///
     /// # Errors
-    /// `invalid_params`, which says what is wrong and repeats nothing of it.
+    /// `invalid_params`, with the cause; the message does not contain the value.
     pub fn parse(json: &RawValue) -> Result<Self, Rejection> {
         let form = if json.get().starts_with('"') {
             serde_json::from_str(json.get()).map(|token| Form::Bearer { token })
         } else {
             serde_json::from_str(json.get())
         };
-        // What serde says may repeat the secret.
+        // The error of serde may contain the secret.
         let form = form.map_err(|_| {
             invalid(
                 r#"`upstream_auth` is a bearer token, or {"type":"bearer","token"}, {"type":"basic","username","password"} or {"type":"header","name","value"}, each of them text; null takes it back"#,
@@ -112,12 +112,12 @@ impl UpstreamAuth {
         Ok(Self { name, value })
     }
 
-    /// Its name, in lower case.
+    /// Returns its name, in lower case.
     pub fn name(&self) -> &str {
         self.name.as_str()
     }
 
-    /// Its kind: `bearer`, `basic` or `header`.
+    /// Returns its kind: `bearer`, `basic` or `header`.
     pub fn kind(&self) -> &'static str {
         let value = self.value.expose_secret();
         match self.name.as_str() {
@@ -127,12 +127,12 @@ impl UpstreamAuth {
         }
     }
 
-    /// Its value, for the wire.
+    /// Returns its value, for the wire.
     pub fn value(&self) -> &SecretString {
         &self.value
     }
 
-    /// As it is sealed: `name:value`.
+    /// Returns the form that is sealed: `name:value`.
     fn secret(&self) -> SecretString {
         format!("{}:{}", self.name, self.value.expose_secret()).into()
     }
@@ -197,7 +197,7 @@ fn is_field_value(value: &str) -> bool {
 }
 
 impl Directory {
-    /// Seals the credential for the row of `id`, and of no other.
+    /// Seals the credential for the row of `id`; it opens for no other row.
     pub(super) fn seal_auth(
         &self,
         id: &WorkspaceId,
@@ -206,7 +206,7 @@ impl Directory {
         self.seal(id.as_str(), &auth.secret())
     }
 
-    /// Seals a secret for `owner`, and nobody else.
+    /// Seals a secret for `owner`; it opens for no other owner.
     pub(super) fn seal(&self, owner: &str, secret: &SecretString) -> Result<Sealed, Rejection> {
         self.seal.seal(owner, secret).map_err(|error| {
             Rejection::new(
@@ -217,8 +217,8 @@ impl Directory {
         })
     }
 
-    /// The credential of the agent of `workspace`. One that cannot be opened stops the message: an
-    /// agent that asks for a credential must not be called without.
+    /// Returns the credential of the agent of `workspace`. If it cannot be opened the message is rejected: an
+    /// agent that requires a credential must not be called without.
     pub(super) fn upstream_auth(
         &self,
         workspace: &Workspace,

@@ -1,5 +1,5 @@
-//! TLS towards one agent (`upstream_tls`): by whose certificates it is verified, and with which of ours the
-//! gateway shows itself. Taken in and checked here, sealed in the row, opened once for each directory entry.
+//! TLS towards one agent (`upstream_tls`): certificates that verify the agent, and the client certificate of
+//! the gateway. Parsed and checked here, sealed in the row, opened once for each directory entry.
 
 use std::fmt;
 
@@ -15,10 +15,10 @@ use crate::rejection::{Reason, Rejection};
 use crate::trust::{CertificateSummary, Certificates, PemError, SealError, private_key};
 use crate::workspace::{SealedTls, Timestamp, Workspace};
 
-/// What the three members are, in every refusal of another form.
+/// Form of the three members, in each rejection.
 const FORM: &str = r#"`upstream_tls` is {"ca", "client_cert", "client_key"}, each of them PEM text: `ca` alone, the other two, or all three; null takes it back"#;
 
-/// The member of a body, and what is sealed.
+/// Member of a body, and the sealed form.
 #[derive(Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 struct Form {
@@ -30,40 +30,40 @@ struct Form {
     client_key: Option<String>,
 }
 
-/// What may be shown.
+/// Form that may be shown.
 #[derive(Serialize)]
 struct About {
     ca: Option<Vec<CertificateSummary>>,
     client_cert: Option<Vec<CertificateSummary>>,
 }
 
-/// How the gateway shows itself.
+/// Client certificate and key of the gateway.
 #[derive(Clone)]
 pub struct ClientIdentity {
-    /// Its certificate, and those between it and an authority.
+    /// Client certificate, and its intermediates.
     pub chain: Certificates,
-    /// The key of the first, in DER form.
+    /// Private key of the client certificate, in DER form.
     pub key: SecretSlice<u8>,
 }
 
 /// TLS towards one agent.
 #[derive(Clone)]
 pub struct UpstreamTls {
-    /// What the agent's certificate is verified with, instead of the system's. `None`: the system's.
+    /// Certificates that verify the agent. `None`: the system's.
     pub ca: Option<Certificates>,
-    /// Shown to an agent that asks for it.
+    /// Client certificate, for an agent that requests one.
     pub client: Option<ClientIdentity>,
-    /// As it was handed over; what is sealed.
+    /// Original text, which is sealed.
     whole: SecretString,
 }
 
 impl UpstreamTls {
-    /// Reads the member `upstream_tls` of a body.
+    /// Parses the member `upstream_tls` of a body.
     ///
     /// # Errors
-    /// `invalid_params`, which says what is wrong and repeats nothing of a key.
+    /// `invalid_params`, with the cause; the message contains no part of a key.
     pub fn parse(json: &RawValue) -> Result<Self, Rejection> {
-        // What serde says may repeat a key.
+        // The error of serde may contain a key.
         let form: Form = serde_json::from_str(json.get()).map_err(|_| invalid(FORM))?;
         let tls = Self::of_form(form)?;
         let now = Timestamp::now().0 / 1000;
@@ -98,13 +98,13 @@ impl UpstreamTls {
         })
     }
 
-    /// As it was sealed. What has expired since is for the agent's handshake to find out.
+    /// Parses the sealed form. A certificate that has expired since fails in the agent's handshake.
     fn of_secret(secret: &SecretString) -> Option<Self> {
         Self::of_form(serde_json::from_str(secret.expose_secret()).ok()?).ok()
     }
 
-    /// Tells apart whatever must not share a connection: the certificates that the agent is verified
-    /// with, and those that it is shown. A key is told by its certificate.
+    /// Returns the key of the connection pool: connections with other verifying certificates, or another client
+    /// certificate, must not be shared. A private key is identified by its certificate.
     pub fn fingerprint(&self, owner: &WorkspaceId) -> [u8; 32] {
         let mut digest = Sha256::new_with_prefix(owner.as_str());
         for part in [self.ca.as_ref(), self.client.as_ref().map(|c| &c.chain)] {
@@ -139,7 +139,7 @@ fn wrong(member: &str, error: &PemError) -> Rejection {
     invalid(format!("`upstream_tls.{member}` {error}"))
 }
 
-/// Refuses a URL over which TLS would not be spoken, for a workspace that was given TLS.
+/// Rejects a plain-text URL of a workspace with TLS settings.
 ///
 /// # Errors
 /// `invalid_params`.
@@ -152,13 +152,13 @@ pub(super) fn require_https(has_tls: bool, url: Option<&str>) -> Result<(), Reje
     Ok(())
 }
 
-/// For whom it is sealed: not for the column beside it. `:` is in no workspace id.
+/// Owner for sealing, distinct from that of the column beside it. `:` is in no workspace id.
 fn owner(id: &WorkspaceId) -> String {
     format!("{id}:upstream_tls")
 }
 
 impl Directory {
-    /// Seals it for the row of `id`, and of no other.
+    /// Seals it for the row of `id`; it opens for no other row.
     pub(super) fn seal_tls(
         &self,
         id: &WorkspaceId,
@@ -173,8 +173,8 @@ impl Directory {
         })
     }
 
-    /// TLS towards the agent of `workspace`. What cannot be opened stops the message: it must not go to
-    /// whoever has a certificate that just anybody trusts.
+    /// Returns the TLS settings towards the agent of `workspace`. If they cannot be opened the message is
+    /// rejected: it must not go to a server that has just any publicly trusted certificate.
     pub(super) fn upstream_tls(
         &self,
         workspace: &Workspace,

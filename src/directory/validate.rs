@@ -1,4 +1,4 @@
-//! What is taken in from registrations and creations: checked once, before anything is written.
+//! Validates registrations and creations, before a store is written.
 
 use serde_json::value::RawValue;
 
@@ -9,31 +9,31 @@ use crate::rejection::{Reason, Rejection};
 use crate::shares::Account;
 use crate::workspace::Origins;
 
-/// Longest agent card, in bytes (contract §4.1).
+/// Longest agent card, in bytes.
 pub const AGENT_CARD_BYTES_MAX: usize = 256 * 1024;
 /// Longest name, role and org, in characters.
 const LABEL_CHARS_MAX: usize = 256;
 
-/// The account in which names are looked up for registrations: all together have at most half of what calls leave.
+/// Account for look-ups of registrations: together they have at most half of what calls leave.
 pub(super) const REGISTRATIONS: Account = Account::alone(u64::MAX);
 
-/// Whether a name that cannot be looked up from here is a mistake.
+/// Handling of a name that cannot be resolved from here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lookup {
-    /// The gateway itself will connect to it.
+    /// The gateway itself connects to it.
     Required,
-    /// It is a name on the agents' own network, which the gateway may not be on.
+    /// A name on the agents' own network, which the gateway may not be on.
     Optional,
 }
 
-/// URLs as a body names them.
+/// URLs in a body.
 pub(super) struct NamedUrls<'a> {
     pub(super) url: Option<&'a str>,
     pub(super) internal_url: Option<&'a str>,
     pub(super) card_url: Option<&'a str>,
 }
 
-/// URLs that were judged, and their servers.
+/// Checked URLs, and their origins.
 #[derive(Clone)]
 pub(super) struct VettedUrls {
     pub(super) url: Option<String>,
@@ -42,7 +42,7 @@ pub(super) struct VettedUrls {
     pub(super) origins: Origins,
 }
 
-/// Checks an agent card: an object, not too long.
+/// Checks an agent card: an object within the limit.
 pub(super) fn check_card(card: &RawValue) -> Result<(), Rejection> {
     if !card.get().starts_with('{') {
         return Err(invalid("agent_card must be a JSON object"));
@@ -53,7 +53,7 @@ pub(super) fn check_card(card: &RawValue) -> Result<(), Rejection> {
     Ok(())
 }
 
-/// Checks a label: not empty, not too long, nothing invisible in it.
+/// Checks a label: not empty, within the limit, without invisible characters.
 pub(super) fn check_label(name: &'static str, text: &str) -> Result<(), Rejection> {
     let bad = text.trim().is_empty()
         || text.chars().count() > LABEL_CHARS_MAX
@@ -67,8 +67,8 @@ pub(super) fn check_label(name: &'static str, text: &str) -> Result<(), Rejectio
 }
 
 impl Directory {
-    /// Judges the URL that `member` of a body is, by the address policy, as it will be judged at each
-    /// connect. Returns the one spelling that is kept of it.
+    /// Checks the URL in `member` of a body by the address policy, as for each connection. Returns its
+    /// normalized form.
     pub(super) async fn vet(
         &self,
         member: &'static str,
@@ -88,7 +88,7 @@ impl Directory {
         }
     }
 
-    /// Judges the URLs of a registration or a creation of `id`; `may_share` as in [`Directory::origins_of`].
+    /// Checks the URLs of a registration or a creation of `id`; `may_share` as in [`Directory::origins_of`].
     pub(super) async fn vet_urls(
         &self,
         id: &WorkspaceId,

@@ -1,5 +1,5 @@
-//! URLs for push notifications: it is the agent that calls them, and a caller who names them. The agent
-//! must not be made to call where the gateway would not (contract §5).
+//! Checks URLs for push notifications: a caller names them, and the agent calls them. The agent must not be
+//! made to call an address that is forbidden to the gateway (`docs/reference/a2a.md`, "Push notifications").
 
 use super::endpoint::Endpoint;
 use super::{Directory, LookupFor};
@@ -8,16 +8,16 @@ use crate::shares::Account;
 
 const TITLE: &str = "the URL for push notifications";
 
-/// The caller's arguments are wrong, though the reason is the address policy's.
+/// The arguments are wrong, though the reason is that of the address policy.
 const INVALID_PARAMS: i32 = -32_602;
 
 impl Directory {
-    /// Judges a URL for push notifications as it judges an agent's. A name that has no address here is
-    /// refused: what it means to the agent nobody could say.
+    /// Checks a URL for push notifications like the URL of an agent. A name without an address here is
+    /// rejected, since its meaning at the agent is unknown.
     ///
-    /// `account`: whose look-up it is.
+    /// `account`: the account of the look-up.
     ///
-    /// The agent looks the name up again when it calls. That is beyond the gateway.
+    /// The agent resolves the name again when it calls, which the gateway cannot check.
     ///
     /// # Errors
     /// `address_forbidden`, with the code of invalid params.
@@ -26,7 +26,7 @@ impl Directory {
             let endpoint = Endpoint::parse_as(TITLE, url, &self.resolver.policy())?;
             self.address(&endpoint, LookupFor::naming(account)).await
         };
-        // Without its cause: a caller brings it on itself, and could fill the log with it.
+        // Without its cause: callers could fill the log with it.
         judged.await.map(drop).map_err(|refusal| {
             Rejection::new(Reason::AddressForbidden, refusal.message).rpc_code(INVALID_PARAMS)
         })

@@ -1,4 +1,4 @@
-//! Who may see an event: whoever may reach its workspace, by the rule for messages.
+//! Audience of events: a reader may see an event if it may reach its workspace, by the rule for messages.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,14 +12,14 @@ use crate::identity::{CredentialKind, Principal, Proof};
 use crate::ids::WorkspaceId;
 use crate::store::Unavailable;
 
-/// How long a decision counts for other readers of the same workspace. A change of access is in force within 1 s.
+/// Lifetime of a decision for other readers of the same workspace. A change of access is in force within 1 s.
 const DECIDED_FOR: Duration = Duration::from_millis(500);
 
 /// The part of an event that a reader may see.
 #[derive(Clone, Copy, Debug)]
 enum View {
     Whole,
-    /// That it went from where the reader saw it.
+    /// Visible without payload: the workspace left the place where the reader saw it.
     Bare,
     Nothing,
 }
@@ -39,12 +39,12 @@ impl Decided {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<WorkspaceId, (Instant, View)>> {
-        // Each step leaves the map whole, so a panic elsewhere cannot have broken it.
+        // Each step leaves the map consistent, so a panic elsewhere cannot have broken it.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The same as [`frame_for`], decided once for all readers of a workspace: one that has many costs no more.
+/// As [`frame_for`], decided once for all readers of a workspace, so that many of them cost no more than one.
 ///
 /// # Errors
 /// As [`frame_for`].
@@ -53,7 +53,7 @@ pub(super) async fn shared_frame_for<'a>(
     proof: &Proof,
     told: &'a Told,
 ) -> Result<Option<&'a Frame>, Unavailable> {
-    // For all others a look at the proof decides.
+    // For all other principals the proof itself decides.
     let Principal::Workspace { id } = &proof.principal else {
         return frame_for(hierarchy, proof, told).await;
     };
@@ -68,12 +68,12 @@ pub(super) async fn shared_frame_for<'a>(
     Ok(frame(told, view))
 }
 
-/// The frame of `told` for whom `proof` proves; `None`: it is not theirs to see.
+/// Returns the frame of `told` for the principal of `proof`; `None` if it may not see the event.
 ///
-/// Who saw a workspace only where it was hears that it went from there, and not where it is.
+/// A reader that saw a workspace only at its old place learns that it left, and not its new place.
 ///
 /// # Errors
-/// When a fact that decides cannot be read. Nobody sees it then.
+/// When a fact that decides cannot be read. The event is not shown then.
 pub(super) async fn frame_for<'a>(
     hierarchy: &Hierarchy,
     proof: &Proof,
@@ -99,7 +99,7 @@ async fn view_for(hierarchy: &Hierarchy, proof: &Proof, told: &Told) -> Result<V
     else {
         return Ok(View::Whole);
     };
-    // On loopback, in development: the canvas of every org.
+    // Development on loopback: the canvas of every org.
     if proof.kind == CredentialKind::Open || proof.principal == Principal::Operator {
         return Ok(View::Whole);
     }
@@ -116,7 +116,7 @@ async fn view_for(hierarchy: &Hierarchy, proof: &Proof, told: &Told) -> Result<V
     Ok(View::Nothing)
 }
 
-/// Whether `principal` may reach `workspace` at `place`.
+/// True if `principal` may reach `workspace` at `place`.
 async fn sees(
     hierarchy: &Hierarchy,
     principal: &Principal,
@@ -129,7 +129,7 @@ async fn sees(
     Ok(match principal {
         Principal::Operator => true,
         Principal::Org { org } => place.org.as_ref() == Some(org),
-        // Its list decides alone; without one its org, where none counts as one org.
+        // Its list decides alone; without one its org, and no org counts as one org.
         Principal::Canvas {
             org,
             workspaces: Some(list),

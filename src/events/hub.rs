@@ -1,5 +1,5 @@
-//! What this replica knows of the log: the newest events for those who come back, and the live ones
-//! for all readers, in one order and none twice.
+//! Event hub of this replica: the newest events for readers that resume, and the live ones for all readers, in
+//! one order and without duplicates.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,25 +12,26 @@ use super::record::Told;
 use super::ring::Ring;
 use crate::shared::EntryId;
 
-/// Events that a reader may be behind before it is cut. They are shared, so this bounds all readers
+/// Maximum events that a reader may be behind before it is cut. Events are shared, so this bounds all readers
 /// together.
 const BEHIND_MAX: usize = 4096;
 
-/// The same of what only passes by. A reader further behind misses the oldest, and stays: a storm of
-/// messages must not cost it what is kept.
+/// Maximum backlog of a reader in passing events. A reader further behind misses the oldest and stays
+/// connected: a burst of messages must not cost it the state changes.
 pub(super) const PASSING_BEHIND_MAX: usize = 1024;
 
-/// How long a reader that was further than we are waits for us: it comes from another replica, or we
-/// have only just begun.
+/// Maximum wait of a reader that resumes after an event this replica does not have yet: it comes from another
+/// replica, or this one has just started.
 const CATCH_UP_MAX: Duration = Duration::from_secs(2);
 
-/// From where a reader goes on.
+/// Start position of a reader.
 pub(super) struct Resumed {
-    /// What it missed, oldest first.
+    /// Missed events, oldest first.
     pub(super) replay: VecDeque<Arc<Told>>,
-    /// What it missed and is not kept any more, one event of each workspace. Whoever may see one of them missed it.
+    /// Missed events that are not kept any more, one of each workspace. A reader that may see one of them has
+    /// missed it.
     pub(super) dropped: Vec<Arc<Told>>,
-    /// What comes.
+    /// Future events.
     pub(super) live: broadcast::Receiver<Arc<Told>>,
 }
 
@@ -38,7 +39,7 @@ pub(super) struct Hub {
     ring: Mutex<Ring>,
     live: broadcast::Sender<Arc<Told>>,
     passing: broadcast::Sender<Arc<Told>>,
-    /// The newest id, or `None` before the log was read for the first time.
+    /// Newest id, or `None` before the log was first read.
     reached: watch::Sender<Option<EntryId>>,
 }
 
@@ -54,7 +55,7 @@ impl Default for Hub {
 }
 
 impl Hub {
-    /// What the log held when we began to follow it.
+    /// Adds the entries that the log had when this replica began to follow it.
     pub(super) fn fill(&self, backlog: Vec<Told>) {
         let mut ring = self.ring();
         for told in backlog {
@@ -66,25 +67,25 @@ impl Hub {
         self.reached.send_replace(Some(newest));
     }
 
-    /// The next event of the log.
+    /// Broadcasts the next event of the log.
     pub(super) fn spread(&self, told: Told) {
         let told = Arc::new(told);
         let mut ring = self.ring();
         ring.keep(Arc::clone(&told));
         ring.forget_old();
         let newest = ring.newest();
-        // Under the lock, so that whoever resumes meanwhile sees it once.
+        // Under the lock, so that a reader that resumes meanwhile gets it once.
         let _ = self.live.send(told);
         drop(ring);
         self.reached.send_replace(Some(newest));
     }
 
-    /// An event that is not kept.
+    /// Broadcasts an event that is not kept.
     pub(super) fn pass(&self, told: Told) {
         let _ = self.passing.send(Arc::new(told));
     }
 
-    /// The log is another one from here on: ids of before mean nothing any more.
+    /// Handles a new log: earlier ids have no meaning any more.
     pub(super) fn lose(&self) {
         let mut ring = self.ring();
         *ring = Ring::default();
@@ -93,14 +94,14 @@ impl Hub {
         self.reached.send_replace(Some(EntryId::START));
     }
 
-    /// Goes on after `after`; `None`: with what comes. If what lies between is not known any more, a
-    /// gap comes first, then what there is.
+    /// Resumes after `after`; `None`: with the next event. If events in between are not known any more, a gap
+    /// comes first, then the known events.
     pub(super) async fn resume(&self, after: Option<&str>) -> Resumed {
         let after = after.map(|text| text.parse::<EntryId>().ok());
         let deadline = Instant::now() + CATCH_UP_MAX;
         let mut reached = self.reached.subscribe();
         let needed = after.flatten().unwrap_or_default();
-        // Bounded: whoever names the future gets a gap.
+        // Bounded: a reader that names a future event gets a gap.
         let caught_up = reached.wait_for(|reached| reached.is_some_and(|at| needed <= at));
         let _ = timeout_at(deadline, caught_up).await;
         let mut ring = self.ring();
@@ -126,18 +127,18 @@ impl Hub {
         }
     }
 
-    /// A receiver that has heard nothing yet.
+    /// Returns a receiver that gets future events only.
     pub(super) fn silent(&self) -> broadcast::Receiver<Arc<Told>> {
         self.live.subscribe()
     }
 
-    /// A receiver of what passes by from here on.
+    /// Returns a receiver of future passing events.
     pub(super) fn passing(&self) -> broadcast::Receiver<Arc<Told>> {
         self.passing.subscribe()
     }
 
     fn ring(&self) -> MutexGuard<'_, Ring> {
-        // Each step leaves the ring whole, so a panic elsewhere cannot have broken it.
+        // Each step leaves the ring consistent, so a panic elsewhere cannot have broken it.
         self.ring.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,4 +1,4 @@
-//! Whether anybody listens, here or on another replica: what only passes by is made for nobody else.
+//! Tracks readers on all replicas: passing events are published only while there is one.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -7,20 +7,20 @@ use tokio::sync::Notify;
 
 use crate::until::Until;
 
-/// How often a replica with listeners says so.
+/// Interval at which a replica with readers announces them.
 pub(super) const ANNOUNCE_EVERY: Duration = Duration::from_secs(5);
 
-/// How long that counts: two announcements may be lost.
+/// Lifetime of an announcement: two may be lost.
 const COUNTS_FOR: Duration = Duration::from_secs(15);
 
-/// Who listens.
+/// Readers of this and other replicas.
 #[derive(Default)]
 pub(super) struct Interest {
-    /// Listeners of this replica.
+    /// Readers of this replica.
     here: AtomicUsize,
-    /// Until when some replica's word counts.
+    /// End of the lifetime of the last announcement.
     said: Until,
-    /// The first listener of this replica has come.
+    /// Notified when the first reader of this replica comes.
     pub(super) first: Notify,
 }
 
@@ -29,12 +29,12 @@ impl Interest {
         self.here() || self.said.holds()
     }
 
-    /// Whether this replica has listeners.
+    /// True if this replica has readers.
     pub(super) fn here(&self) -> bool {
         self.listeners() > 0
     }
 
-    /// How many listeners this replica has.
+    /// Readers of this replica.
     pub(super) fn listeners(&self) -> usize {
         self.here.load(Ordering::Acquire)
     }
@@ -49,7 +49,7 @@ impl Interest {
         self.here.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Some replica has listeners.
+    /// Records an announcement of a replica.
     pub(super) fn announced(&self) {
         self.said.extend(COUNTS_FOR);
     }

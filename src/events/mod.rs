@@ -1,11 +1,10 @@
-//! What happened, for those who watch: state changes of workspaces, and what passes between them
-//! (contract §8.4). Told without waiting, by whoever makes it happen; bounded everywhere.
-
+//! Events for watchers: state changes of workspaces, and the traffic between them (`docs/reference/events.md`).
+//! Publishing never waits; all buffers are bounded.
 //!
-//! An event goes from [`Events::tell`] into a queue, from there with its workspace's place into a log
-//! that all replicas follow, and from the log, in one order, to every reader on every replica who may
-//! see it. What only passes by ([`Kind::passes`]) takes a channel instead, and only while somebody
-//! listens: thousands of heartbeats a second must cost nothing when nobody watches.
+//! An event goes from [`Events::tell`] into a queue, from there with its workspace's place into a log that all
+//! replicas follow, and from the log, in one order, to every reader on every replica that may see it. A passing
+//! event ([`Kind::passes`]) takes a channel instead, and only while there is a reader: thousands of heartbeats
+//! a second must cost nothing when they are not watched.
 
 mod audience;
 mod hub;
@@ -37,48 +36,48 @@ use crate::metrics::Metrics;
 use crate::shared::Shared;
 use crate::workspace::Timestamp;
 
-/// State changes waiting to be published while the shared state is away. Beyond it the oldest is
-/// dropped, and counted: a watcher wants to know how things are, not how they were.
+/// Maximum queued state changes while the shared state is away. Beyond it the oldest is dropped and counted: a
+/// watcher needs the present state, not the earlier ones.
 const KEPT_WAITING_MAX: usize = 4096;
 
-/// The same for what only passes by.
+/// Maximum queued passing events.
 const PASSING_WAITING_MAX: usize = 2048;
 
-/// What kind of thing happened. The word is the member `event` of a frame.
+/// Kind of an event; its string is the member `event` of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// It can be reached (again).
     WorkspaceOnline,
-    /// It cannot be reached; `payload.status` says in what state it is.
+    /// It cannot be reached; `payload.status` is its status.
     WorkspaceOffline,
-    /// It can be reached, and is in trouble by its own word.
+    /// It can be reached, and is degraded by its own report.
     WorkspaceDegraded,
-    /// It is gone for good.
+    /// It is removed for good.
     WorkspaceRemoved,
     /// It has another parent or another org.
     WorkspaceMoved,
-    /// It has another card.
+    /// It has a new card.
     AgentCardUpdated,
-    /// It works on something else, or on a task of its inbox.
+    /// Its current task, or a task of its inbox, changed.
     TaskUpdated,
     /// It sent a heartbeat.
     WorkspaceHeartbeat,
     /// It answered a message.
     A2aResponse,
-    /// It has something to say to its user.
+    /// It has a message for its user.
     AgentMessage,
-    /// It handed a task to another.
+    /// It delegated a task.
     DelegationSent,
-    /// What it delegated moved on.
+    /// A delegation of the workspace changed its status.
     DelegationStatus,
-    /// What it delegated has a result.
+    /// A delegation of the workspace has a result.
     DelegationComplete,
-    /// What it delegated came to nothing.
+    /// A delegation of the workspace failed.
     DelegationFailed,
 }
 
 impl Kind {
-    /// The word on the wire.
+    /// Returns its form on the wire.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::WorkspaceOnline => "WORKSPACE_ONLINE",
@@ -98,8 +97,8 @@ impl Kind {
         }
     }
 
-    /// Whether it only passes by: told to those who listen at the time, and not kept for replay.
-    /// There may be thousands a second of these; they would push out what a watcher must not miss.
+    /// True for a passing event: sent to the readers of the moment, and not kept for replay. There may be
+    /// thousands a second; they would push state changes out of the replay buffer.
     pub const fn passes(self) -> bool {
         matches!(
             self,
@@ -108,23 +107,24 @@ impl Kind {
     }
 }
 
-/// One thing that happened to one workspace.
+/// An event of one workspace.
 #[derive(Clone, Debug)]
 pub struct Event {
-    /// What.
+    /// Kind of the event.
     pub kind: Kind,
-    /// To whom.
+    /// Workspace that it is about.
     pub workspace: WorkspaceId,
-    /// When.
+    /// Time of the event.
     pub at: Timestamp,
-    /// More about it: an object. Never a credential, and content only of what is said to users.
+    /// Details: an object. Never a credential, and content only of messages to users.
     pub payload: Value,
-    /// Where the workspace was before, if it moved or went: those who could see it there hear of it.
+    /// Earlier place of the workspace, if it moved or was removed: readers that could see it there get the
+    /// event.
     pub was: Option<Arc<Lineage>>,
 }
 
 impl Event {
-    /// It happened now.
+    /// Creates an event of this moment.
     pub fn new(kind: Kind, workspace: &WorkspaceId, payload: Value) -> Self {
         Self {
             kind,
@@ -135,7 +135,7 @@ impl Event {
         }
     }
 
-    /// The status that the workspace came to, if it is about that.
+    /// Returns the new status of the workspace, if the event is about it.
     fn status(&self) -> Option<&Value> {
         let of_status = matches!(
             self.kind,
@@ -145,7 +145,7 @@ impl Event {
     }
 }
 
-/// The room.
+/// Publishes events and serves readers.
 pub struct Events {
     shared: Shared,
     metrics: Arc<Metrics>,
@@ -154,12 +154,12 @@ pub struct Events {
     hub: Hub,
     interest: Interest,
     places: Arc<Places>,
-    /// What is told of a workspace's status is written down there, too.
+    /// Audit of status changes.
     audit: OnceLock<Arc<Audit>>,
 }
 
 impl Events {
-    /// Assembles the room; asks nothing.
+    /// Creates it; does not touch the stores.
     pub fn new(config: Live, shared: Shared, metrics: Arc<Metrics>) -> Arc<Self> {
         Arc::new(Self {
             shared,
@@ -178,20 +178,19 @@ impl Events {
         })
     }
 
-    /// Has every change of a status written down: most of them nobody asks for by a request.
+    /// Records each change of a status in `audit`: most of them have no request.
     pub fn recorded_by(&self, audit: &Arc<Audit>) {
         let _ = self.audit.set(Arc::clone(audit));
     }
 
-    /// Whether anybody, on any replica, listens to what only passes by. Ask before making such an
-    /// event.
+    /// True if a replica has readers. Checked before a passing event is built.
     pub fn heard(&self) -> bool {
         self.interest.heard()
     }
 
-    /// Tells everyone who may know, on every replica. Never waits.
+    /// Publishes to all readers that may see it, on every replica. Never waits.
     ///
-    /// Tell of what is committed: who may see a move or a removal is read from the store afresh.
+    /// Call it after the commit: access to a moved or removed workspace is read from the store afresh.
     pub fn tell(&self, event: Event) {
         let passes = event.kind.passes();
         if passes && !self.heard() {
@@ -207,8 +206,8 @@ impl Events {
         }
     }
 
-    /// Publishes, follows what all replicas publish, and says when somebody listens. A background
-    /// task; runs until it is dropped.
+    /// Publishes events, follows those of all replicas, and announces readers. A background task; runs until it
+    /// is dropped.
     pub async fn run(&self, hierarchy: &Hierarchy) {
         tokio::join!(
             self.publish_kept(hierarchy),

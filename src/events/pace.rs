@@ -1,35 +1,35 @@
-//! How often readers are woken, and how much of what only passes by they get: bounded for all of them together and for
-//! each caller, so that many readers cost the calls of others little.
+//! Limits on wake-ups of readers and on their passing events: for all of them together and for each caller, so
+//! that many readers do not slow down calls.
 
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
-/// Wake-ups a second of all readers of a replica. Those who come later find more at once.
+/// Maximum wake-ups a second of all readers of a replica. A delayed reader gets more events at once.
 const WAKES_PER_SECOND: u32 = 5_000;
 
-/// Shorter pauses are left out: the clock is no finer.
+/// Shortest pause: timers are no finer.
 const PAUSE_MIN: Duration = Duration::from_millis(1);
 
-/// The longest pause, however many readers there are.
+/// Longest pause, for any number of readers.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// Events that only pass by, a second, for all readers of one caller.
+/// Passing events a second for all readers of one caller.
 const PASSING_PER_SECOND: f64 = 10_000.0;
 
-/// The pace of one reader.
+/// Pace of one reader.
 pub(super) struct Pace {
-    /// No wake-up before.
+    /// Earliest time of the next wake-up.
     rests_until: Instant,
-    /// Readers of its caller, when it was last woken.
+    /// Readers of its caller at its last wake-up.
     of_caller: usize,
-    /// Events that may still pass, as of `counted_at`.
+    /// Passing events left, as of `counted_at`.
     left: f64,
     counted_at: Instant,
 }
 
 impl Pace {
-    /// Of a reader whose caller has `of_caller`.
+    /// Pace of a reader of a caller with `of_caller` readers.
     pub(super) fn new(of_caller: usize) -> Self {
         let now = Instant::now();
         let mut pace = Self {
@@ -42,7 +42,7 @@ impl Pace {
         pace
     }
 
-    /// True if its caller had no other reader, when it was last woken.
+    /// True if its caller had no other reader at its last wake-up.
     pub(super) fn is_alone(&self) -> bool {
         self.of_caller <= 1
     }
@@ -54,7 +54,7 @@ impl Pace {
         }
     }
 
-    /// It was woken, as one of `readers`, of which its caller has `of_caller`.
+    /// Records a wake-up of one of `readers`, of which its caller has `of_caller`.
     pub(super) fn woken(&mut self, readers: usize, of_caller: usize) {
         self.of_caller = of_caller;
         let readers = u32::try_from(readers).unwrap_or(u32::MAX);
@@ -69,7 +69,7 @@ impl Pace {
         let now = Instant::now();
         let per_second = self.per_second();
         let gained = per_second * now.duration_since(self.counted_at).as_secs_f64();
-        // A second's worth at once.
+        // At most a second's worth at once.
         self.left = (self.left + gained).min(per_second.max(1.0));
         self.counted_at = now;
         let passes = self.left >= 1.0;

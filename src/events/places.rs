@@ -1,4 +1,4 @@
-//! How many may watch at once: over all, and of one caller.
+//! Limits on concurrent readers: in all, and of one caller.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,39 +7,39 @@ use crate::config::{Config, Live};
 use crate::rejection::{Reason, Rejection};
 use crate::shares::{Account, Bound, Full, Share, Shares};
 
-/// How many places there are.
+/// Limits of one kind of place.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
-    /// What takes them, for people: `event streams`.
+    /// Description for messages: `event streams`.
     pub what: &'static str,
-    /// The section of the configuration that has `connections` and `connections_per_caller`.
+    /// Section of the configuration that has `connections` and `connections_per_caller`.
     pub section: &'static str,
-    /// Over all.
+    /// Maximum in all.
     pub connections: usize,
-    /// Of one caller.
+    /// Maximum of one caller.
     pub connections_per_caller: usize,
 }
 
-/// The places of this replica.
+/// Places of this replica.
 pub struct Places {
     config: Live,
     bounds: fn(&Config) -> Bounds,
     taken: Arc<Shares>,
 }
 
-/// A place. Dropping it gives it back.
+/// A place. Dropping it frees the place.
 #[derive(Debug)]
 pub struct Place(Share);
 
 impl Place {
-    /// How many places its caller has, with all callers of its group.
+    /// Places of its caller, with all callers of its group.
     pub fn of_caller(&self) -> usize {
         self.0.of_caller()
     }
 }
 
 impl Places {
-    /// As many as `bounds` finds in the configuration in force.
+    /// Creates the places; `bounds` reads their limits from the configuration in force.
     pub fn new(config: Live, bounds: fn(&Config) -> Bounds) -> Arc<Self> {
         Arc::new(Self {
             config,

@@ -1,5 +1,4 @@
-//! The work in the background: from the queues to all replicas, and from all replicas to the readers
-//! of this one.
+//! Background tasks: from the queues to all replicas, and from all replicas to the readers of this one.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -18,34 +17,34 @@ use crate::store::Unavailable;
 use crate::telemetry::Chain;
 use crate::workspace::Timestamp;
 
-/// The log that all replicas write and follow.
+/// Log that all replicas write and follow.
 const LOG: &str = "gw:events";
 
-/// Entries kept in it: more than a reader may ask for, so that a replica that was away for a while,
-/// or is behind in a storm, misses nothing.
+/// Entries kept in the log: more than a reader may resume from, so that a replica that was away for a while, or
+/// is behind under load, misses none.
 const LOG_ENTRIES_MAX: usize = 4096;
 
-/// The channel for what only passes by, and for [`LISTENING`].
+/// Channel for passing events and for [`LISTENING`].
 const PASSING: &str = "gw:events:passing";
 
-/// On the channel: the replica that says it has readers.
+/// Message on the channel with which a replica announces readers.
 const LISTENING: &str = "listening";
 
-/// Events that are published at once.
+/// Events per write.
 const BATCH_MAX: usize = 64;
 
-/// Pause between two tries to publish.
+/// Pause between attempts to publish.
 const RETRY_PAUSE: Duration = Duration::from_millis(250);
 
-/// Nonces remembered: a write that was repeated because nobody knew whether it was done is at most
-/// so many entries away from the first.
+/// Nonces remembered: a write that was repeated, because its outcome was unknown, is at most this many entries
+/// away from the first.
 const NONCES_MAX: usize = 4 * BATCH_MAX;
 
-/// An event and what tells its repeated write from a second event.
+/// An event, and the nonce that detects its repeated write.
 type Pending = (String, Event);
 
 impl Events {
-    /// State changes, in the order in which they were told.
+    /// Publishes state changes, in order.
     pub(super) async fn publish_kept(&self, hierarchy: &Hierarchy) {
         loop {
             let mut batch = pending(self.kept.take(BATCH_MAX).await);
@@ -53,11 +52,11 @@ impl Events {
             while let Err(error) = self.append(hierarchy, &batch).await {
                 if !warned {
                     let error = Chain(&error);
-                    tracing::warn!(%error, "Events cannot be published; trying on");
+                    tracing::warn!(%error, "failed to publish events; retrying");
                     warned = true;
                 }
                 sleep(RETRY_PAUSE).await;
-                // Nobody could be told of it by replay any more.
+                // Too old for replay.
                 let oldest = Timestamp::now().before(REPLAY_FOR);
                 let before = batch.len();
                 batch.retain(|(_, event)| oldest <= event.at);
@@ -73,12 +72,12 @@ impl Events {
         Ok(())
     }
 
-    /// What only passes by: tried once.
+    /// Publishes passing events: one attempt each.
     pub(super) async fn publish_passing(&self, hierarchy: &Hierarchy) {
         loop {
             let batch = pending(self.passing.take(BATCH_MAX).await);
             let published = match texts(hierarchy, &batch).await {
-                // One message for all of them: JSON has no line ends.
+                // One message for all of them: JSON in one line has no line ends.
                 Ok(texts) => self.shared.publish(PASSING, &texts.join("\n")).await,
                 Err(error) => Err(error),
             };
@@ -86,14 +85,14 @@ impl Events {
                 Ok(()) => self.metrics.events_published(true, batch.len()),
                 Err(error) => {
                     self.metrics.events_dropped(true, batch.len());
-                    tracing::debug!(error = %Chain(&error), "Passing events were dropped");
+                    tracing::debug!(error = %Chain(&error), "failed to publish passing events; dropped");
                     sleep(RETRY_PAUSE).await;
                 }
             }
         }
     }
 
-    /// Hands the log on to the readers of this replica.
+    /// Follows the log and broadcasts it to the readers of this replica.
     pub(super) async fn follow(&self) {
         let mut tail = self.shared.tail(LOG, KEPT_MAX);
         let mut nonces = VecDeque::with_capacity(NONCES_MAX);
@@ -112,11 +111,11 @@ impl Events {
                             self.hub.spread(told);
                         }
                     }
-                    // In a storm the readers get their turn.
+                    // Yields to the readers if there are many events.
                     tokio::task::yield_now().await;
                 }
                 Followed::Lost => {
-                    tracing::warn!("The log of events was lost or cut; readers are told of a gap");
+                    tracing::warn!("event log was lost or truncated; readers get a gap");
                     self.metrics.events_lost.inc();
                     self.hub.lose();
                 }
@@ -139,7 +138,7 @@ impl Events {
         record.told(Some(entry.id))
     }
 
-    /// Hands on what passes by, and hears who listens elsewhere.
+    /// Receives passing events and announcements of other replicas.
     pub(super) async fn listen(&self) {
         let mut passing = self.shared.subscribe(PASSING);
         loop {
@@ -149,19 +148,19 @@ impl Events {
                     .lines()
                     .filter_map(|line| Record::parse(line)?.told(None))
                     .for_each(|told| self.hub.pass(told)),
-                // Without a link it is missed, as by whoever was not here.
+                // Passing events are missed while there is no link.
                 Notice::Message(_) | Notice::Down | Notice::Up => {}
             }
         }
     }
 
-    /// Says on all replicas that there are readers here, at once and then regularly.
+    /// Announces readers of this replica to all replicas, at once and then regularly.
     pub(super) async fn announce(&self) {
         loop {
             if self.interest.here()
                 && let Err(error) = self.shared.publish(PASSING, LISTENING).await
             {
-                tracing::debug!(error = %Chain(&error), "Nobody was told that somebody listens here");
+                tracing::debug!(error = %Chain(&error), "failed to announce event readers to other replicas");
             }
             // The first reader ends the wait.
             let _ = timeout(ANNOUNCE_EVERY, self.interest.first.notified()).await;
@@ -184,7 +183,8 @@ async fn texts(hierarchy: &Hierarchy, batch: &[Pending]) -> Result<Vec<String>, 
     Ok(texts)
 }
 
-/// Where the event's workspace is. After a move or a removal memory may still have the old place.
+/// Returns the place of the event's workspace. After a move or a removal the cache may still have the old
+/// place.
 async fn place(hierarchy: &Hierarchy, event: &Event) -> Result<Option<Arc<Lineage>>, Unavailable> {
     match event.kind {
         Kind::WorkspaceMoved | Kind::WorkspaceRemoved => {

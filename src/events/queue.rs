@@ -1,4 +1,4 @@
-//! What waits to be published: bounded, filled without waiting, emptied by one task.
+//! Queue of events to publish: bounded, filled without waiting, emptied by one task.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -6,12 +6,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use prometheus::IntGauge;
 use tokio::sync::Notify;
 
-/// The newest so many.
+/// Bounded queue that keeps the newest items.
 pub(super) struct Queue<T> {
     waiting: Mutex<VecDeque<T>>,
     filled: Notify,
     max: usize,
-    /// How many wait.
+    /// Gauge of queued events.
     depth: IntGauge,
 }
 
@@ -25,7 +25,7 @@ impl<T> Queue<T> {
         }
     }
 
-    /// Adds one. Whether the oldest had to go for it.
+    /// Adds an item. True if the oldest was dropped for it.
     pub(super) fn push(&self, one: T) -> bool {
         let mut waiting = self.waiting();
         let full = self.max <= waiting.len();
@@ -39,7 +39,7 @@ impl<T> Queue<T> {
         full
     }
 
-    /// Waits for at least one; takes at most `max`, oldest first.
+    /// Waits for at least one item; takes at most `max`, oldest first.
     pub(super) async fn take(&self, max: usize) -> Vec<T> {
         loop {
             let batch: Vec<T> = {
@@ -52,13 +52,13 @@ impl<T> Queue<T> {
             if !batch.is_empty() {
                 return batch;
             }
-            // A permit is kept for whoever comes late, so nothing is slept through.
+            // `Notify` stores a permit, so no wake-up is lost.
             self.filled.notified().await;
         }
     }
 
     fn waiting(&self) -> MutexGuard<'_, VecDeque<T>> {
-        // Each step leaves the queue whole, so a panic elsewhere cannot have broken it.
+        // Each step leaves the queue consistent, so a panic elsewhere cannot have broken it.
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,4 +1,4 @@
-//! One reader: its place among those there may be, what it missed, and what comes.
+//! A reader of events: its place among the readers, its missed events, and the live ones.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,31 +17,31 @@ use crate::identity::Proof;
 use crate::metrics::EventReader;
 use crate::rejection::Rejection;
 
-/// Pause before a fact that decides who may see an event is asked for again.
+/// Pause before a fact about access is read again.
 const RETRY_PAUSE: Duration = Duration::from_millis(250);
 
-/// The reader fell too far behind: what it missed is not in memory any more.
+/// The reader fell too far behind: the events that it missed are not in memory any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cut;
 
-/// Someone who watches. Dropping it ends that.
+/// A reader. Dropping it ends the subscription.
 pub struct Reader {
     events: Arc<Events>,
     proof: Arc<Proof>,
     kind: EventReader,
     replay: VecDeque<Arc<Told>>,
-    /// What it may have missed, and is not kept.
+    /// Missed events that are not kept.
     dropped: Vec<Arc<Told>>,
     live: broadcast::Receiver<Arc<Told>>,
     passing: broadcast::Receiver<Arc<Told>>,
-    /// Taken, and not decided yet.
+    /// Received event, not decided yet.
     current: Option<Arc<Told>>,
     pace: Pace,
     place: Place,
 }
 
 impl Events {
-    /// Lets whom `proof` proves watch: what comes after the event `after`, or from now on.
+    /// Opens a reader for the principal of `proof`: after the event `after`, or from now on.
     ///
     /// # Errors
     /// `overloaded` and `rate_limited` beyond `[events]`.
@@ -54,7 +54,7 @@ impl Events {
         let place = self.places.take(proof.account)?;
         self.interest.come();
         self.metrics.event_readers(kind).inc();
-        // From here on dropping it gives back what was taken.
+        // From here on a drop releases the places.
         let mut reader = Reader {
             events: Arc::clone(self),
             proof,
@@ -75,7 +75,7 @@ impl Events {
 }
 
 impl Reader {
-    /// Waits for the next event that it may see. May be dropped and called again without losing any.
+    /// Waits for the next visible event. Cancel-safe: no event is lost.
     ///
     /// # Errors
     /// When it fell too far behind.
@@ -116,15 +116,15 @@ impl Reader {
                     }
                     return Ok(frame);
                 }
-                // It waits for the store, and is cut if that takes too long.
+                // The reader waits for the store, and is cut if that takes too long.
                 Err(_) => tokio::time::sleep(RETRY_PAUSE).await,
             }
         }
     }
 
-    /// Waits for what comes next; `None`: some of what passes was missed. What is there is taken without a wait.
+    /// Waits for the next event; `None`: passing events were missed. Does not wait if there is one.
     async fn receive(&mut self) -> Result<Option<Arc<Told>>, Cut> {
-        // Others get their turn where there is much.
+        // Yields to other tasks if there are many events.
         tokio::task::consume_budget().await;
         match self.live.try_recv() {
             Ok(told) => return Ok(Some(told)),
@@ -158,7 +158,7 @@ impl Reader {
         None
     }
 
-    /// Who watches.
+    /// Proof of its caller.
     pub fn proof(&self) -> &Arc<Proof> {
         &self.proof
     }

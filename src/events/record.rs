@@ -1,4 +1,4 @@
-//! An event as replicas hand it to one another, and as readers get it.
+//! Form of an event between replicas, and for readers.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,14 +15,14 @@ use crate::ids::WorkspaceId;
 use crate::shared::EntryId;
 use crate::workspace::Timestamp;
 
-/// Largest payload, in bytes: a card of 16 KiB, escaped at its worst, and the rest. A larger one is
-/// left out, since every replica keeps thousands of them.
+/// Largest payload, in bytes: a card of 16 KiB with maximum escaping, and the rest. A larger one is omitted,
+/// since every replica keeps thousands of them.
 const PAYLOAD_BYTES_MAX: usize = 64 * 1024;
 
-/// An event in the log or on the channel.
+/// Event in the log or on the channel.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Record {
-    /// Tells a repeated write from a second event.
+    /// Distinguishes a repeated write from a second event.
     pub(super) nonce: String,
     event: String,
     workspace_id: String,
@@ -32,7 +32,7 @@ pub(super) struct Record {
     was: Option<Place>,
 }
 
-/// Where a workspace is, for those who decide who may see it.
+/// Place of a workspace, for decisions about access.
 #[derive(Serialize, Deserialize)]
 struct Place {
     org: Option<String>,
@@ -68,7 +68,7 @@ impl Place {
 }
 
 impl Record {
-    /// `now`: where the workspace is, if it is anywhere.
+    /// `now`: present place of the workspace, if it exists.
     pub(super) fn new(nonce: &str, event: &Event, now: Option<&Lineage>) -> Self {
         let payload = serde_json::value::to_raw_value(&event.payload).ok();
         let payload = payload.filter(|payload| payload.get().len() <= PAYLOAD_BYTES_MAX);
@@ -77,7 +77,7 @@ impl Record {
             && event.was.is_none()
             && let Some(now) = &mut now
         {
-            // Those who could see it hear that it went.
+            // Readers that could see it get the event of its removal.
             now.removed = false;
         }
         Self {
@@ -99,7 +99,7 @@ impl Record {
         serde_json::from_str(text).ok()
     }
 
-    /// For readers. `id`: its place in the log; `None`: it only passes by.
+    /// Converts it for readers. `id`: its position in the log; `None` for a passing event.
     pub(super) fn told(self, id: Option<EntryId>) -> Option<Told> {
         let workspace = WorkspaceId::parse(&self.workspace_id).ok()?;
         let frame_id = id.map_or_else(|| uuid::Uuid::now_v7().to_string(), |id| id.to_string());
@@ -115,7 +115,7 @@ impl Record {
             Frame::new(id, None, &Parts { payload, ..parts })
         });
         let whole = Frame::new(id, None, &parts);
-        // A place that cannot be read is nobody's to see.
+        // An event with an unreadable place is shown to no reader.
         let place = |place: Option<Place>| place?.lineage(&workspace);
         let (now, was) = (place(self.now), place(self.was));
         Some(Told {
@@ -132,21 +132,21 @@ impl Record {
     }
 }
 
-/// An event on its way to readers.
+/// An event for readers.
 pub(super) struct Told {
-    /// Its place in the log; `None`: it is not in it.
+    /// Position in the log; `None`: it is not in it.
     pub(super) id: Option<EntryId>,
-    /// The workspace that it is about. `None`: it is for every reader.
+    /// Workspace that it is about. `None`: it is for every reader.
     pub(super) subject: Option<Subject>,
-    /// Decisions on its readers that several share.
+    /// Decisions that several readers share.
     pub(super) decided: Decided,
-    /// For those who see where the workspace is.
+    /// For readers that see the workspace at its new place.
     pub(super) whole: Frame,
-    /// For those who saw only where it was: without a payload.
+    /// For readers that saw only its old place: without a payload.
     pub(super) bare: Option<Frame>,
 }
 
-/// A workspace, for those who see it where it is, or where it was.
+/// A workspace, with its present and its earlier place.
 pub(super) struct Subject {
     pub(super) workspace: WorkspaceId,
     pub(super) now: Option<Lineage>,
@@ -154,7 +154,7 @@ pub(super) struct Subject {
 }
 
 impl Subject {
-    /// Its org; workspaces without one count as one org.
+    /// Returns its org; workspaces without one count as one org.
     pub(super) fn org(&self) -> Option<&String> {
         let place = self.now.as_ref().or(self.was.as_ref());
         place.and_then(|place| place.org.as_ref())
@@ -162,12 +162,12 @@ impl Subject {
 }
 
 impl Told {
-    /// True if it is told to those alone who listen at the time.
+    /// True if it is sent to the readers of the moment only.
     pub(super) fn passes(&self) -> bool {
         self.id.is_none() && self.subject.is_some()
     }
 
-    /// Something may be missing here.
+    /// Returns a gap: events may be missing here.
     pub(super) fn gap() -> Arc<Self> {
         let id = uuid::Uuid::now_v7().to_string();
         let parts = Parts {
@@ -196,7 +196,7 @@ struct Parts<'a> {
     payload: &'a RawValue,
 }
 
-/// One frame, written once for all its readers.
+/// One frame, formatted once for all its readers.
 #[derive(Clone, Debug)]
 pub struct Frame {
     sse: Bytes,
@@ -224,12 +224,12 @@ impl Frame {
         }
     }
 
-    /// The frame alone: one JSON object, in one line.
+    /// Returns the frame as one JSON object, in one line.
     pub fn json(&self) -> Bytes {
         self.sse.slice(self.json.clone())
     }
 
-    /// As one event of an event stream.
+    /// Returns the frame as one event of an event stream.
     pub fn sse(&self) -> Bytes {
         self.sse.clone()
     }

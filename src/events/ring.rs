@@ -1,5 +1,5 @@
-//! The newest events, kept for those who come back: so many of each org, so that one that has much to tell pushes out
-//! nobody else's, and within an org those of the workspace that has most go first.
+//! Replay buffer: the newest events, with a bound for each org, so that a busy org does not push out the events
+//! of other orgs. Within an org the events of the workspace with the most go first.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -11,38 +11,38 @@ use crate::shared::EntryId;
 use crate::shares::Bound;
 use crate::workspace::Timestamp;
 
-/// Events kept of one org that tells alone: half of what there is room for.
+/// Maximum events of an org that is alone: half of the capacity.
 pub(super) const REPLAY_MAX: usize = 1000;
 
-/// Events kept of all orgs.
+/// Maximum events of all orgs.
 pub(super) const KEPT_MAX: usize = 2 * REPLAY_MAX;
 
-/// How long they are kept.
+/// Retention of an event.
 pub(super) const REPLAY_FOR: Duration = Duration::from_secs(600);
 
-/// Workspaces of which it is remembered that events of theirs were dropped.
+/// Maximum workspaces with a record of dropped events.
 const DROPPED_MAX: usize = 1024;
 
-/// Whose an event is. Workspaces without an org count as one org.
+/// Org of an event. Workspaces without an org count as one org.
 type Org = Option<String>;
 
 /// Events in the order of the log.
 #[derive(Default)]
 pub(super) struct Ring {
     told: VecDeque<(EntryId, Arc<Told>)>,
-    /// Every event after this one is in the ring, or in `dropped`. `None`: nobody knows where the log goes on.
+    /// Every event after this one is in the ring, or in `dropped`. `None`: the position in the log is unknown.
     floor: Option<EntryId>,
-    /// How many are kept.
+    /// Events kept, by org and workspace.
     kept: HashMap<Org, HashMap<WorkspaceId, usize>>,
-    /// The newest event of a workspace that had to go for others.
+    /// The newest event of each workspace that was dropped for want of room.
     dropped: HashMap<WorkspaceId, (EntryId, Arc<Told>)>,
 }
 
 impl Ring {
-    /// Adds the newest event, and drops what is too much with it.
+    /// Adds the newest event, and drops events beyond the bounds.
     pub(super) fn keep(&mut self, told: Arc<Told>) {
         let Some(id) = told.id else { return };
-        // The first one's predecessor: of what came before it we know nothing.
+        // The predecessor of the first event: earlier ones are unknown.
         self.floor.get_or_insert(id.before());
         let Some(subject) = &told.subject else {
             return;
@@ -68,7 +68,7 @@ impl Ring {
         }
     }
 
-    /// Forgets what is older than it is kept.
+    /// Drops events older than [`REPLAY_FOR`].
     pub(super) fn forget_old(&mut self) {
         let now_ms = u64::try_from(Timestamp::now().0).unwrap_or(0);
         let oldest_ms = now_ms.saturating_sub(u64::try_from(REPLAY_FOR.as_millis()).unwrap_or(0));
@@ -83,25 +83,25 @@ impl Ring {
             .retain(|_, (id, _)| floor < *id && id.ms >= oldest_ms);
     }
 
-    /// The id of the newest event.
+    /// Returns the id of the newest event.
     pub(super) fn newest(&self) -> EntryId {
         let kept = self.told.back().map(|(id, _)| *id);
         kept.or(self.floor).unwrap_or_default()
     }
 
-    /// Whether everything after `after` is here, but for what was dropped.
+    /// True if all events after `after` are here, except those that were dropped.
     pub(super) fn follows(&self, after: EntryId) -> bool {
         self.floor.is_some_and(|floor| floor <= after) && after <= self.newest()
     }
 
-    /// What is kept of the events after `after`.
+    /// Returns the kept events after `after`.
     pub(super) fn after(&self, after: EntryId) -> VecDeque<Arc<Told>> {
         let from = self.told.partition_point(|(id, _)| *id <= after);
         let kept = self.told.iter().skip(from);
         kept.map(|(_, told)| Arc::clone(told)).collect()
     }
 
-    /// The newest that was dropped of each workspace after `after`.
+    /// Returns the newest dropped event after `after` of each workspace.
     pub(super) fn dropped_after(&self, after: EntryId) -> Vec<Arc<Told>> {
         let dropped = self.dropped.values().filter(|(id, _)| after < *id);
         dropped.map(|(_, told)| Arc::clone(told)).collect()
@@ -116,7 +116,8 @@ impl Ring {
         };
         self.dropped.insert(subject.workspace.clone(), (id, told));
         if DROPPED_MAX < self.dropped.len() {
-            // From here on whoever comes back from before it is told of a gap, without a look at what it missed.
+            // From here on a reader that resumes from an earlier event gets a gap, without a search for what it
+            // missed.
             let oldest = self.dropped.values().map(|(id, _)| *id).min();
             self.floor = self.floor.max(oldest);
             let floor = self.floor.unwrap_or_default();

@@ -7,20 +7,21 @@ use super::credential::CredentialHash;
 use super::{CredentialKind, Principal, Proof};
 use crate::shares::Account;
 
-/// The account of all who show nothing, in open mode: they cannot be told apart.
+/// Account of all callers without a credential, in open mode: they cannot be told apart.
 pub(super) const OPEN: Account = Account::alone(0);
 
 impl Proof {
-    /// The same, with the account that follows from principal, issuer and credential. To be called once, when all of
-    /// these are known: a request then only reads [`Proof::account`].
+    /// Sets the account that follows from principal, issuer and credential. Called once, when all of these are
+    /// known: a request only reads [`Proof::account`].
     ///
-    /// Replicas agree on the number. Operators alone have one account a token: their tokens are configured, so
-    /// nobody multiplies a share by them, and a script of one operator must not slow down another's console.
+    /// Replicas agree on the number. Operators alone have one account for each token: their tokens are
+    /// configured, so a share cannot be multiplied by them, and a script of one operator must not slow down
+    /// another's console.
     pub(super) fn with_account(mut self) -> Self {
         self.account = match (&self.principal, self.credential) {
             _ if self.kind == CredentialKind::Open => OPEN,
             (Principal::Operator, Some(credential)) => Account::alone(credential.number()),
-            // An org token made its token, and names whom it likes.
+            // An org token issued its token, with a user name of its choice.
             (Principal::Canvas { org, confined, .. }, _) if *confined => Account {
                 own: number(&self.owner()),
                 group: number(&format!("users:{}", serde_json::json!(org))),
@@ -31,7 +32,7 @@ impl Proof {
     }
 }
 
-/// The number of what has this name: of a principal as [`Proof::owner`] writes it, or `users:` and an org.
+/// Returns the number of a name: of a principal as [`Proof::owner`] writes it, or `users:` and an org.
 fn number(name: &str) -> u64 {
     CredentialHash::of(&format!("account:{name}")).number()
 }

@@ -164,10 +164,11 @@ pub struct Proof {
     pub kind: CredentialKind,
     /// The first 8 characters of the credential; never more. Empty in open mode.
     pub prefix: String,
-    /// The number under which rates, and shares of memory, places and connections are counted: one a principal, whatever
-    /// it presents, but one a token of an operator. 0 in open mode, where callers cannot be told apart.
+    /// Number under which rates and shares of memory, places and connections are counted: one for each principal,
+    /// with any of its credentials, but one for each token of an operator. 0 in open mode, where callers cannot be
+    /// told apart.
     pub account: Account,
-    /// When it ends by itself: milliseconds since 1970.
+    /// Time at which it expires: milliseconds since 1970.
     expires_at: Option<i64>,
     /// The hash by which an enrolment token is redeemed.
     hash: Option<CredentialHash>,

@@ -1,7 +1,7 @@
 //! Decides whether a request may go to an agent, and to which one.
 //!
-//! The order of checks decides which rejection a caller sees (`docs/reference/a2a.md`, "Order of checks"). Nothing reaches
-//! the agent before all checks passed.
+//! The order of checks decides which rejection a caller sees (`docs/reference/a2a.md`, "Order of checks"). Nothing
+//! reaches the agent before all checks passed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -56,7 +56,7 @@ impl Admitted {
         })
     }
 
-    /// In whose name the call takes room and places.
+    /// Returns the account under which the call takes memory and places.
     pub(super) fn account(&self) -> Account {
         self.proof.account
     }

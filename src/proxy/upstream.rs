@@ -1,8 +1,8 @@
 //! One call to an agent over Pingora's connection pool: connect, send once, wait for the head.
 //!
-//! Head and body leave in one write, which Pingora's own client cannot do; the answer is read by
-//! that client. HTTP/1.1 only: agents' servers all speak it, and a broken HTTP/2 connection would
-//! take several exchanges with it (`ARCHITECTURE.md`).
+//! Head and body are sent in one write, which Pingora's own client cannot do; that client reads the response.
+//! HTTP/1.1 only: agents' servers all support it, and a broken HTTP/2 connection would take several exchanges
+//! with it (`ARCHITECTURE.md`).
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -23,13 +23,13 @@ use crate::directory::Agent;
 use crate::metrics::Metrics;
 use crate::rejection::{Delivery, Reason, Rejection};
 
-/// Up to this many bytes of body are copied behind the head, to leave in one write.
+/// Largest body that is copied behind the head, so that both leave in one write.
 pub(super) const ONE_WRITE: usize = 16 * 1024;
 
-/// Pingora's write buffer: what is larger goes to the socket directly.
+/// Pingora's write buffer: larger writes go to the socket directly.
 const WRITE_BUFFER: usize = 1460;
 
-/// How long an agent that stopped reading a request may take to say why.
+/// Timeout for the response of an agent that stopped reading a request.
 const EARLY_ANSWER: Duration = Duration::from_secs(1);
 
 /// Connections to agents.
@@ -40,14 +40,14 @@ pub(super) struct Upstream {
 
 /// A request, ready for the wire.
 pub(super) struct Call {
-    /// The head, and the body behind it if that is short.
+    /// Head, with a short body behind it.
     wire: Vec<u8>,
-    /// The body, if it is not.
+    /// Body, unless it is short.
     body: Bytes,
 }
 
 impl Call {
-    /// Joins head and body where copying is cheaper than a second write.
+    /// Joins head and body if a copy is cheaper than a second write.
     pub(super) fn new(mut head: Vec<u8>, body: Bytes) -> Self {
         if body.len() <= ONE_WRITE {
             head.extend_from_slice(&body);
@@ -60,7 +60,7 @@ impl Call {
     }
 }
 
-/// What Pingora needs to know of whoever listens at `address`.
+/// Returns Pingora's peer for a server at `address`.
 pub(super) fn peer(
     address: SocketAddr,
     tls: bool,
@@ -74,23 +74,23 @@ pub(super) fn peer(
     peer
 }
 
-/// A connection on which nothing was sent by whoever holds it.
+/// A connection on which its holder has sent no byte.
 pub(super) struct Connection {
     stream: Stream,
-    /// Whether it was there before: then it may be dead.
+    /// True for a pooled connection, which may be dead.
     reused: bool,
 }
 
-/// How far a write got before it failed.
+/// Progress of a write before it failed.
 enum Unsent {
-    /// Not a byte was taken: it may be sent again elsewhere.
+    /// No byte was accepted: it may be sent on another connection.
     Nothing(std::io::Error),
     /// Some bytes may have arrived.
     Perhaps(std::io::Error),
 }
 
 impl Upstream {
-    /// A pool of at most `pool_size` unused connections.
+    /// Creates a pool of at most `pool_size` unused connections.
     pub(super) fn new(pool_size: usize) -> Self {
         let options = ConnectorOptions::new(pool_size);
         Self {
@@ -99,9 +99,9 @@ impl Upstream {
         }
     }
 
-    /// What Pingora needs to know of the agent. `address` was vetted, and is what is dialled.
-    /// A certificate is verified for [`crate::directory::Endpoint::sni`], which is never empty: for an
-    /// empty name Pingora would verify nothing.
+    /// Returns Pingora's peer for the agent. `address` was checked by the policy, and is dialled. A certificate
+    /// is verified for [`crate::directory::Endpoint::sni`], which is never empty: for an empty name Pingora
+    /// would verify nothing.
     pub(super) async fn peer(
         &self,
         agent: &Agent,
@@ -111,13 +111,13 @@ impl Upstream {
         let endpoint = &agent.endpoint;
         let mut peer = peer(address, endpoint.tls, endpoint.sni.clone(), connect);
         if let Some(tls) = agent.upstream_tls.as_ref().filter(|_| endpoint.tls) {
-            // Boxed: it is rare, and would otherwise widen every exchange's future.
+            // Boxed: it is rare, and its future would otherwise widen that of every exchange.
             Box::pin(self.certificates.apply_to(&mut peer, agent, tls)).await;
         }
         peer
     }
 
-    /// Where a connection of `peer` goes back to, to be kept for `idle`.
+    /// Returns the place to which a connection of `peer` returns, to be kept for `idle`.
     pub(super) fn home(&self, peer: &HttpPeer, idle: Duration) -> Home<'_> {
         Home {
             upstream: self,
@@ -126,7 +126,7 @@ impl Upstream {
         }
     }
 
-    /// A connection to the agent, an unused one if there is one. Nothing is sent.
+    /// Returns a connection to the agent, a pooled one if there is one. Sends no byte.
     ///
     /// # Errors
     /// `agent_unreachable`, `agent_timeout`.
@@ -135,15 +135,15 @@ impl Upstream {
             let reused = true;
             return Ok(Connection { stream, reused });
         }
-        // None was kept, the agent closed it, or the task that watches it has not let go of it yet.
-        tracing::debug!(%peer, "No unused connection to the agent; a new one is made");
+        // The pool is empty, the agent closed the connection, or the task that watches it still holds it.
+        tracing::debug!(%peer, "no idle connection to the agent; dialling");
         let (stream, reused) = (self.dial(peer).await?, false);
         Ok(Connection { stream, reused })
     }
 
-    /// A new connection to the agent.
+    /// Opens a new connection to the agent.
     async fn dial(&self, peer: &HttpPeer) -> Result<Stream, Rejection> {
-        // Boxed: with its TLS handshake it is larger than all the rest of an exchange's future, and rare.
+        // Boxed: with its TLS handshake it is larger than the rest of an exchange's future, and rare.
         let dialled = Box::pin(self.connector.new_stream(peer)).await;
         dialled.map_err(|e| unreachable(e, peer))
     }
@@ -165,11 +165,11 @@ impl Upstream {
             .await
     }
 
-    /// Sends the call once. It is sent again only when nothing of it was sent before: a pooled
-    /// connection that had died may take no byte, and then a new one is made.
+    /// Sends the call once. It is sent again only if no byte of it was sent: a pooled connection that has died
+    /// may accept none, and then a new one is opened.
     ///
     /// # Errors
-    /// `agent_unreachable`, `agent_timeout`, `agent_protocol_error`, each saying what was delivered.
+    /// `agent_unreachable`, `agent_timeout`, `agent_protocol_error`, each with its [`Delivery`].
     pub(super) async fn send_over(
         &self,
         Connection { mut stream, reused }: Connection,
@@ -205,26 +205,26 @@ impl Upstream {
     }
 }
 
-/// Where a connection goes when its answer is whole.
+/// Place of a connection in the pool after a complete response.
 #[derive(Clone, Copy)]
 pub(super) struct Home<'a> {
     upstream: &'a Upstream,
-    /// Its place among the others of the agent, by their `reuse_hash`.
+    /// Key of the agent's connections: their `reuse_hash`.
     peer: u64,
-    /// How long it is kept there.
+    /// Time that it is kept in the pool.
     idle: Duration,
 }
 
 impl Home<'_> {
-    /// Takes the connection back if the agent left it usable. Called before the last byte goes to the
-    /// caller: its next call, on another thread, finds the connection in the pool.
+    /// Returns the connection to the pool if the agent left it usable. Called before the last byte is sent to
+    /// the caller, so that the caller's next call, on another thread, finds it there.
     pub(super) async fn take_back(self, mut session: Box<HttpSession>) {
-        // A stream that was cut leaves its connection in the middle of a body.
+        // A cut stream leaves its connection in the middle of a body.
         if !session.is_body_done() {
             return;
         }
         session.respect_keepalive();
-        // What is not kept is dropped: a parting word to an agent that does not read could last.
+        // Drop a connection that is not kept: a graceful close could block on an agent that does not read.
         if !session.will_keepalive() {
             return;
         }
@@ -239,7 +239,7 @@ async fn write(stream: &mut Stream, call: &Call) -> Result<(), Unsent> {
     let first = stream.write(&call.wire).await.map_err(Unsent::Nothing)?;
     if first == call.wire.len() && call.body.is_empty() {
         return stream.flush().await.map_err(|error| {
-            // A short call was still in the buffer: an error at the flush means none of it left.
+            // A short call was still in the buffer: after an error at the flush no byte has left.
             if call.wire.len() < WRITE_BUFFER {
                 Unsent::Nothing(error)
             } else {
@@ -255,7 +255,7 @@ async fn write(stream: &mut Stream, call: &Call) -> Result<(), Unsent> {
     rest.await.map_err(Unsent::Perhaps)
 }
 
-/// An agent may answer, say 413, and close without reading the rest: then its answer counts.
+/// Reads an early response: an agent may send one, such as 413, and close without reading the rest.
 async fn early_answer(
     mut session: Box<HttpSession>,
     error: std::io::Error,
@@ -271,7 +271,7 @@ async fn early_answer(
     }
 }
 
-/// The call's own clock passed before `timeouts.connect` did.
+/// Returns the rejection of a call with a deadline before `timeouts.connect`.
 fn not_connected() -> Rejection {
     let message = "no connection to the agent in time (timeouts.total; of a gateway, X-Timeout may ask for more)";
     Rejection::new(Reason::AgentTimeout, message)
@@ -310,8 +310,8 @@ fn unreachable(error: Box<Error>, peer: &HttpPeer) -> Rejection {
     rejection.delivered(Delivery::NotSent).cause(Failure(error))
 }
 
-/// Pingora's error as a standard one, for the chain of causes. Without its context, which repeats
-/// what the agent sent, unless the connection was not made yet.
+/// Pingora's error as a standard one, for the chain of causes. Without its context, which may contain the
+/// agent's bytes, unless the connection was not made yet.
 pub(super) struct Failure(pub(super) Box<Error>);
 
 impl fmt::Display for Failure {
@@ -346,7 +346,7 @@ impl fmt::Debug for Failure {
 
 impl std::error::Error for Failure {}
 
-/// Whether such an error comes before a byte of HTTP.
+/// True if such an error occurs before a byte of HTTP.
 fn before_http(kind: &ErrorType) -> bool {
     matches!(
         kind,

@@ -1,8 +1,8 @@
-//! Rows of `agent_origins` for workspaces that registered before that table was there: until each has its row, another
-//! workspace could register its server.
+//! Backfills `agent_origins` for workspaces that registered before the table existed: until a workspace has its
+//! rows, another one could register its server.
 //!
-//! Each gateway does this at its start. Batches are small, and one gateway at a time has one, so several may start at
-//! once. Where two workspaces are at one server already, they share it from then on.
+//! Each gateway does this at its start. Batches are small, and one gateway at a time has one, so several may
+//! start at once. If two workspaces are on one server already, they share it from then on.
 
 use sqlx::any::AnyRow;
 
@@ -13,7 +13,7 @@ use crate::db::Connection;
 use crate::ids::WorkspaceId;
 use crate::store::Unavailable;
 
-/// Workspaces in one transaction: a few hundred statements, within `stores.timeout` also where each takes some
+/// Workspaces per transaction: a few hundred statements, within `stores.timeout` even if each takes some
 /// milliseconds.
 const BATCH_MAX: i64 = 25;
 
@@ -25,28 +25,29 @@ const WITHOUT: &str = "SELECT id, url, internal_url, card_url FROM workspaces \
 const OTHER: &str = "SELECT workspace_id FROM agent_origins WHERE origin = $1 AND workspace_id <> $2 \
      ORDER BY workspace_id LIMIT 1";
 
-/// Two workspaces whose agents are at one server.
+/// Two workspaces with agents on one server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SharedServer {
-    /// The server.
+    /// Shared server.
     pub origin: String,
-    /// The one that has it.
+    /// Workspace that holds it.
     pub holder: WorkspaceId,
-    /// The one that shares it.
+    /// Workspace that shares it.
     pub sharer: WorkspaceId,
 }
 
-/// What was done for some workspaces.
+/// Result of one batch of workspaces.
 #[derive(Clone, Debug)]
 pub struct Backfilled {
-    /// The last of them; `None`: there were none.
+    /// Last workspace of the batch; `None`: the batch was empty.
     pub last: Option<WorkspaceId>,
     /// Servers that are shared from now on.
     pub shared: Vec<SharedServer>,
 }
 
 impl Workspaces {
-    /// Writes the servers of some workspaces beyond `after` that have none. `origins_of` reads them from a URL.
+    /// Writes the origins of a batch of workspaces after `after` that have none. `origins_of` reads them from a
+    /// URL.
     ///
     /// # Errors
     /// When the store cannot be asked.
@@ -88,7 +89,7 @@ fn urls(row: &AnyRow) -> Result<Vec<String>, sqlx::Error> {
     Ok(urls?.into_iter().flatten().collect())
 }
 
-/// Takes the server, and shares it where another workspace has it.
+/// Takes the server, or shares it if another workspace holds it.
 async fn take_or_share(
     connection: &mut Connection,
     workspace: &WorkspaceId,
@@ -97,7 +98,7 @@ async fn take_or_share(
     let mut holder = other(connection, workspace, &one).await?;
     let is_shared = one.is_shared || holder.is_some();
     if !take(connection, workspace, &one, is_shared).await? {
-        // One of the two registered just now.
+        // A concurrent registration took it.
         holder = other(connection, workspace, &one).await?;
         if holder.is_some() {
             take(connection, workspace, &one, true).await?;
@@ -111,7 +112,7 @@ async fn take_or_share(
     }))
 }
 
-/// Another workspace at this server.
+/// Returns another workspace on this server.
 async fn other(
     connection: &mut Connection,
     workspace: &WorkspaceId,

@@ -1,6 +1,6 @@
-//! What operators change of a workspace: its settings, its place, that it exists. Each in one
-//! transaction that holds the row, and, where it reads the hierarchy, the hierarchy; so what was
-//! judged still holds when it is done, also when two change it at the same moment.
+//! Changes of a workspace by operators: its settings, its parent and org, its removal. Each runs in one
+//! transaction that locks the row and, if it reads the hierarchy, the hierarchy; so the facts that a decision
+//! rests on hold until it is committed, also for concurrent changes.
 
 use super::row::{card_access_word, complete_word, optional, tls_text, workspace};
 use super::sql::{CHANGE, HEIGHT, HOLD, IS_ABOVE, REMOVE};
@@ -15,49 +15,49 @@ use crate::ids::WorkspaceId;
 use crate::store::Unavailable;
 use crate::trust::Sealed;
 
-/// What of a workspace can be changed, as it shall be.
+/// Settings of a workspace that can be changed, with their new values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// For people.
+    /// Display name.
     pub name: String,
-    /// What it is for.
+    /// Purpose of the agent, as free text.
     pub role: Option<String>,
-    /// The workspace above it.
+    /// Parent workspace.
     pub parent_id: Option<WorkspaceId>,
-    /// Whom it belongs to.
+    /// Org that the workspace belongs to.
     pub org: Option<String>,
-    /// Where it is in its life.
+    /// Lifecycle status.
     pub status: Status,
-    /// By whose word it is paused.
+    /// Principal that paused it.
     pub paused_by: Option<PausedBy>,
-    /// How messages reach it.
+    /// Delivery mode: push or poll.
     pub delivery_mode: DeliveryMode,
-    /// What keeps it online.
+    /// Source of its liveness.
     pub liveness: Liveness,
-    /// Where its agent listens.
+    /// URL that its agent listens at.
     pub url: Option<String>,
-    /// The same on the agents' own network.
+    /// URL on the agents' own network.
     pub internal_url: Option<String>,
-    /// Where its card is fetched.
+    /// URL that its card is fetched from.
     pub card_url: Option<String>,
-    /// The credential with which the gateway calls the agent.
+    /// Credential with which the gateway calls the agent.
     pub upstream_auth: Option<Sealed>,
-    /// For which scheme, host and port that was set.
+    /// Scheme, host and port that the credential was set for.
     pub upstream_auth_base: Option<String>,
     /// TLS towards the agent.
     pub upstream_tls: Option<SealedTls>,
-    /// How much of an incomplete call is filled in.
+    /// Completion mode for incomplete calls.
     pub complete: Option<Complete>,
-    /// Whether callers may ask for push notifications.
+    /// True if callers may ask for push notifications.
     pub push_notifications: Option<bool>,
-    /// Who may read its card.
+    /// Access to its card.
     pub card_access: Option<CardAccess>,
-    /// Calls in progress at most.
+    /// Maximum calls in progress.
     pub max_concurrent: Option<u32>,
 }
 
 impl Settings {
-    /// Those of `workspace`.
+    /// Returns the settings of `workspace`.
     pub fn of(workspace: &Workspace) -> Self {
         Self {
             name: workspace.name.clone(),
@@ -91,63 +91,64 @@ impl Settings {
     }
 }
 
-/// Where a workspace is asked to go. `None` says nothing of it, `Some(None)` asks for none.
+/// Requested parent and org of a workspace. `None` leaves a value as it is, `Some(None)` clears it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Move {
-    /// The workspace above it.
+    /// Parent workspace.
     pub parent_id: Option<Option<WorkspaceId>>,
-    /// Whom it belongs to.
+    /// Org that the workspace belongs to.
     pub org: Option<Option<String>>,
 }
 
 impl Move {
-    /// Whether it says nothing.
+    /// True if it requests no change.
     pub fn is_empty(&self) -> bool {
         self.parent_id.is_none() && self.org.is_none()
     }
 }
 
-/// Who is where around a workspace that is asked to go elsewhere. Empty where nobody asked.
+/// Relatives of a workspace that is asked to move. Empty if no move is requested.
 #[derive(Clone, Debug, Default)]
 pub struct Surroundings {
-    /// The workspace as it is, and those above it, nearest first.
+    /// The workspace and its ancestors, nearest first.
     pub line: Vec<Step>,
-    /// The parent that is asked for, and those above that one. Empty: there is none such.
+    /// The requested parent and its ancestors. Empty: it does not exist.
     pub above: Vec<Step>,
-    /// Whether that parent is the workspace itself or below it, whoever was removed in between.
+    /// True if that parent is the workspace itself or one of its descendants, with removed ones in between
+    /// counted.
     pub is_circular: bool,
-    /// Levels below the workspace; 0: it has no child that was not removed.
+    /// Levels below the workspace; 0: all of its children are removed.
     pub height: usize,
 }
 
-/// A workspace before and after.
+/// A workspace before and after a change.
 #[derive(Clone, Debug)]
 pub struct Changed {
-    /// As it was.
+    /// State before.
     pub before: Workspace,
-    /// As it is.
+    /// State after.
     pub after: Workspace,
-    /// Its line before, where a move was asked for.
+    /// Workspace and ancestors before, if a move was requested.
     pub line: Vec<Step>,
 }
 
-/// What became of a removal.
+/// Result of a removal.
 #[derive(Clone, Debug)]
 pub enum Removed {
-    /// It is gone now; with the line it had.
+    /// It is removed now; with its former ancestors.
     Now(Vec<Step>),
-    /// It was gone.
+    /// It was removed before.
     Before,
-    /// There never was one.
+    /// It never existed.
     Unknown,
 }
 
 impl Workspaces {
-    /// Changes the workspace to what `judge` makes of it, or not at all; `origins` are the servers of its new URLs. `None` inside: there never was
-    /// one. A removed one is shown to `judge`, too.
+    /// Changes the workspace to the settings that `judge` returns, or not at all; `origins` are those of its
+    /// new URLs. `None` inside: it never existed. A removed workspace is passed to `judge`, too.
     ///
     /// # Errors
-    /// When the store cannot be asked; then it may still have been changed. Inside, what `judge` says.
+    /// When the store cannot be asked; then it may still have been changed. Inside, the error of `judge`.
     pub async fn change<R: From<OriginTaken>>(
         &self,
         id: &WorkspaceId,
@@ -200,14 +201,13 @@ impl Workspaces {
         self.db.run("workspace_change", work).await
     }
 
-    /// Removes the workspace. Its row stays, so that its id is never given away; children keep their
-    /// parent.
+    /// Removes the workspace. Its row stays, so that its id is never reused; children keep their parent.
     ///
     /// # Errors
     /// When the store cannot be asked; then it may still have been removed.
     pub async fn remove(&self, id: &WorkspaceId, now: Timestamp) -> Result<Removed, Unavailable> {
         let work = async {
-            // Alone, so that nobody gets it as a parent at the same moment.
+            // An exclusive transaction, so that it gets no child at the same moment.
             let mut tx = self.db.begin_alone().await?;
             let line = read_line(&mut tx, id).await?;
             match line.first() {

@@ -1,7 +1,7 @@
-//! Who exists: the workspaces, as the registry knows them (contract §8.1).
+//! Workspaces: the registry of agents.
 //!
-//! Owns the table `workspaces` ([`table`], its SQL in [`sql`]) and the JSON that a workspace reads as ([`view`]). What a
-//! workspace may reach is decided in [`crate::hierarchy`]; where it listens and whether it lives, in
+//! Owns the table `workspaces` ([`table`], its SQL in [`sql`]) and the JSON form of a workspace ([`view`]).
+//! Access to other workspaces is decided in [`crate::hierarchy`]; location and liveness are kept in
 //! [`crate::directory`].
 
 mod backfill;
@@ -30,70 +30,70 @@ use crate::config::{CardAccess, Complete};
 use crate::ids::WorkspaceId;
 use crate::trust::Sealed;
 
-/// The addressable seat of an agent, with all that is kept of it.
+/// A workspace: the address of an agent, with its stored state.
 #[derive(Clone, Debug)]
 pub struct Workspace {
-    /// Its name in every URL.
+    /// Id, which is its name in URLs.
     pub id: WorkspaceId,
-    /// For people.
+    /// Display name.
     pub name: String,
-    /// What it is for, in its owner's words.
+    /// Purpose of the agent, as free text of its owner.
     pub role: Option<String>,
-    /// The workspace above it. Kept when that one is removed.
+    /// Parent workspace. Kept when the parent is removed.
     pub parent_id: Option<WorkspaceId>,
-    /// Whom it belongs to; no org counts as one org.
+    /// Org that the workspace belongs to. `None` counts as an org of its own.
     pub org: Option<String>,
-    /// Where it is in its life.
+    /// Lifecycle status.
     pub status: Status,
-    /// By whose word it is paused; `None` where it is not, or was before that was kept.
+    /// Principal that paused it; `None` if it is not paused, or was paused before this was stored.
     pub paused_by: Option<PausedBy>,
-    /// How messages reach it.
+    /// Delivery mode: push or poll.
     pub delivery_mode: DeliveryMode,
-    /// What keeps it online.
+    /// Source of its liveness.
     pub liveness: Liveness,
-    /// Where its agent listens, as it registered.
+    /// URL that its agent listens at, as registered.
     pub url: Option<String>,
-    /// The same on the agents' own network.
+    /// URL on the agents' own network.
     pub internal_url: Option<String>,
-    /// Where its card is fetched.
+    /// URL that its card is fetched from.
     pub card_url: Option<String>,
-    /// Its card, byte for byte as it was registered.
+    /// Its card, byte for byte as registered.
     pub agent_card: Option<Box<RawValue>>,
-    /// The credential with which the gateway calls the agent. Shown nowhere.
+    /// Credential with which the gateway calls the agent. Never shown.
     pub upstream_auth: Option<Sealed>,
-    /// For which scheme, host and port that was set; `None`: for the first that the agent registers.
+    /// Scheme, host and port that the credential was set for; `None`: the first that the agent registers.
     pub upstream_auth_base: Option<String>,
     /// TLS towards the agent.
     pub upstream_tls: Option<SealedTls>,
-    /// How much of an incomplete call is filled in; `None`: as `a2a.complete` says.
+    /// Completion mode for incomplete calls; `None`: that of `a2a.complete`.
     pub complete: Option<Complete>,
-    /// Whether callers may ask for push notifications; `None`: as `a2a.push_notifications` says.
+    /// True if callers may ask for push notifications; `None`: as `a2a.push_notifications`.
     pub push_notifications: Option<bool>,
-    /// Who may read its card; `None`: as `card.access` says.
+    /// Access to its card; `None`: that of `card.access`.
     pub card_access: Option<CardAccess>,
-    /// Calls in progress at most; `None`: as `limits.target_concurrency` says.
+    /// Maximum calls in progress; `None`: `limits.target_concurrency`.
     pub max_concurrent: Option<u32>,
-    /// Longest silence in an answer, in seconds; `None`: as `timeouts.idle` says.
+    /// Longest silence in an answer, in seconds; `None`: `timeouts.idle`.
     pub idle_timeout_seconds: Option<u32>,
-    /// What it said it is working on.
+    /// Current task, as the agent reported it.
     pub current_task: Option<String>,
-    /// How many tasks it said it has.
+    /// Active tasks that it reported.
     pub active_tasks: u32,
-    /// The last heartbeat or registration.
+    /// Time of the last heartbeat or registration.
     pub last_seen: Option<Timestamp>,
-    /// When it was created.
+    /// Time of creation.
     pub created_at: Timestamp,
-    /// When something but its liveness last changed.
+    /// Time of the last change, except of its liveness.
     pub updated_at: Timestamp,
 }
 
-/// TLS towards an agent, as it is kept: certificates and key are sealed; what may be shown of the
-/// certificates stands beside them, so that reading a workspace opens nothing.
+/// TLS towards an agent, as stored: certificates and key are sealed; the shown facts about the certificates are
+/// kept beside them, so that a read of a workspace opens no seal.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SealedTls {
-    /// All of it. Shown nowhere.
+    /// Certificates and key. Never shown.
     pub sealed: Sealed,
-    /// Names, fingerprints and ends of the certificates, for operators.
+    /// Names, fingerprints and expiry of the certificates, for operators.
     pub about: Box<RawValue>,
 }
 
@@ -106,7 +106,8 @@ impl PartialEq for SealedTls {
 impl Eq for SealedTls {}
 
 impl Workspace {
-    /// Whether its agent registered itself elsewhere since its credential was set, so that the credential is kept back.
+    /// True if its agent registered itself at another place after its credential was set, so that the
+    /// credential is withheld.
     pub fn is_credential_withheld(&self) -> bool {
         let set_for = self.upstream_auth_base.as_deref();
         let now = self.url.as_deref().map(base);
@@ -114,7 +115,7 @@ impl Workspace {
     }
 }
 
-/// A closed set of words, stored and shown alike.
+/// A closed set of values with one form for storage and display.
 macro_rules! words {
     ($(#[$about:meta])* $name:ident { $($(#[$doc:meta])* $variant:ident => $word:literal,)* }) => {
         $(#[$about])*
@@ -122,12 +123,12 @@ macro_rules! words {
         pub enum $name { $($(#[$doc])* #[serde(rename = $word)] $variant,)* }
 
         impl $name {
-            /// The word in JSON, in the table and in logs.
+            /// Returns the value's form in JSON, in the table and in logs.
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $word,)* }
             }
 
-            /// Reads the word.
+            /// Parses a value.
             pub fn parse(word: &str) -> Option<Self> {
                 match word { $($word => Some(Self::$variant),)* _ => None }
             }
@@ -138,106 +139,106 @@ macro_rules! words {
 pub(crate) use words;
 
 words! {
-    /// By whose word a workspace is paused.
+    /// Principal that paused a workspace.
     PausedBy {
-        /// An operator's, and only an operator ends it.
+        /// An operator; only an operator resumes it.
         Operator => "operator",
-        /// That of an org token of its org.
+        /// An org token of its org.
         Org => "org",
     }
 }
 
 words! {
-    /// Where a workspace is in its life.
+    /// Lifecycle status of a workspace.
     Status {
         /// Created; its agent has not registered yet.
         Provisioning => "provisioning",
         /// Registered and alive.
         Online => "online",
-        /// Alive, and in trouble by its own word. Reachable.
+        /// Alive, and degraded by its own report. Reachable.
         Degraded => "degraded",
         /// Its heartbeat lapsed, or it deregistered.
         Offline => "offline",
-        /// Taken out by an operator.
+        /// Paused by an operator or an org token.
         Paused => "paused",
         /// Its provisioning failed.
         Failed => "failed",
-        /// Put to sleep.
+        /// Suspended; it comes back by registering.
         Hibernated => "hibernated",
-        /// On its way up again.
+        /// Starting again.
         Restarting => "restarting",
-        /// Gone for good. The row stays, so that its id is never given away.
+        /// Removed for good. The row stays, so that its id is never reused.
         Removed => "removed",
     }
 }
 
 impl Status {
-    /// Whether the agent counts as there.
+    /// True if the agent counts as up.
     pub const fn is_up(self) -> bool {
         matches!(self, Self::Online | Self::Degraded)
     }
 }
 
 words! {
-    /// How messages reach a workspace.
+    /// Delivery mode of messages to a workspace.
     DeliveryMode {
         /// The gateway calls its agent.
         Push => "push",
-        /// Its agent fetches them from the inbox.
+        /// Its agent polls the inbox.
         Poll => "poll",
     }
 }
 
 words! {
-    /// What keeps a workspace online.
+    /// Source of the liveness of a workspace.
     Liveness {
-        /// Heartbeats: it lapses without them.
+        /// Heartbeats: it goes offline without them.
         Heartbeat => "heartbeat",
-        /// Nothing: its agent knows of no registry.
+        /// Assumed: its agent does not register.
         Assumed => "assumed",
     }
 }
 
-/// A workspace that is to be created.
+/// A workspace to create.
 #[derive(Clone, Debug)]
 pub struct NewWorkspace {
-    /// Its id.
+    /// Id of the workspace.
     pub id: WorkspaceId,
-    /// For people.
+    /// Display name.
     pub name: String,
-    /// What it is for.
+    /// Purpose of the agent, as free text.
     pub role: Option<String>,
-    /// The workspace above it.
+    /// Parent workspace.
     pub parent_id: Option<WorkspaceId>,
-    /// Whom it belongs to.
+    /// Org that the workspace belongs to.
     pub org: Option<String>,
-    /// Its first status.
+    /// First status.
     pub status: Status,
-    /// How messages reach it.
+    /// Delivery mode: push or poll.
     pub delivery_mode: DeliveryMode,
-    /// What keeps it online.
+    /// Source of its liveness.
     pub liveness: Liveness,
-    /// Where its agent listens.
+    /// URL that its agent listens at.
     pub url: Option<String>,
-    /// The same on the agents' own network.
+    /// URL on the agents' own network.
     pub internal_url: Option<String>,
-    /// Where its card is fetched.
+    /// URL that its card is fetched from.
     pub card_url: Option<String>,
     /// Its card.
     pub agent_card: Option<Box<RawValue>>,
-    /// The credential with which the gateway calls the agent.
+    /// Credential with which the gateway calls the agent.
     pub upstream_auth: Option<Sealed>,
     /// TLS towards the agent.
     pub upstream_tls: Option<SealedTls>,
-    /// How much of an incomplete call is filled in.
+    /// Completion mode for incomplete calls.
     pub complete: Option<Complete>,
-    /// Whether callers may ask for push notifications.
+    /// True if callers may ask for push notifications.
     pub push_notifications: Option<bool>,
-    /// Who may read its card.
+    /// Access to its card.
     pub card_access: Option<CardAccess>,
-    /// Calls in progress at most.
+    /// Maximum calls in progress.
     pub max_concurrent: Option<u32>,
-    /// The servers of its URLs.
+    /// Origins of its URLs.
     pub origins: Origins,
 }
 

@@ -1,10 +1,11 @@
-//! The table `agent_origins`: at which servers agents are registered, so that no workspace registers the agent of
-//! another one as its own.
+//! Table `agent_origins`: the servers that agents are registered at. It prevents a workspace from registering
+//! the agent of another workspace as its own.
 //!
-//! A server belongs to one workspace: its row has an empty `slot`, of which there is one for each origin. What an
-//! operator shares has the workspace's id there. So the primary key decides between two that register at the same
-//! moment, on every replica. Rows go when their workspace deregisters, is removed or has another URL, and those of a
-//! name's addresses when it has others: [`Workspaces::claim`] is asked before the first call to a new one.
+//! A server belongs to one workspace: its row has an empty `slot`, which is unique for each origin. A server
+//! that an operator shares has the workspace's id as slot. The primary key thus decides between concurrent
+//! registrations, on all replicas. A row is deleted when its workspace deregisters, is removed or has another
+//! URL, and those of a name's addresses when the name has others: [`Workspaces::claim`] runs before the first
+//! call to a new address.
 
 use sqlx::Row as _;
 use sqlx::any::AnyRow;
@@ -24,7 +25,7 @@ const TAKE: &str = "INSERT INTO agent_origins (origin, slot, workspace_id, base)
 const OTHER: &str =
     "SELECT base FROM agent_origins WHERE origin = $1 AND workspace_id <> $2 LIMIT 1";
 
-/// Another workspace at the server `$1` that shares no server with `$2`.
+/// Selects another workspace on the server `$1` that shares no server with `$2`.
 const STRANGER: &str = "SELECT held.workspace_id FROM agent_origins held \
      WHERE held.origin = $1 AND held.workspace_id <> $2 AND NOT EXISTS ( \
        SELECT 1 FROM agent_origins theirs JOIN agent_origins ours ON ours.origin = theirs.origin \
@@ -37,7 +38,7 @@ const LEAVE: &str = "DELETE FROM agent_origins WHERE workspace_id = $1 AND origi
 
 const LEAVE_ALL: &str = "DELETE FROM agent_origins WHERE workspace_id = $1";
 
-/// The slot of a workspace that has an origin to itself.
+/// Slot of a workspace that has an origin to itself.
 const ALONE: &str = "";
 
 /// One server of an agent.
@@ -45,18 +46,18 @@ const ALONE: &str = "";
 pub struct Origin {
     /// Scheme, address or name, and port.
     pub origin: String,
-    /// Scheme, host and port as they are registered.
+    /// Scheme, host and port as registered.
     pub base: String,
-    /// Whether other workspaces may be there, too.
+    /// True if other workspaces may use it, too.
     pub is_shared: bool,
 }
 
-/// The servers of the URLs that a registration or a change names.
+/// Origins of the URLs of a registration or a change.
 #[derive(Clone, Debug, Default)]
 pub struct Origins(pub(super) Vec<Origin>);
 
 impl Origins {
-    /// These, in one order for all, so that two who register at once do not wait for each other.
+    /// Sorts the origins, so that two concurrent registrations do not deadlock.
     pub fn new(mut origins: Vec<Origin>) -> Self {
         origins.sort();
         origins.dedup_by(|one, other| one.origin == other.origin);
@@ -74,14 +75,14 @@ impl Origins {
 #[error("another workspace's agent is registered at the same scheme, host and port")]
 pub struct OriginTaken;
 
-/// Scheme, host and port of a URL as it is kept.
+/// Returns scheme, host and port of a URL as stored.
 pub fn base(url: &str) -> &str {
     let host = url.find("://").map_or(0, |at| at + 3);
     let end = url[host..].find(['/', '?', '#']);
     &url[..end.map_or(url.len(), |end| host + end)]
 }
 
-/// Makes `origins` those of the URLs of `workspace` that were just written. The caller rolls back where they are taken.
+/// Sets `origins` for the URLs of `workspace` that were just written. The caller rolls back if one is taken.
 pub(super) async fn settle(
     connection: &mut Connection,
     workspace: &Workspace,
@@ -106,7 +107,8 @@ pub(super) async fn settle(
     Ok(Ok(()))
 }
 
-/// Frees the servers that no URL of `workspace` means any more, where `origins` are what some of them mean now.
+/// Releases the servers that no URL of `workspace` resolves to any more; `origins` are the present ones of some
+/// of them.
 async fn leave_others(
     connection: &mut Connection,
     workspace: &Workspace,
@@ -124,17 +126,17 @@ async fn leave_others(
     Ok(())
 }
 
-/// Whether a URL of the workspace has this scheme, host and port.
+/// True if a URL of the workspace has this scheme, host and port.
 fn is_used(workspace: &Workspace, at: &str) -> bool {
     let urls = [&workspace.url, &workspace.internal_url, &workspace.card_url];
     urls.into_iter().flatten().any(|url| base(url) == at)
 }
 
-/// A server that a workspace has.
+/// Row of the table.
 struct Row {
     origin: String,
     base: String,
-    /// Whether others may be there, too.
+    /// True if other workspaces may use it, too.
     is_shared: bool,
 }
 
@@ -151,7 +153,7 @@ async fn read_own(connection: &mut Connection, id: &WorkspaceId) -> Result<Vec<R
     rows.iter().map(read).collect()
 }
 
-/// Writes the row, unless it is there, and says whether it was not.
+/// Inserts the row; true if it did not exist.
 pub(super) async fn take(
     connection: &mut Connection,
     id: &WorkspaceId,
@@ -166,23 +168,23 @@ pub(super) async fn take(
     Ok(take.execute(connection).await?.rows_affected() > 0)
 }
 
-/// A server that a workspace has.
+/// A server held by a workspace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Held {
     /// The workspace.
     pub by: WorkspaceId,
     /// The server.
     pub origin: String,
-    /// Scheme, host and port of the URL that means it.
+    /// Scheme, host and port of its URL.
     pub base: String,
 }
 
-/// What became of a claim.
+/// Result of a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Claim {
     /// The workspace may be called there.
     Held,
-    /// Another workspace has one of the servers.
+    /// Another workspace holds one of the servers.
     Taken {
         /// The other workspace.
         by: WorkspaceId,
@@ -192,7 +194,7 @@ pub enum Claim {
 }
 
 impl Workspaces {
-    /// What other workspaces than `id` have of `origins`, where those are not shared.
+    /// Returns the holders of `origins`, other than `id`, that are not shared.
     ///
     /// # Errors
     /// When the store cannot be asked.
@@ -219,10 +221,10 @@ impl Workspaces {
         self.db.run("workspace_held", work).await
     }
 
-    /// Frees a server that its workspace does not have any more.
+    /// Releases a server that its workspace does not use any more.
     ///
     /// # Errors
-    /// When the store cannot be asked; then it may still have been freed.
+    /// When the store cannot be asked; then it may still have been released.
     pub async fn leave(&self, held: &Held) -> Result<(), Unavailable> {
         let leave = sqlx::query(LEAVE).bind(held.by.as_str());
         let leave = leave.bind(&held.origin);
@@ -230,8 +232,8 @@ impl Workspaces {
         self.db.run("workspace_leave", work).await
     }
 
-    /// Claims `origins` for the agent of `id`: all that the host of one of its URLs means now. What that host meant
-    /// before, and does not mean any more, is freed.
+    /// Claims `origins` for the agent of `id`: all present addresses of the host of one of its URLs. Former
+    /// addresses of that host are released.
     ///
     /// # Errors
     /// When the store cannot be asked.
@@ -242,7 +244,7 @@ impl Workspaces {
                 return Ok(Claim::Held);
             }
             let mut tx = self.db.begin().await?;
-            // Held, so that its URLs do not change meanwhile.
+            // Locked, so that its URLs do not change meanwhile.
             let row = sqlx::query(HOLD).bind(id.as_str());
             let row = optional(row.fetch_optional(&mut *tx).await?, workspace)?;
             let Some(row) = row.filter(|row| row.status != Status::Removed) else {
@@ -253,7 +255,7 @@ impl Workspaces {
                 if own.iter().any(|row| row.origin == one.origin) {
                     continue;
                 }
-                // An operator who shared what the host meant before shares what it means now.
+                // An operator who shared the earlier address of the host shares the new one, too.
                 let was_shared = own.iter().any(|row| row.is_shared && row.base == one.base);
                 let is_shared = one.is_shared || was_shared;
                 let taken = take(&mut tx, id, one, is_shared).await?;
@@ -269,7 +271,7 @@ impl Workspaces {
                     take(&mut tx, id, one, true).await?;
                 }
             }
-            // Another program may say where the agent is (the URL keys): then nothing of it is kept.
+            // If another program has set the agent's location (the URL keys), the origin is not kept.
             if origins.0.iter().all(|one| is_used(&row, &one.base)) {
                 leave_others(&mut tx, &row, &own, origins).await?;
                 tx.commit().await?;
@@ -280,7 +282,7 @@ impl Workspaces {
     }
 }
 
-/// Frees all servers of a workspace that is removed.
+/// Releases all servers of a removed workspace.
 pub(super) async fn leave_all(
     connection: &mut Connection,
     id: &WorkspaceId,
@@ -289,7 +291,7 @@ pub(super) async fn leave_all(
     leave.execute(connection).await.map(drop)
 }
 
-/// Either way the store may not answer, or say no.
+/// The outer error is the store's; the inner one is a rejection.
 pub(super) type Settled<T> = Result<Result<T, OriginTaken>, Unavailable>;
 
 #[cfg(test)]

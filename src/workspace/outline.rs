@@ -1,4 +1,4 @@
-//! Workspaces in outline: what a list of all of them shows. No card and no URL, so that many are read at once.
+//! Workspaces in outline, for lists of all of them. Without card and URL, so that many are read at once.
 
 use serde::ser::{Serialize, SerializeTuple as _, Serializer};
 use sqlx::any::AnyRow;
@@ -20,31 +20,31 @@ const PAGE: &str = concat!(
     " WHERE id > $1 AND status <> 'removed' ORDER BY id LIMIT $2"
 );
 
-// Each liveness is named, so that these are four looks along the index on status, liveness and last_seen.
+// Each liveness is named, so that these are four look-ups in the index on status, liveness and last_seen.
 pub(super) const SEEN: &str = "SELECT id, last_seen, active_tasks FROM workspaces \
      WHERE status IN ('online', 'degraded') AND liveness IN ('heartbeat', 'assumed') AND last_seen >= $1 \
      ORDER BY last_seen DESC LIMIT $2";
 
-/// A workspace in outline. In JSON an array of its members in this order, since there are thousands.
+/// Outline of a workspace. In JSON an array of its members in this order, since there are thousands.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Outline {
-    /// Its name in every URL.
+    /// Id, which is its name in URLs.
     pub id: WorkspaceId,
-    /// For people.
+    /// Display name.
     pub name: String,
-    /// The workspace above it.
+    /// Parent workspace.
     pub parent_id: Option<WorkspaceId>,
-    /// Whom it belongs to.
+    /// Org that the workspace belongs to.
     pub org: Option<String>,
-    /// Where it is in its life.
+    /// Lifecycle status.
     pub status: Status,
-    /// How messages reach it.
+    /// Delivery mode: push or poll.
     pub delivery_mode: DeliveryMode,
-    /// What keeps it online.
+    /// Source of its liveness.
     pub liveness: Liveness,
-    /// The last heartbeat or registration.
+    /// Time of the last heartbeat or registration.
     pub last_seen: Option<Timestamp>,
-    /// How many tasks it said it has.
+    /// Active tasks that it reported.
     pub active_tasks: u32,
 }
 
@@ -79,7 +79,7 @@ fn outline(row: &AnyRow) -> Result<Outline, sqlx::Error> {
 }
 
 impl Workspaces {
-    /// The first `limit` workspaces after the id `after` that were not removed, by id.
+    /// Returns the first `limit` workspaces after the id `after` that are not removed, in order of id.
     ///
     /// # Errors
     /// When the store cannot be asked.
@@ -93,7 +93,7 @@ impl Workspaces {
         self.db.run("workspace_outlines", work).await
     }
 
-    /// Those of `ids` that exist, removed or not.
+    /// Returns those of `ids` that exist, removed or not.
     ///
     /// # Errors
     /// When the store cannot be asked.
@@ -115,8 +115,8 @@ impl Workspaces {
         self.db.run("workspace_outlines", work).await
     }
 
-    /// The last `limit` heartbeats of workspaces that are up, not before `since`: whose, when, and how many
-    /// tasks it has. The table runs a second or two behind.
+    /// Returns the last `limit` heartbeats of workspaces that are up, not before `since`, with their times and
+    /// active tasks. The table is a second or two behind.
     ///
     /// # Errors
     /// When the store cannot be asked.

@@ -1,7 +1,7 @@
-//! Pages of workspaces: who could be in one, by their place in the table, in order of id. Whether each
-//! may really be is decided in [`crate::hierarchy`]; nothing here is a permission.
+//! Pages of workspaces: the candidates of a page by their place in the table, in order of id.
+//! [`crate::hierarchy`] decides about each; a candidate is not a permission.
 //!
-//! Every branch of a page is cut in the database, so that of 100,000 roots a page reads a page.
+//! Each branch of a page is limited in the database, so that a page of 100,000 roots reads one page.
 
 use sqlx::{AssertSqlSafe, Row as _};
 
@@ -11,69 +11,69 @@ use super::{Status, Step, Timestamp, Workspace, Workspaces};
 use crate::ids::WorkspaceId;
 use crate::store::Unavailable;
 
-/// Which part of which list.
+/// Part of a list to read.
 #[derive(Clone, Copy, Debug)]
 pub struct Wish<'a> {
-    /// Only those whose name or role has this in it.
+    /// Only workspaces with this text in their name or role.
     pub search: Option<&'a Search>,
-    /// Only those in this status; `None`: all but removed ones.
+    /// Only workspaces in this status; `None`: all except removed ones.
     pub status: Option<Status>,
-    /// Only ids beyond this one.
+    /// Only ids after this one.
     pub after: &'a str,
-    /// At most so many.
+    /// Maximum number.
     pub limit: u32,
 }
 
-/// Whom a page is about.
+/// Subject of a page.
 #[derive(Clone, Copy, Debug)]
 pub enum Among<'a> {
-    /// All there are.
+    /// All workspaces.
     Everyone,
-    /// Those of one org; `None` is one org, too.
+    /// Workspaces of one org; `None` counts as one org, too.
     Org(Option<&'a str>),
-    /// These.
+    /// Workspaces with these ids.
     Listed(&'a [WorkspaceId]),
-    /// Who may be near one workspace: related to it, or granted to it.
+    /// Workspaces near one workspace: related to it, or granted to it.
     Near(Near<'a>),
 }
 
-/// The workspace in the middle.
+/// The workspace that the page is about.
 #[derive(Clone, Copy, Debug)]
 pub struct Near<'a> {
-    /// Which.
+    /// Id of the workspace.
     pub id: &'a WorkspaceId,
-    /// The one above it.
+    /// Parent workspace.
     pub parent_id: Option<&'a WorkspaceId>,
-    /// Whom it belongs to.
+    /// Org that the workspace belongs to.
     pub org: Option<&'a str>,
-    /// Whether all above and below it count, or one step only.
+    /// True if all ancestors and descendants count, not only parent and children.
     pub lines: bool,
-    /// Whether it counts itself.
+    /// True if the workspace itself counts.
     pub itself: bool,
-    /// Grants that hold now count.
+    /// Time at which grants must hold.
     pub now: Timestamp,
 }
 
-/// One that could be in the page.
+/// Candidate of a page.
 #[derive(Clone, Debug)]
 pub struct Candidate {
-    /// Its place.
+    /// Its place in the hierarchy.
     pub step: Step,
-    /// How long its card is.
+    /// Length of its card.
     pub card_bytes: u64,
 }
 
-/// A text to look for without case, in names and roles.
+/// Text to search for in names and roles, ignoring case.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Search {
-    /// For `LIKE`, in lower case.
+    /// Pattern for `LIKE`, in lower case.
     pattern: String,
-    /// Upper and lower case of each character in it that databases may not know how to fold.
+    /// Upper and lower case of each character that a database may not fold.
     foldings: Vec<(String, String)>,
 }
 
 impl Search {
-    /// A search for `text` as it stands.
+    /// Creates a search for the literal `text`.
     pub fn new(text: &str) -> Self {
         let mut pattern = String::from("%");
         let mut foldings: Vec<(String, String)> = Vec::new();
@@ -84,7 +84,7 @@ impl Search {
             pattern.push(lower);
             let upper: String = lower.to_uppercase().collect();
             let lower = lower.to_string();
-            // Where one letter becomes two (ß) there is nothing to fold back.
+            // A letter that becomes two (ß) cannot be folded back.
             let folds = !lower.is_ascii() && upper != lower && upper.chars().count() == 1;
             if folds && foldings.iter().all(|(_, known)| *known != lower) {
                 foldings.push((upper, lower));
@@ -96,7 +96,7 @@ impl Search {
 }
 
 impl Workspaces {
-    /// Who could be in the page, in order of id.
+    /// Returns the candidates of the page, in order of id.
     ///
     /// # Errors
     /// When the store cannot be asked.
@@ -127,7 +127,7 @@ impl Workspaces {
         self.db.run("workspace_candidates", work).await
     }
 
-    /// Those of `ids` that exist, removed or not, in order of id.
+    /// Returns those of `ids` that exist, removed or not, in order of id.
     ///
     /// # Errors
     /// When the store cannot be asked.
@@ -155,7 +155,7 @@ enum Value {
     Number(i64),
 }
 
-/// A text and what stands in its places.
+/// SQL text and its parameters.
 struct Statement {
     text: String,
     values: Vec<Value>,
@@ -178,7 +178,7 @@ impl Statement {
             }
             Among::Listed(ids) => {
                 let places: Vec<_> = ids.iter().map(|id| all.text(id.as_str())).collect();
-                // An empty list is not SQL.
+                // An empty list is not valid SQL.
                 let places = if places.is_empty() {
                     "NULL".to_owned()
                 } else {
@@ -220,7 +220,7 @@ impl Statement {
         format!("${}", self.values.len())
     }
 
-    /// What every branch asks of a row.
+    /// Writes the conditions of each branch.
     fn wanted(&mut self, wish: &Wish<'_>) -> String {
         let after = self.text(wish.after);
         let mut wanted = match wish.status {
@@ -246,7 +246,7 @@ impl Statement {
         wanted
     }
 
-    /// One condition for each way to be near.
+    /// Returns one condition for each way to be near.
     fn near(&mut self, near: &Near<'_>) -> Vec<String> {
         let id = self.text(near.id.as_str());
         let org = self.text(near.org.unwrap_or_default());
@@ -277,7 +277,8 @@ impl Statement {
         branches
     }
 
-    /// All above and all below. Both end at a removed workspace, and at one that was seen before.
+    /// Adds all ancestors and descendants. Both ends stop at a removed workspace, and at one that was seen
+    /// before.
     fn lines(&mut self, near: &Near<'_>) -> String {
         let id = self.text(near.id.as_str());
         let parent = self.text(near.parent_id.map_or("", WorkspaceId::as_str));

@@ -1,4 +1,4 @@
-//! From rows to values. A row that cannot be read decides nothing.
+//! Conversion of rows to values. An unreadable row is an error, never a decision.
 
 use serde_json::value::RawValue;
 use sqlx::Row as _;
@@ -139,18 +139,18 @@ pub(super) const fn complete_word(complete: Complete) -> &'static str {
     }
 }
 
-/// The text that is kept of TLS towards an agent.
+/// Returns the stored text of TLS towards an agent.
 pub(super) fn tls_text(tls: Option<&SealedTls>) -> Result<Option<String>, sqlx::Error> {
     let text = tls.map(serde_json::to_string).transpose();
     text.map_err(|error| sqlx::Error::Encode(Box::new(error)))
 }
 
-/// A word that this release does not know: written by a newer one, or by hand.
+/// A value unknown to this release: written by a newer one, or by hand.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("a word that this release does not know")]
 struct UnknownWord;
 
-/// A row that cannot be read decides nothing: it counts as a store that cannot be asked.
+/// An unreadable row counts as a store that cannot be asked.
 fn unreadable(
     column: &'static str,
     source: impl std::error::Error + Send + Sync + 'static,

@@ -1,4 +1,4 @@
-//! Every SQL text that touches the table `workspaces`. Run in [`super::table`] and [`super::change`].
+//! SQL texts for the table `workspaces`. Run in [`super::table`] and [`super::change`].
 
 use std::fmt::Write as _;
 
@@ -13,8 +13,8 @@ pub(super) use columns;
 
 pub(super) const FIND: &str = concat!("SELECT ", columns!(), " FROM workspaces WHERE id = $1");
 
-/// Whether anyone may read the card of `$1`; `$2` is what counts for a workspace that says nothing of it. One look
-/// by id, whatever comes of it.
+/// Selects `$1` if its card is public; `$2` is the default for a workspace without a setting of its own. One
+/// look-up by id in each case.
 pub(super) const HAS_PUBLIC_CARD: &str = "SELECT id FROM workspaces \
      WHERE id = $1 AND status <> 'removed' AND COALESCE(card_access, $2) = 'public'";
 
@@ -27,7 +27,7 @@ pub(super) const CREATE: &str = concat!(
     columns!()
 );
 
-/// Goes up from `$1`. Beyond a removed workspace nothing is related, so the line ends there.
+/// Selects `$1` and its ancestors. A removed workspace has no relations, so the line ends there.
 pub(super) const LINE: &str = "\
     WITH RECURSIVE line (id, parent_id, org, status, access_generation, depth) AS ( \
       SELECT id, parent_id, org, status, access_generation, 0 FROM workspaces WHERE id = $1 \
@@ -52,19 +52,19 @@ pub(super) const SET_STATUS: &str = "UPDATE workspaces SET status = $3, updated_
 pub(super) const SET_IDLE_TIMEOUT: &str = "UPDATE workspaces SET idle_timeout_seconds = $2, updated_at = $3 \
      WHERE id = $1 AND status <> 'removed'";
 
-/// For tests: anywhere, a cycle included.
+/// For tests: moves it anywhere, also into a cycle.
 #[cfg(test)]
 pub(super) const SET_PLACE: &str = "UPDATE workspaces SET parent_id = $2, org = $3, updated_at = $4 \
      WHERE id = $1 AND status <> 'removed' RETURNING id";
 
-/// Changes nothing, but holds the row until the transaction ends.
+/// Changes nothing, but locks the row until the transaction ends.
 pub(super) const HOLD: &str = concat!(
     "UPDATE workspaces SET updated_at = updated_at WHERE id = $1 RETURNING ",
     columns!()
 );
 
-/// Whether `$2` is `$1`, or anywhere above it, whoever was removed in between. A set, so it ends also
-/// where the data loops.
+/// Selects whether `$2` is `$1` or one of its ancestors, with removed ones in between counted. A set, so that
+/// it ends if the data has a circle.
 pub(super) const IS_ABOVE: &str = "\
     WITH RECURSIVE above (id, parent_id) AS ( \
       SELECT id, parent_id FROM workspaces WHERE id = $1 \
@@ -72,7 +72,8 @@ pub(super) const IS_ABOVE: &str = "\
       SELECT w.id, w.parent_id FROM workspaces w JOIN above ON w.id = above.parent_id) \
     SELECT id FROM above WHERE id = $2";
 
-/// Levels below `$1`. Below a removed workspace nothing is related, so it counts for nothing.
+/// Selects the number of levels below `$1`. A removed workspace has no relations, so levels below it do not
+/// count.
 pub(super) const HEIGHT: &str = "\
     WITH RECURSIVE below (id, depth) AS ( \
       SELECT id, 0 FROM workspaces WHERE id = $1 \
@@ -94,7 +95,7 @@ pub(super) const CHANGE: &str = concat!(
 pub(super) const SET_CARD: &str = "UPDATE workspaces SET agent_card = $2, updated_at = $3 \
      WHERE id = $1 AND status <> 'removed' RETURNING id";
 
-/// What the agent's owner does not need any more goes; so do the agent's credential and our key for it.
+/// Clears the data that is not needed any more, with the agent's credential and the gateway's key for it.
 pub(super) const REMOVE: &str = "UPDATE workspaces SET status = 'removed', url = NULL, \
      internal_url = NULL, upstream_auth = NULL, upstream_tls = NULL, active_tasks = 0, current_task = NULL, \
      updated_at = $2, access_generation = CASE WHEN access_generation >= $2 \
@@ -104,8 +105,8 @@ pub(super) const REMOVE: &str = "UPDATE workspaces SET status = 'removed', url =
 pub(super) const LAPSE: &str = "UPDATE workspaces SET status = 'offline', updated_at = $2 \
      WHERE id = $1 AND status IN ('online', 'degraded') AND liveness = 'heartbeat' RETURNING id";
 
-/// Three looks along the index on status, liveness and last_seen (or the last one along that of the unseen): however
-/// many rows there are, only those that are overdue are read, the oldest first.
+/// Three look-ups in the index on status, liveness and last_seen (the last one in that of workspaces never
+/// seen): only overdue rows are read, the oldest first, however many rows there are.
 pub(super) const OVERDUE: &str = "\
     SELECT id, last_seen FROM (SELECT id, last_seen FROM workspaces \
       WHERE status = 'online' AND liveness = 'heartbeat' AND last_seen <= $1 \
@@ -117,15 +118,15 @@ pub(super) const OVERDUE: &str = "\
       WHERE status IN ('online', 'degraded') AND liveness = 'heartbeat' AND last_seen IS NULL \
       LIMIT $2) AS unseen";
 
-/// `UPDATE … FROM (VALUES …)`: many updates in one, as both databases read it. Both name the columns
-/// of `VALUES` the same; the first is the id, the second the time.
+/// `UPDATE … FROM (VALUES …)`: many updates in one statement, in the syntax of both databases. Both name the
+/// columns of `VALUES` the same; the first is the id, the second the time.
 pub(super) fn news_text(change: &str, rows: usize, columns: usize) -> String {
     let mut text = format!("UPDATE workspaces SET {change} FROM (VALUES ");
     for row in 0..rows {
         text.push_str(if row == 0 { "(" } else { ", (" });
         for column in 1..=columns {
             let separator = if column == 1 { "" } else { ", " };
-            // Writing to a string does not fail.
+            // Writing to a string cannot fail.
             let _ = write!(text, "{separator}${}", row * columns + column);
         }
         text.push(')');

@@ -1,5 +1,5 @@
-//! The table `workspaces`: created, found, registered, and what heartbeats change. The SQL is in
-//! [`super::sql`]; what operators change, in [`super::change`].
+//! Table `workspaces`: creation, reads, registrations and heartbeats. The SQL is in [`super::sql`]; changes by
+//! operators are in [`super::change`].
 
 use serde_json::value::RawValue;
 use sqlx::{AssertSqlSafe, Row as _};
@@ -17,83 +17,83 @@ use crate::ids::WorkspaceId;
 use crate::store::Unavailable;
 use crate::trust::Sealed;
 
-/// Workspaces in one line at most, itself included. A longer one is treated as a cycle.
+/// Maximum workspaces in one line, itself included. A longer one is treated as a cycle.
 pub const LINE_MAX: usize = 64;
 
-/// The workspaces in the SQL store.
+/// Workspaces in the SQL store.
 #[derive(Clone)]
 pub struct Workspaces {
     pub(super) db: Db,
 }
 
-/// What became of a creation.
+/// Result of a creation.
 #[derive(Debug)]
 pub enum Created {
-    /// It exists now.
+    /// It was created.
     Done(Box<Workspace>),
-    /// It does not: another workspace's agent is at its server.
+    /// It was not created: another workspace's agent is on its server.
     OriginTaken(OriginTaken),
     /// The id is taken, possibly by a removed workspace.
     Taken,
 }
 
-/// One step of a line: a workspace and what ties it to the next.
+/// One step of a line: a workspace and its relation to the next.
 #[derive(Clone, Debug)]
 pub struct Step {
     /// The workspace.
     pub id: WorkspaceId,
-    /// The one above it.
+    /// Parent workspace.
     pub parent_id: Option<WorkspaceId>,
-    /// Whom it belongs to.
+    /// Org that the workspace belongs to.
     pub org: Option<String>,
-    /// Whether it was removed.
+    /// True if it was removed.
     pub removed: bool,
-    /// Whether it is paused.
+    /// True if it is paused.
     pub paused: bool,
-    /// When it last moved or was removed, in milliseconds since 1970; 0: never.
+    /// Time of its last move or removal, in milliseconds since 1970; 0: never.
     pub generation: i64,
 }
 
-/// What a registration changes.
+/// Values that a registration sets.
 #[derive(Clone, Debug)]
 pub struct Register {
-    /// How messages reach it.
+    /// Delivery mode: push or poll.
     pub delivery_mode: DeliveryMode,
-    /// Where its agent listens.
+    /// URL that its agent listens at.
     pub url: Option<String>,
-    /// The same on the agents' own network; `None` keeps none.
+    /// URL on the agents' own network; `None` removes it.
     pub internal_url: Option<String>,
-    /// Its card; `None` keeps what is there.
+    /// Its card; `None` keeps the current one.
     pub agent_card: Option<Box<RawValue>>,
-    /// Its name; `None` keeps what is there.
+    /// Its name; `None` keeps the current one.
     pub name: Option<String>,
-    /// What keeps it online; `None` keeps what is there.
+    /// Source of its liveness; `None` keeps the current one.
     pub liveness: Option<Liveness>,
-    /// Where its card is fetched; `None` keeps what is there.
+    /// URL that its card is fetched from; `None` keeps the current one.
     pub card_url: Option<String>,
-    /// The servers of these URLs.
+    /// Origins of these URLs.
     pub origins: Origins,
-    /// For which scheme, host and port the agent's credential is from now on; `None` keeps what is there.
+    /// Scheme, host and port that the agent's credential is for from now on; `None` keeps the current value.
     pub upstream_auth_base: Option<String>,
-    /// The same, where nothing is there.
+    /// Its value if none is stored.
     pub first_base: Option<String>,
 }
 
-/// What heartbeats said of one workspace since the last flush.
+/// Values of the heartbeats of one workspace since the last flush.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seen {
-    /// Whose.
+    /// The workspace.
     pub id: WorkspaceId,
-    /// When.
+    /// Time of the event.
     pub last_seen: Timestamp,
-    /// How many tasks it has.
+    /// Active tasks.
     pub active_tasks: u32,
-    /// What it is working on.
+    /// Description of its current task.
     pub current_task: Option<String>,
 }
 
 impl Workspaces {
-    /// The table in `db`.
+    /// Creates the table's interface in `db`.
     pub fn new(db: Db) -> Self {
         Self { db }
     }
@@ -114,11 +114,11 @@ impl Workspaces {
         self.db.run("workspace_create", work).await
     }
 
-    /// Creates a workspace below `parent`, in the org that `judge` gives it. What it sees of the line
-    /// of `parent` still holds when the workspace is there.
+    /// Creates a workspace below `parent`, in the org that `judge` returns. The ancestors of `parent` that
+    /// `judge` gets do not change until the workspace is committed.
     ///
     /// # Errors
-    /// When the store cannot be asked; inside, what `judge` says.
+    /// When the store cannot be asked; inside, the error of `judge`.
     pub async fn create_below<R>(
         &self,
         parent: &WorkspaceId,
@@ -141,7 +141,7 @@ impl Workspaces {
         self.db.run("workspace_create", work).await
     }
 
-    /// The workspace, removed or not; `None` when there never was one.
+    /// Returns the workspace, removed or not; `None` if it never existed.
     ///
     /// # Errors
     /// When the store cannot be asked.
@@ -151,7 +151,7 @@ impl Workspaces {
         self.db.run("workspace_find", work).await
     }
 
-    /// Whether anyone may read the workspace's card; `default` counts where the workspace says nothing of it.
+    /// True if the workspace's card is public; `default` counts for a workspace without a setting of its own.
     ///
     /// # Errors
     /// When the store cannot be asked.
@@ -167,8 +167,8 @@ impl Workspaces {
         self.db.run("workspace_public_card", work).await
     }
 
-    /// The workspace and those above it, nearest first; empty when there is none. At most one more
-    /// than [`LINE_MAX`], however the data loops; it ends at a removed ancestor.
+    /// Returns the workspace and its ancestors, nearest first; empty if it does not exist. At most one more
+    /// than [`LINE_MAX`], even if the data has a cycle; it ends at a removed ancestor.
     ///
     /// # Errors
     /// When the store cannot be asked.
@@ -177,11 +177,11 @@ impl Workspaces {
         self.db.run("workspace_line", work).await
     }
 
-    /// Takes over a registration and brings the workspace online, unless it is paused; `None` when there is none that
-    /// was not removed.
+    /// Stores a registration and sets the workspace online, unless it is paused; `None` if it does not exist or
+    /// is removed.
     ///
     /// # Errors
-    /// When the store cannot be asked; inside, where another workspace's agent is at one of its servers.
+    /// When the store cannot be asked; inside, if another workspace's agent is on one of its servers.
     pub async fn register(
         &self,
         id: &WorkspaceId,
@@ -216,7 +216,7 @@ impl Workspaces {
         self.db.run("workspace_register", work).await
     }
 
-    /// Moves the workspace from status `from` to `to`; false when it is not in `from` any more.
+    /// Changes the status from `from` to `to`; false if the status is not `from` any more.
     ///
     /// # Errors
     /// When the store cannot be asked.
@@ -236,7 +236,7 @@ impl Workspaces {
         self.db.run("workspace_set_status", work).await
     }
 
-    /// Keeps the longest silence that the workspace asked for.
+    /// Stores the longest silence that the workspace requested.
     ///
     /// # Errors
     /// When the store cannot be asked.
@@ -254,7 +254,7 @@ impl Workspaces {
         self.db.run("workspace_set_idle_timeout", work).await
     }
 
-    /// For tests: puts the workspace anywhere, into a cycle too.
+    /// For tests: moves the workspace anywhere, also into a cycle.
     #[cfg(test)]
     pub(crate) async fn set_place(
         &self,
@@ -272,7 +272,7 @@ impl Workspaces {
         self.db.run("workspace_set_place", work).await
     }
 
-    /// Takes over another card; false when there is none that was not removed.
+    /// Replaces the card; false if the workspace does not exist or is removed.
     ///
     /// # Errors
     /// When the store cannot be asked.
@@ -290,7 +290,7 @@ impl Workspaces {
         self.db.run("workspace_set_card", work).await
     }
 
-    /// Notes that the heartbeat lapsed; false when another replica noted it, or it does not matter.
+    /// Records a lapsed heartbeat; false if another replica recorded it, or the status does not depend on it.
     ///
     /// # Errors
     /// When the store cannot be asked.
@@ -300,9 +300,9 @@ impl Workspaces {
         self.db.run("workspace_lapse", work).await
     }
 
-    /// Workspaces that count as up but were last seen at `cutoff` or before, by this table, which
-    /// runs behind the heartbeats: those that were not seen for longest, up to `limit` of each kind
-    /// (online, degraded, never seen).
+    /// Returns workspaces that are up but were last seen at `cutoff` or before, by this table, which runs
+    /// behind the heartbeats: those with the oldest times, up to `limit` of each kind (online, degraded, never
+    /// seen).
     ///
     /// # Errors
     /// When the store cannot be asked.
@@ -326,8 +326,8 @@ impl Workspaces {
         self.db.run("workspace_overdue", work).await
     }
 
-    /// Writes down when workspaces were seen, in one statement, and nothing else. Older news never
-    /// replaces newer.
+    /// Writes only the last heartbeats of workspaces, in one statement. An older time never replaces a newer
+    /// one.
     ///
     /// # Errors
     /// When the store cannot be asked.
@@ -344,7 +344,7 @@ impl Workspaces {
         self.db.run("workspace_touch", work).await
     }
 
-    /// Writes down what heartbeats said, in one statement. Older news never replaces newer.
+    /// Writes heartbeats in one statement. An older heartbeat never replaces a newer one.
     ///
     /// # Errors
     /// When the store cannot be asked.
@@ -399,7 +399,8 @@ async fn insert(
         .bind(new.push_notifications.map(i64::from))
         .bind(new.card_access.map(card_access_word))
         .bind(auth_base);
-    // All of it: SQLite commits behind the row, and what was answered as created could still fail (`Db::changed`).
+    // Fetch all rows: SQLite commits after the last row, so a creation could otherwise still fail after its
+    // answer (`Db::changed`).
     let rows = row.fetch_all(&mut *connection).await?;
     let Some(created) = optional(rows.into_iter().next(), workspace)? else {
         return Ok(Created::Taken);
@@ -429,7 +430,7 @@ mod tests {
     use crate::metrics::Metrics;
     use crate::workspace::outline::SEEN;
 
-    /// How SQLite goes about it.
+    /// Returns SQLite's query plan.
     async fn plan(db: &Db, text: &str) -> String {
         let query = sqlx::query(AssertSqlSafe(format!("EXPLAIN QUERY PLAN {text}")));
         let rows = query.bind(1_i64).bind(500_i64).fetch_all(db.pool()).await;

@@ -1,4 +1,4 @@
-//! Wall-clock times: stored as milliseconds, shown as RFC 3339 (contract §1).
+//! Wall-clock times: stored as milliseconds, shown as RFC 3339.
 
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -13,7 +13,7 @@ const LAST_MS: u64 = 253_402_300_799_999;
 pub struct Timestamp(pub i64);
 
 impl Timestamp {
-    /// The present.
+    /// Returns the present time.
     pub fn now() -> Self {
         let since = SystemTime::now()
             .duration_since(UNIX_EPOCH)
@@ -21,7 +21,7 @@ impl Timestamp {
         Self(i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
     }
 
-    /// Reads RFC 3339, with any offset; what is finer than a millisecond is dropped.
+    /// Parses RFC 3339, with any offset; fractions of a millisecond are dropped.
     pub fn parse(text: &str) -> Option<Self> {
         let text = text.to_ascii_uppercase();
         let (local, offset_minutes) = match text.strip_suffix('Z') {
@@ -37,19 +37,19 @@ impl Timestamp {
         Some(Self(ms - offset_minutes * 60_000))
     }
 
-    /// This instant, `span` earlier.
+    /// Returns this instant minus `span`.
     #[must_use]
     pub fn before(self, span: Duration) -> Self {
         Self(self.0.saturating_sub(millis(span)))
     }
 
-    /// This instant, `span` later.
+    /// Returns this instant plus `span`.
     #[must_use]
     pub fn after(self, span: Duration) -> Self {
         Self(self.0.saturating_add(millis(span)))
     }
 
-    /// How long from `earlier` to this instant; zero when it is the other way round.
+    /// Duration from `earlier` to this instant; zero if `earlier` is later.
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_millis(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
     }
@@ -77,7 +77,7 @@ fn millis(span: Duration) -> i64 {
 
 impl fmt::Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // What RFC 3339 cannot write is shown as the nearest that it can.
+        // A time outside RFC 3339 is shown as the nearest one inside.
         let since = u64::try_from(self.0).unwrap_or(0).min(LAST_MS);
         let time = UNIX_EPOCH + Duration::from_millis(since);
         humantime::format_rfc3339_millis(time).fmt(f)
@@ -116,7 +116,7 @@ mod tests {
             ("2000-02-29T01:30:00.007+01:30", 951_782_400_007),
             ("1969-12-31T23:59:59.999-00:01", 0),
         ] {
-            // The last is read in its own day, which must not lie before 1970.
+            // The last one must not be before 1970 in its own day.
             let expected = (!text.starts_with("1969")).then_some(Timestamp(ms));
             assert_eq!(Timestamp::parse(text), expected, "{text}");
         }

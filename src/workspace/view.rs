@@ -1,4 +1,4 @@
-//! What a workspace reads as (contract §8.1).
+//! JSON form of a workspace (`docs/reference/http-api.md`, "Workspaces").
 
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -6,18 +6,18 @@ use serde_json::value::RawValue;
 use super::{DeliveryMode, Liveness, Status, Timestamp, Workspace};
 use crate::config::{CardAccess, Complete};
 
-/// Whether a reader may see where the agent listens.
+/// URLs of the agent that a reader may see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Urls {
-    /// Operators, who also see which certificates count there.
+    /// For operators, who also see the certificates of `upstream_tls`.
     WithCertificates,
-    /// Itself.
+    /// For the workspace itself.
     Shown,
-    /// Everyone else reads `null`.
+    /// For all other readers, which get `null`.
     Hidden,
 }
 
-/// A workspace as JSON, members in the contract's order.
+/// A workspace as JSON, members in the documented order.
 #[derive(Debug, Serialize)]
 pub struct View<'a> {
     id: &'a str,
@@ -38,7 +38,7 @@ pub struct View<'a> {
     max_concurrent: Option<u32>,
     created_at: Timestamp,
     updated_at: Timestamp,
-    // These only where they were said, so that a workspace reads as the contract lists it.
+    // Only if they are set.
     #[serde(skip_serializing_if = "Option::is_none")]
     complete: Option<Complete>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -50,8 +50,7 @@ pub struct View<'a> {
 }
 
 impl Workspace {
-    /// The JSON for a reader who may, or may not, see the URLs. `card_url` is a URL of the agent's
-    /// too, and goes with them.
+    /// Returns the JSON for a reader that may, or may not, see the URLs. `card_url` is a URL of the agent, too.
     pub fn view(&self, urls: Urls) -> View<'_> {
         let shown = urls != Urls::Hidden;
         View {

@@ -1,7 +1,7 @@
 //! The A2A protocol: methods, JSON-RPC envelopes, HTTP+JSON routes, stream events, agent cards.
 //!
-//! Pure: no I/O, no clock, no framework. [`envelope::complete`] completes a request, [`event::Splitter`] cuts a stream into
-//! events, [`card::Card`] rewrites an agent card. Bytes that are not edited pass unchanged.
+//! Pure: no I/O, no clock, no framework. [`envelope::complete`] completes a request, [`event::Splitter`] cuts a
+//! stream into events, [`card::Card`] rewrites an agent card. Bytes that are not edited pass unchanged.
 
 pub mod accept;
 pub mod bare_result;
@@ -38,7 +38,7 @@ mod tests;
 
 pub use generation::Generation;
 
-/// How much of a request is completed (`a2a.complete`, also per workspace).
+/// Completion mode of requests (`a2a.complete`, also per workspace).
 #[derive(Clone, Copy, Debug, serde::Deserialize, serde::Serialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub enum Complete {

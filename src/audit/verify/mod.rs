@@ -1,5 +1,5 @@
-//! Verifies chains record by record, without a store or a clock ("What is written down" in
-//! `docs/design/security.md`).
+//! Verifies chains record by record, without a store or a clock (`docs/design/security.md`, "Audit, logs and
+//! stored data").
 //!
 //! The hash of a record covers its content, its number and the hash before it. The end of a chain is signed
 //! by a trust key. An attacker who changes, removes, inserts or reorders a record has to recompute all

@@ -1,4 +1,5 @@
-//! `a2a-gateway audit`: the records in the database, also while gateways write them, or in a file.
+//! `a2a-gateway audit`: verifies and exports the records in the database, also while gateways write them, or in
+//! a file.
 
 mod report;
 
@@ -24,7 +25,7 @@ use crate::store::{InvalidUrl, Unavailable};
 use crate::trust::{self, KeyError, KeySet, KeySetError};
 use crate::workspace::Timestamp;
 
-/// A page of records may take longer than `stores.timeout`: nobody waits for it.
+/// Replaces `stores.timeout`: a page of records may take longer, and no caller waits for it.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Largest JWKS that is read, in bytes.
@@ -139,7 +140,7 @@ impl Choice {
     }
 }
 
-/// A record that somebody knows of.
+/// A known record, which must be in the chain.
 #[derive(Clone, Debug)]
 struct Expected {
     replica: String,
@@ -226,7 +227,7 @@ pub(super) fn run(arguments: Arguments) -> ExitCode {
     match block_on(answer(arguments.command, config)) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
-        // Whoever reads has enough.
+        // The reader has closed the pipe.
         Err(AuditError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
             ExitCode::FAILURE
         }
@@ -237,7 +238,7 @@ pub(super) fn run(arguments: Arguments) -> ExitCode {
     }
 }
 
-/// True: it is as it should be.
+/// Runs the command. True if the records are intact.
 async fn answer(command: Command, config: Config) -> Result<bool, AuditError> {
     match command {
         Command::Verify {
@@ -305,7 +306,7 @@ async fn answer(command: Command, config: Config) -> Result<bool, AuditError> {
     }
 }
 
-/// The records of the database that there is: none is made.
+/// Opens the records of an existing database; creates none.
 async fn records(mut config: Config) -> Result<Records, AuditError> {
     use secrecy::ExposeSecret as _;
     let url = config.stores.sql.expose_secret();
@@ -335,7 +336,7 @@ fn keys(jwks: &[PathBuf], scope: Scope, config: &Config) -> Result<KeySet, Audit
     Ok(keys)
 }
 
-/// The files to read ends from: those that were named, else that of the configuration, beside its database.
+/// Returns the anchor files: those that were named, else that of the configuration, beside its database.
 fn anchors(named: Vec<PathBuf>, scope: Scope, config: &Config) -> Vec<PathBuf> {
     match &config.audit.anchor {
         Some(AuditAnchor::File(path)) if named.is_empty() && scope == Scope::Database => {
@@ -345,7 +346,7 @@ fn anchors(named: Vec<PathBuf>, scope: Scope, config: &Config) -> Vec<PathBuf> {
     }
 }
 
-/// Requires the ends that a file names to be there.
+/// Requires that the chain heads in a file are in the chains.
 fn read_anchor(
     path: PathBuf,
     verifier: &mut Verifier<'_>,
@@ -393,11 +394,11 @@ fn read_jwks(path: &Path) -> Result<KeySet, AuditError> {
     })
 }
 
-/// Reads the file twice: what chains say of each other comes first. What comes through a pipe is kept in memory. Also
-/// says whether the ends of chains stand in it.
+/// Verifies the file in two passes: the references between chains come first. A pipe is buffered in memory.
+/// Also returns true if the file has the chain heads.
 fn verify_file(path: &Path, mut verifier: Verifier<'_>) -> Result<(Report, bool), AuditError> {
     let mut kept = None;
-    // What comes through a pipe comes once.
+    // A pipe can be read once.
     if path == Path::new("-") {
         let mut text = Vec::new();
         io::stdin().lock().read_to_end(&mut text)?;

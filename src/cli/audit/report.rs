@@ -1,4 +1,4 @@
-//! What `audit verify` found, for people.
+//! Report of `audit verify`, for people.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -6,19 +6,19 @@ use std::time::Duration;
 
 use crate::audit::Report;
 
-/// A file of signed ends that the chains were checked against.
+/// A file of signed chain heads that the chains were checked against.
 pub(super) struct AnchorUse {
     pub(super) path: PathBuf,
-    /// Ends that had to be there.
+    /// Heads that had to be in the chains.
     pub(super) checked: u64,
-    /// Ends that were passed over: older than `audit.retention`, or of a chain without a record.
+    /// Heads that were skipped: older than `audit.retention`, or of a chain without a record.
     pub(super) old: u64,
 }
 
 /// The report as text for a terminal.
 pub(super) fn told(report: &Report, anchors: &[AnchorUse], took: Duration) -> String {
     let mut text = String::new();
-    // A String cannot fail to grow.
+    // Writing to a string cannot fail.
     for problem in &report.problems {
         let (replica, what) = (shown(&problem.replica), shown(&problem.what));
         let _ = match problem.seq {
@@ -92,7 +92,8 @@ fn verdict(report: &Report) -> String {
     }
 }
 
-/// Text of records, which anybody may have put there, for a terminal: what is not to be seen is written out.
+/// Escapes the text of records for a terminal: it may come from any caller, so control characters are written
+/// out.
 fn shown(text: &str) -> String {
     let written = |c: char| match c {
         '"' | '\'' | '\\' => c.to_string(),

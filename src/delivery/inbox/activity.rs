@@ -188,6 +188,6 @@ pub struct Item {
     pub task_id: Option<String>,
     /// Gateways that the call has gone through: `X-A2A-Hops` of calls that the agent makes in answer.
     pub hops: Option<i64>,
-    /// When it was put there.
+    /// Time at which it was put there.
     pub created_at: Timestamp,
 }

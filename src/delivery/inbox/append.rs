@@ -1,6 +1,5 @@
-//! Group commit: entries wait in a bounded queue, and one task of this gateway commits all that are queued in
-//! one transaction. Under load hundreds of entries share a commit; an entry that comes alone does not wait
-//! for others to join.
+//! Group commit: entries wait in a bounded queue, and one task of this gateway commits all queued entries in
+//! one transaction. Under load hundreds of entries share a commit; a single entry is committed at once.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

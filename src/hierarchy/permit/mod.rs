@@ -1,8 +1,8 @@
-//! From a proof and a target to a [`Permit`], or to the refusal that the caller may see.
+//! Decides from a proof and a target: a [`Permit`], or the rejection that the caller may see.
 //!
-//! A workspace or an org token learns of a target that it may not reach nothing at all: unknown,
-//! removed, foreign and merely unrelated targets get one and the same answer, so that ids cannot be
-//! probed (contract §1.1, `not_permitted`).
+//! A workspace or an org token learns nothing of a target that it may not reach: unknown, removed, foreign and
+//! unrelated targets get the same answer, so that ids cannot be probed (`docs/reference/credentials.md`,
+//! "CanCommunicate").
 
 mod place;
 
@@ -24,40 +24,40 @@ use crate::store::Unavailable;
 use crate::trust::Pair;
 use crate::workspace::Workspaces;
 
-/// Proof that the caller may reach the target. Only [`Hierarchy`] makes one.
+/// Proof that the caller may reach the target. Issued by [`Hierarchy`] only.
 #[derive(Clone, Debug)]
 pub struct Permit {
     target: WorkspaceId,
     caller: Option<WorkspaceId>,
     rule: Rule,
-    /// The caller's.
+    /// Org of the caller.
     org: Option<String>,
-    /// Of the target, and of the caller where it is another workspace.
+    /// Generation of the target, and of the caller if it is another workspace.
     generation: i64,
 }
 
 impl Permit {
-    /// Whom it is for.
+    /// Returns the target.
     pub fn target(&self) -> &WorkspaceId {
         &self.target
     }
 
-    /// The calling workspace; `None` when the caller is none (canvas, integration, operator).
+    /// Returns the calling workspace; `None` for another principal (canvas, integration, operator).
     pub fn caller(&self) -> Option<&WorkspaceId> {
         self.caller.as_ref()
     }
 
-    /// Why.
+    /// Returns the rule that permitted it.
     pub fn rule(&self) -> Rule {
         self.rule
     }
 
-    /// The caller's org.
+    /// Returns the caller's org.
     pub fn org(&self) -> Option<&str> {
         self.org.as_deref()
     }
 
-    /// What a token tells of the two. `caller` is whom the record names.
+    /// Returns the pair for a token. `caller` is the caller of the record.
     pub fn pair<'a>(&'a self, caller: &'a str) -> Pair<'a> {
         Pair {
             caller,
@@ -68,7 +68,7 @@ impl Permit {
         }
     }
 
-    /// For tests of the rooms that demand one.
+    /// For tests of modules that require one.
     #[cfg(test)]
     pub(crate) fn of(caller: Option<WorkspaceId>, target: WorkspaceId) -> Self {
         Self {
@@ -81,7 +81,7 @@ impl Permit {
     }
 }
 
-/// The room: lineages and grants, and the rule over them.
+/// Hierarchy of workspaces: lineages and grants, and the rule over them.
 pub struct Hierarchy {
     lineages: Lineages,
     pub(super) grants: Grants,
@@ -90,8 +90,8 @@ pub struct Hierarchy {
 }
 
 impl Hierarchy {
-    /// Assembles the room; asks nothing. At most `directory.cache_entries` pairs are kept, and twice as many
-    /// lineages: a call is decided by two, of its caller and of its target.
+    /// Creates it; does not touch the stores. Caches at most `directory.cache_entries` pairs, and twice as many
+    /// lineages: a call depends on two, of its caller and of its target.
     pub fn new(
         workspaces: Workspaces,
         db: Db,
@@ -109,16 +109,16 @@ impl Hierarchy {
         }
     }
 
-    /// Whether whom `proof` proves may reach `target`.
+    /// Returns a permit if the principal of `proof` may reach `target`.
     ///
     /// # Errors
-    /// `not_permitted`; `workspace_not_found` and `workspace_removed` for those who may know;
+    /// `not_permitted`; `workspace_not_found` and `workspace_removed` for callers that may know;
     /// `store_unavailable`.
     pub async fn permit(&self, proof: &Proof, target: &WorkspaceId) -> Result<Permit, Rejection> {
         self.permit_before(proof, target, &mut ()).await
     }
 
-    /// The same, while `witness` hears what it is decided by.
+    /// As [`Hierarchy::permit`], and reports the facts to `witness`.
     ///
     /// # Errors
     /// As [`Hierarchy::permit`].
@@ -142,7 +142,7 @@ impl Hierarchy {
             ));
         }
         if proof.kind == CredentialKind::Open {
-            // Development on loopback: whoever connects is the canvas of every org.
+            // Development on loopback: each caller is the canvas of every org.
             return self
                 .permit_principal(&Principal::Operator, target, witness)
                 .await
@@ -208,21 +208,22 @@ impl Hierarchy {
         Ok(found)
     }
 
-    /// The refusal of a target that was looked for at `source`, for those who may not know whether it exists. Each takes
-    /// one look at the store, also where the target is in memory since others call it or it was created just now:
-    /// otherwise the time of the answer tells it from one that does not exist.
+    /// Returns the rejection of a target that was found at `source`, for callers that may not know whether it
+    /// exists. Each rejection takes one look-up in the store, even if the target is in memory because of other
+    /// calls or its creation: otherwise the latency would distinguish it from an unknown one.
     async fn refuse(&self, why: Rejection, target: &WorkspaceId, source: Source) -> Rejection {
         if source == Source::Memory {
-            // What it finds, or that the store is away, changes nothing: the decision is made.
+            // The result, or an outage of the store, does not change the decision.
             let _ = Box::pin(self.lineages.find_afresh(target)).await;
         }
         why
     }
 
-    /// CanCommunicate (contract §2.1): what `caller` is to `target`, by their places, else by a grant.
+    /// CanCommunicate (`docs/reference/credentials.md`): returns the relation of `caller` to `target`, by their
+    /// places, else by a grant.
     ///
     /// # Errors
-    /// When the store cannot be asked. That the rule says no is in the inner result.
+    /// When the store cannot be asked. The inner result is the decision of the rule.
     pub async fn rule(
         &self,
         caller: &Lineage,
@@ -246,11 +247,11 @@ impl Hierarchy {
         }
     }
 
-    /// What `caller` is to `target`, for `POST /registry/check-access`.
+    /// Returns the relation of `caller` to `target`, for `POST /registry/check-access`.
     ///
     /// # Errors
-    /// `store_unavailable`. That the rule says no is in the inner result, with the reason in words for
-    /// operators; others must not see it.
+    /// `store_unavailable`. The inner result is the decision of the rule, with a reason for operators; no other
+    /// caller may see it.
     pub async fn check(
         &self,
         caller: &WorkspaceId,
@@ -263,13 +264,13 @@ impl Hierarchy {
                 said.map_err(|why| why_not(from, to, why))
             }
             (from, _) => {
-                // As for two that exist.
+                // The same look-up as for two that exist.
                 self.grants.hold(caller, target, &mut ()).await?;
                 Err(unknown(if from.is_none() { caller } else { target }))
             }
         };
         if said.is_err() {
-            // One of the two may be anybody's: see `refuse`.
+            // One of the two may belong to another org: see `refuse`.
             for (id, found) in [(caller, one), (target, other)] {
                 let _ = self.refuse(not_permitted(), id, found.source).await;
             }
@@ -277,7 +278,7 @@ impl Hierarchy {
         Ok(said)
     }
 
-    /// Whether `upper` is the parent of `lower` or, with `access.lineage = "any"`, further up its line.
+    /// True if `upper` is the parent of `lower` or, with `access.lineage = "any"`, one of its ancestors.
     ///
     /// # Errors
     /// `store_unavailable`.
@@ -294,7 +295,7 @@ impl Hierarchy {
         Ok(matches!(rule, Ok(Rule::Parent | Rule::Ancestor)))
     }
 
-    /// With the rule, the caller's org and the generation of the pair.
+    /// Returns the rule, the caller's org and the generation of the pair.
     async fn relate(
         &self,
         caller: &WorkspaceId,
@@ -309,7 +310,7 @@ impl Hierarchy {
             let rule = decide(&own, &own, self.reach()).map_err(denied)?;
             return Ok((rule, own.org.clone(), own.generation));
         }
-        // Both are always asked for, so that an unknown target takes the same path as a denied one.
+        // Both are always looked up, so that an unknown target takes the same path as a denied one.
         let (one, other) = tokio::try_join!(self.look(caller), self.look(target))?;
         witness.hear(|| one.fact(Check::CallerPlace, caller));
         witness.hear(|| other.fact(Check::TargetPlace, target));
@@ -326,7 +327,7 @@ impl Hierarchy {
                 Err(why) => denied(why),
             },
             None => {
-                // As for one that exists elsewhere.
+                // The same look-up as for one in another place.
                 self.grants.hold(caller, target, &mut ()).await?;
                 nowhere(Nowhere::Target)
             }
@@ -334,7 +335,8 @@ impl Hierarchy {
         Err(self.refuse(why, target, other.source).await)
     }
 
-    /// The place of a target in the org of `scope`, where none counts as one org. Without a scope it may be in any.
+    /// Returns the place of a target in the org of `scope`; no org counts as one org. Without a scope any org
+    /// will do.
     async fn within(
         &self,
         scope: Option<Option<&str>>,
@@ -353,7 +355,7 @@ impl Hierarchy {
         Err(self.refuse(nowhere(why), target, found.source).await)
     }
 
-    /// Refuses a workspace that is paused.
+    /// Rejects a paused workspace.
     ///
     /// # Errors
     /// `not_permitted`; `store_unavailable`.
@@ -364,7 +366,7 @@ impl Hierarchy {
         }
     }
 
-    /// `access.lineage`, as it is now.
+    /// Returns `access.lineage` in force.
     pub(super) fn reach(&self) -> LineageReach {
         self.config.get().access.lineage
     }
@@ -389,7 +391,7 @@ fn present(target: &Lineage) -> Result<(), Rejection> {
     Ok(())
 }
 
-/// A pause holds in both directions: a paused workspace is not called, and calls nobody, itself included.
+/// A pause holds in both directions: a paused workspace is not called, and calls no workspace, itself included.
 fn running(caller: &Lineage) -> Result<(), Rejection> {
     if caller.paused {
         return Err(Rejection::new(
@@ -401,12 +403,13 @@ fn running(caller: &Lineage) -> Result<(), Rejection> {
     Ok(())
 }
 
-/// The one answer to everyone who may not know more. The cause is for the log.
+/// Returns the one rejection for all callers that may not know more. The cause is for the log.
 fn denied(why: Denied) -> Rejection {
     not_permitted().cause(why)
 }
 
-/// Why no rule was asked. For the log and for operators, without a name: what was asked for need not be one.
+/// Reason why no rule was evaluated. For the log and for operators. Without a name, since the requested id need
+/// not be one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 enum Nowhere {
     #[error("there is no workspace of the caller's id")]

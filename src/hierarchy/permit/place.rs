@@ -1,4 +1,4 @@
-//! Where a workspace is, and who reaches a place: for what is decided about the past or in advance.
+//! Place of a workspace, and access to a place: for decisions about the past or in advance.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::ids::WorkspaceId;
 use crate::store::Unavailable;
 
 impl Hierarchy {
-    /// The place of `id`; `None` when there never was such a workspace.
+    /// Returns the place of `id`; `None` if it never existed.
     ///
     /// # Errors
     /// When the store cannot be asked.
@@ -19,14 +19,15 @@ impl Hierarchy {
         Ok(found.lineage)
     }
 
-    /// Tells `witness` where the workspace `caller` is, or that there is none; nothing while the store is away.
+    /// Reports the place of the workspace `caller` to `witness`, or that there is none; nothing if the store is
+    /// away.
     pub async fn tell_caller(&self, caller: &WorkspaceId, witness: &mut impl Witness) {
         if let Ok(found) = self.look(caller).await {
             witness.hear(|| found.fact(Check::CallerPlace, caller));
         }
     }
 
-    /// The place of `id` from the store, whatever is remembered.
+    /// Returns the place of `id` from the store, without the cache.
     ///
     /// # Errors
     /// When the store cannot be asked.
@@ -34,7 +35,7 @@ impl Hierarchy {
         self.lineages.find_afresh(id).await
     }
 
-    /// Whether the workspace `caller` may message whoever sits at `target`.
+    /// True if the workspace `caller` may message a workspace at `target`.
     ///
     /// # Errors
     /// When the store cannot be asked.

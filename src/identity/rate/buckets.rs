@@ -101,8 +101,8 @@ impl Buckets {
         }
     }
 
-    /// Takes one request from the bucket of `key`, or returns the wait until one is allowed. `tell`: the
-    /// request is to be published to other replicas.
+    /// Takes one request from the bucket of `key`, or returns the wait until one is allowed. `tell`: true if
+    /// the request is published to other replicas.
     pub(super) fn take(
         &self,
         key: u64,

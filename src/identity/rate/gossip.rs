@@ -99,8 +99,8 @@ impl Rates {
         }
     }
 
-    /// The next message: who says it, then `c` (caller), `u` (users of an org), `f` (failures) or `r` (cards read) with a
-    /// key, `*` and a count, all in hexadecimal. Keys are of hashes.
+    /// Returns the next message: the sender, then `c` (caller), `u` (users of an org), `f` (failures) or `r`
+    /// (cards read) with a key, `*` and a count, all in hexadecimal. Keys are of hashes.
     pub(super) fn untold(&self) -> Option<PendingUpdate> {
         let mut message = format!("{:x}", self.replica);
         let (mut sum, mut more) = (0, false);

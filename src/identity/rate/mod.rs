@@ -135,7 +135,7 @@ impl Allowance {
 /// The limits of `[rate]`.
 pub struct Rates {
     callers: Limit,
-    /// Of the canvas users that an org names, together.
+    /// Canvas users of an org, together.
     org_users: Limit,
     failures: Limit,
     cards: Limit,
@@ -188,7 +188,7 @@ impl Rates {
     pub fn admit(&self, proof: &Proof) -> Result<Option<Allowance>, Rejection> {
         let Account { own, group } = proof.account;
         let allowance = self.take(&self.callers, own, TOO_MANY)?;
-        // Second: a user that is refused takes nothing from the others.
+        // Second: a user that is rejected takes nothing from the rest of the group.
         if group != 0 {
             self.take(&self.org_users, group, TOO_MANY_USERS)?;
         }
@@ -199,7 +199,7 @@ impl Rates {
     /// of the requests that it allows at once; `None`: there is no limit.
     ///
     /// # Errors
-    /// `rate_limited`, with when to come back.
+    /// `rate_limited`, with the time to wait.
     pub(super) fn look(&self, account: Account) -> Result<Option<u64>, Rejection> {
         let remaining = self.look_at(&self.callers, account.own, TOO_MANY)?;
         if account.group != 0 {

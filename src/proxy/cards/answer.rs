@@ -1,4 +1,4 @@
-//! A card as an HTTP answer: whole, or "not modified".
+//! HTTP response with a card: whole, or "not modified".
 
 use bytes::Bytes;
 use http::{HeaderMap, Method, header};
@@ -12,10 +12,11 @@ use crate::proxy::origin::Origins;
 use crate::proxy::outcome::{Ended, internal};
 use crate::proxy::respond::respond;
 
-/// Says which generations of A2A the agent's card has interfaces of: a client of another one cannot read the card.
+/// Field that names the generations of the card's interfaces: a client of another generation cannot read the
+/// card.
 pub(super) const SPEAKS: &str = "x-a2a-speaks";
 
-/// Answers with the card, or with 304 where the caller has it.
+/// Sends the card, or 304 if the caller has it.
 pub(super) async fn answer(
     session: &mut ServerSession,
     origins: &Origins,
@@ -44,7 +45,7 @@ fn head(exchange: &Exchange, card: &Served, known: bool) -> pingora::Result<Resp
     head.append_header(header::ETAG, card.tag.as_str())?;
     let modified = httpdate::fmt_http_date(card.modified);
     head.append_header(header::LAST_MODIFIED, modified)?;
-    // Who may see it is decided for each caller.
+    // Access is decided for each caller.
     let kept = format!("private, max-age={}", FRESH.as_secs());
     head.append_header(header::CACHE_CONTROL, kept)?;
     head.append_header(header::VARY, "Authorization, Origin")?;
@@ -58,7 +59,7 @@ fn head(exchange: &Exchange, card: &Served, known: bool) -> pingora::Result<Resp
     Ok(head)
 }
 
-/// Whether the caller has this very card (RFC 9110, 13.1.2: compared weakly).
+/// True if the caller has this card (RFC 9110, 13.1.2: weak comparison).
 fn is_known(headers: &HeaderMap, tag: &str) -> bool {
     let opaque = |tag: &str| tag.trim().trim_start_matches("W/").to_owned();
     let known = headers.get_all(header::IF_NONE_MATCH).iter();

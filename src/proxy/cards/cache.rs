@@ -1,5 +1,5 @@
-//! Cards in memory: fetched once for all who ask at the same time, and kept while they are fresh. What
-//! is registered anew, another configuration and another key count at once.
+//! Card cache: concurrent requests share one fetch, and cards are kept while they are fresh. A new
+//! registration, configuration or signing key counts at once.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -25,39 +25,39 @@ use crate::rejection::{Reason, Rejection};
 use crate::telemetry::Chain;
 use crate::trust::sign_card;
 
-/// How long a card counts; callers may keep it for as long.
+/// Freshness of a card, also for callers' caches.
 pub(super) const FRESH: Duration = Duration::from_secs(30);
-/// How long a fetch that failed counts: enough to shield an agent that is in trouble.
+/// Lifetime of a failed fetch: shields an agent in trouble.
 const FAILED: Duration = Duration::from_secs(3);
-/// How long a card is remembered at all, for what only needs the agent's generation.
+/// Lifetime of an entry, for requests that only need the agent's generation.
 const REMEMBERED: Duration = Duration::from_secs(300);
-/// All cards together.
+/// Maximum size of all cards together.
 const BYTES_MAX: u64 = 64 * 1024 * 1024;
-/// What an entry takes besides its texts.
+/// Size of an entry without its texts.
 const ENTRY_BYTES: usize = 1024;
 
-/// The card of one workspace, as far as there is one.
+/// Cached card of one workspace, or its failure.
 pub(super) struct Kept {
-    /// The card for callers; why there is none.
+    /// Card for callers, or the reason why there is none.
     pub(super) served: Result<Served, Rejection>,
-    /// Which generation the agent speaks, by the card that counts.
+    /// Generation of the agent, from the card that counts.
     pub(super) generation: Option<Generation>,
-    /// Where the agent speaks JSON-RPC.
+    /// Paths for JSON-RPC.
     pub(super) json_rpc: Paths,
-    /// Where it speaks HTTP+JSON.
+    /// Paths for HTTP+JSON.
     pub(super) http_json: Paths,
-    /// Whether it sends push notifications; `None`: its card does not say.
+    /// True if it sends push notifications; `None`: not in its card.
     pub(super) pushes: Option<bool>,
-    /// Whether the agent was asked, and did not give it.
+    /// True if the fetch failed.
     failed: bool,
     made_at: Instant,
     fingerprint: [u8; 32],
     config: Arc<Config>,
-    /// The key that signed it.
+    /// Id of the key that signed it.
     kid: Option<String>,
 }
 
-/// The paths at which an agent speaks one binding, each with the generation that it is of.
+/// Paths of an agent for one binding, each with its generation.
 #[derive(Default)]
 pub(super) struct Paths(Vec<(Generation, String)>);
 
@@ -68,7 +68,7 @@ impl Paths {
         Self(found.collect())
     }
 
-    /// The one for a request of this generation, or else the first.
+    /// Returns the path for a request of this generation, else the first.
     pub(super) fn path(&self, generation: Generation) -> Option<&str> {
         let same = self.0.iter().find(|(of, _)| *of == generation);
         same.or_else(|| self.0.first())
@@ -76,20 +76,20 @@ impl Paths {
     }
 }
 
-/// A card, ready for callers.
+/// A card in its form for callers.
 #[derive(Clone)]
 pub(super) struct Served {
     /// JSON.
     pub(super) body: Bytes,
-    /// The value of `ETag`.
+    /// Value of `ETag`.
     pub(super) tag: String,
-    /// Since when it reads like this.
+    /// Time of its last change.
     pub(super) modified: SystemTime,
-    /// The generations of A2A that the agent speaks, for [`SPEAKS`](super::answer::SPEAKS).
+    /// Generations of A2A in its interfaces, for [`SPEAKS`](super::answer::SPEAKS).
     pub(super) speaks: Option<&'static str>,
 }
 
-/// What is read of a card before it is served.
+/// Facts of a card before it is served.
 struct Read {
     text: String,
     generation: Generation,
@@ -107,7 +107,7 @@ fn speaks_field(generations: &[Generation]) -> Option<&'static str> {
     }
 }
 
-/// The cache.
+/// Card cache.
 pub(in crate::proxy) struct Cards {
     kept: Cache<WorkspaceId, Arc<Kept>>,
 }
@@ -129,8 +129,9 @@ impl Default for Cards {
 }
 
 impl Cards {
-    /// The card of a workspace, fetched if what is remembered does not count any more. From
-    /// [`Drain::cut`](crate::drain::Drain::cut) on no fetch begins, and this may not resolve: await the cut beside it.
+    /// Returns the card of a workspace, and fetches it if the cached one does not count any more. From
+    /// [`Drain::cut`](crate::drain::Drain::cut) on no fetch begins, and this may not resolve: await the cut
+    /// beside it.
     pub(super) async fn get(
         &self,
         (gateway, relay): (&Gateway, &Relay),
@@ -147,8 +148,8 @@ impl Cards {
         }
         gateway.metrics.cache(metrics::Cache::Cards, false);
         let make = || async {
-            // Who waited for a fetch that the cut broke off may be woken by that before it is told of the cut itself. It
-            // must not begin a fetch of its own, and is told now.
+            // A request that waited for another's fetch may be woken because the cut cancelled that fetch,
+            // before it sees the cut itself. It must not begin a fetch.
             if relay.drain.is_cut() {
                 return pending().await;
             }
@@ -172,14 +173,15 @@ impl Cards {
             let entry = self.kept.entry_by_ref(&source.id);
             let made = entry.or_insert_with_if(make(), |kept| !counts(kept));
             let entry = Box::pin(made).await;
-            // Who waited for another's fetch gets what that found, which may be of a place that is not the card's any more.
+            // A request that waited for another's fetch gets its result, which may be of an earlier location of
+            // the card.
             if entry.is_fresh() || counts(entry.value()) {
                 return entry.into_value();
             }
         }
     }
 
-    /// The card that [`Cards::get`] would answer without a fetch.
+    /// Returns the card that [`Cards::get`] would return without a fetch.
     pub(super) async fn known(
         &self,
         gateway: &Gateway,
@@ -191,8 +193,8 @@ impl Cards {
         kept.counts(source, config, kid.as_deref()).then_some(kept)
     }
 
-    /// Which generation an agent speaks, by what is remembered of its card. Where it was asked in vain
-    /// a moment ago: the one that counts without a card.
+    /// Returns the generation of an agent, from its cached card. After a failed fetch: the generation that
+    /// counts without a card.
     pub(in crate::proxy) async fn generation(&self, source: &CardSource) -> Option<Generation> {
         let kept = self.kept.get(&source.id).await?;
         if kept.fingerprint != source.fingerprint {
@@ -203,7 +205,7 @@ impl Cards {
     }
 }
 
-/// The key that signs cards, if they are signed.
+/// Returns the id of the key that signs cards, if they are signed.
 fn kid_for(gateway: &Gateway, config: &Config) -> Option<String> {
     config.card.sign.then(|| gateway.keys.kid())
 }
@@ -264,7 +266,7 @@ impl Kept {
         }
     }
 
-    /// Since it was made.
+    /// Returns the time since it was made.
     pub(super) fn age(&self) -> Duration {
         self.made_at.elapsed()
     }
@@ -286,7 +288,7 @@ impl Served {
         kid: Option<&str>,
         before: Option<&Self>,
     ) -> Self {
-        // Of what is signed, and by which key: one kind of key signs differently each time.
+        // Hash of the signed text and the key's id: ECDSA signatures differ each time.
         let hash = Sha256::new()
             .chain_update(&text)
             .chain_update(kid.unwrap_or_default());
@@ -308,7 +310,7 @@ impl Served {
     }
 }
 
-/// The card for callers, but for a signature.
+/// Returns the card for callers, without a signature.
 ///
 /// # Errors
 /// [`Unreadable`].
@@ -327,8 +329,7 @@ pub(super) fn served(
     })
 }
 
-/// Signs it, if `card.sign` says so. A card that cannot be signed is served without a signature, which
-/// is what it then has.
+/// Signs the card, if `card.sign` is set. If signing fails, the card is served without a signature.
 pub(super) fn signed(gateway: &Gateway, text: String, config: &Config) -> String {
     if !config.card.sign {
         return text;
@@ -337,7 +338,7 @@ pub(super) fn signed(gateway: &Gateway, text: String, config: &Config) -> String
     match sign_card(&gateway.keys, &text, &jwks) {
         Ok(signed) => signed,
         Err(error) => {
-            tracing::warn!(error = %Chain(&error), "A card is served without a signature");
+            tracing::warn!(error = %Chain(&error), "failed to sign a card; served without a signature");
             text
         }
     }

@@ -1,5 +1,4 @@
-//! The extended card, which is the result of a call: it tells no more of where the agent listens than
-//! the other.
+//! Extended card, which is the result of a call. Like the public card it does not contain the agent's URLs.
 
 use std::sync::Arc;
 
@@ -11,20 +10,20 @@ use crate::gateway::Gateway;
 use crate::proxy::outcome::too_large;
 use crate::rejection::{Delivery, Reason, Rejection};
 
-/// Whose extended card is asked for, and how it is served.
+/// Workspace of the extended card, and the form of the response.
 pub(in crate::proxy) struct ExtendedCard {
     pub(in crate::proxy) gateway: Arc<Gateway>,
-    /// As it is for the exchange.
+    /// Configuration of the exchange.
     pub(in crate::proxy) config: Arc<Config>,
-    /// Whose.
+    /// The workspace.
     pub(in crate::proxy) source: Arc<CardSource>,
 }
 
 impl ExtendedCard {
-    /// The card as callers may see it. `None`: there is nothing in it.
+    /// Returns the card as callers may see it. `None`: it is empty.
     ///
     /// # Errors
-    /// `agent_protocol_error` when it is none, `response_too_large`.
+    /// `agent_protocol_error` if it is no card, `response_too_large`.
     pub(in crate::proxy) fn served(&self, text: &str) -> Result<Option<String>, Rejection> {
         if text.len() > AGENT_CARD_BYTES_MAX {
             return Err(too_large(AGENT_CARD_BYTES_MAX as u64));

@@ -1,4 +1,4 @@
-//! The card of an agent, asked for at its places. No redirect is followed.
+//! Fetches the card of an agent from its places. Redirects are not followed.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -19,25 +19,25 @@ use crate::proxy::upstream::{Call, peer};
 use crate::rejection::{Reason, Rejection};
 use crate::shares::Account;
 
-/// How long an agent may take for its card, once the connection could be there.
+/// Timeout of a fetch, after the connect timeout.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// For which request a card is fetched.
+/// Request that a card is fetched for.
 pub(super) struct Asked<'a> {
-    /// Its clocks and bounds.
+    /// Timeouts and limits of the request.
     pub(super) config: &'a Config,
-    /// Its id, which goes to the agent.
+    /// Id of the request, which is sent to the agent.
     pub(super) request_id: &'a RequestId,
-    /// In whose account the agent's name is looked up.
+    /// Account for the look-up of the agent's name.
     pub(super) account: Account,
-    /// Gateways that it has gone through, this one included.
+    /// Gateways that the call has passed, this one included.
     pub(super) hops: u32,
 }
 
 /// Fetches the card from the first of the agent's places that has one.
 ///
 /// # Errors
-/// The reason why there is none: of the first place, where all answered and none had it.
+/// The reason why there is none: of the first place, if all answered and none had it.
 pub(super) async fn fetch(
     relay: &Relay,
     directory: &Directory,
@@ -82,7 +82,7 @@ async fn try_fetch(
             late,
         };
         let answered = match question.ask(relay).await {
-            // A pooled connection may have died under it, and a GET may be sent twice.
+            // The pooled connection may have died, and a GET may be sent twice.
             Err(refusal) if refusal.reason == Reason::AgentProtocolError => {
                 question.ask(relay).await
             }
@@ -97,7 +97,7 @@ async fn try_fetch(
     Err(first.unwrap_or_else(|| no_card("the agent has no place for a card")))
 }
 
-/// Whether it is a card.
+/// Checks that a response is a card.
 fn judge(head: &ResponseHeader, body: &[u8]) -> Result<(), Rejection> {
     refuse_redirect(head)?;
     if head.status != StatusCode::OK {
@@ -121,7 +121,7 @@ fn late() -> Rejection {
     Rejection::new(Reason::AgentTimeout, message).fact("clock", "card")
 }
 
-/// The request: it is asked for many callers, so nothing of any caller is in it.
+/// Returns the request. It serves many callers, so it has no data of any caller.
 fn request_head(place: &CardPlace, path: &str, asked: &Asked<'_>) -> Vec<u8> {
     let mut wire = format!(
         "GET {path} HTTP/1.1\r\nhost: {}\r\naccept: application/json\r\nuser-agent: a2a-gateway\r\n\

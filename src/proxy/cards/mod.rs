@@ -1,5 +1,5 @@
-//! Agent cards (contract §5): admitted like a call, fetched from the agent or taken from the registry,
-//! and served with the gateway in the agent's place ([`crate::a2a::card`]).
+//! Agent cards (`docs/reference/cards.md`): admitted like a call, fetched from the agent or taken from the
+//! registry, and served with the gateway's URL in place of the agent's ([`crate::a2a::card`]).
 
 mod answer;
 mod cache;
@@ -36,14 +36,14 @@ use crate::ids::{InvalidWorkspaceId, RequestId, WorkspaceId};
 use crate::rejection::{Delivery, Reason, Rejection};
 use crate::shares::Account;
 
-/// The rule of an exchange that read a public card.
+/// Rule in the record of an exchange that read a public card.
 const PUBLIC_CARD: &str = "public_card";
 
-/// Whose card is asked for.
+/// Workspace of a requested card.
 pub(super) enum Whose {
-    /// That of a workspace.
+    /// Workspace in the path.
     Workspace(Result<WorkspaceId, InvalidWorkspaceId>),
-    /// That of `a2a.default_workspace`.
+    /// Workspace of `a2a.default_workspace`.
     Default,
 }
 
@@ -51,7 +51,7 @@ impl Whose {
     fn came(&self, dialect: Dialect) -> Came {
         match (self, dialect) {
             (Self::Default, _) => Came::by("/.well-known/agent-card.json", false),
-            // Two names of one card, and the base itself.
+            // Two paths of one card, and the A2A base itself.
             (Self::Workspace(_), Dialect::Plain) => {
                 Came::by("/workspaces/{id}/.well-known/agent-card.json", false)
             }
@@ -73,7 +73,7 @@ impl Proxy {
             return answered;
         }
         let _running = self.gateway.drain.enter();
-        // Nobody who watches the target hears of it: it is no call.
+        // No event is published: a card request is no call.
         let exchange = self.begin(request_id, false);
         let mut exchange = exchange.by_client(self.client(session));
         exchange.method = method::Method::AgentCard;
@@ -125,10 +125,10 @@ impl Proxy {
         answer(session, &self.origins.get(), exchange, &card).await
     }
 
-    /// What a card is made of that is read without a credential.
+    /// Returns the source of a card that is read without a credential.
     ///
     /// # Errors
-    /// `refusal`, one and the same for a card that is not public and an id that no workspace has; `rate_limited`,
+    /// `refusal`, the same for a card that is not public and for an unknown id; `rate_limited`,
     /// `store_unavailable`.
     async fn public_source(
         &self,
@@ -145,8 +145,8 @@ impl Proxy {
         public.ok_or(refusal)
     }
 
-    /// Has the agent's own card say whether it sends push notifications, where none was registered and a call asks for
-    /// them.
+    /// Checks in the agent's own card that it sends push notifications, if no card is registered and a call
+    /// asks for them.
     ///
     /// # Errors
     /// `push_not_supported`.
@@ -169,8 +169,8 @@ impl Proxy {
         Ok(())
     }
 
-    /// The path at which the target speaks HTTP+JSON to callers of a generation, without a slash at its
-    /// end; `None`: its card names none, or there is no card.
+    /// Returns the path of the target's HTTP+JSON interface for callers of a generation, without a trailing
+    /// slash; `None`: its card has none, or there is no card.
     pub(super) async fn http_json(
         &self,
         session: &mut ServerSession,
@@ -188,17 +188,17 @@ impl Proxy {
                 Reason::AgentUnreachable | Reason::AgentTimeout
             )
         {
-            // Nobody knows how it wants to be spoken to.
+            // The agent's interfaces are unknown.
             return Err(undelivered(refusal).into());
         }
         let path = kept.http_json.path(generation);
         Ok(path.map(|path| path.trim_end_matches('/').to_owned()))
     }
 
-    /// The path at which a target that only its card's place is known of takes a call of `method`.
+    /// Returns the path for a call of `method` at a target with a card URL only.
     ///
     /// # Errors
-    /// Why there is no card; `agent_protocol_error` where it names none.
+    /// The reason why there is no card; `agent_protocol_error` if it has no such interface.
     pub(super) async fn json_rpc(
         &self,
         caller: Option<&mut ServerSession>,
@@ -214,7 +214,7 @@ impl Proxy {
         Ok(json_rpc_path(&kept, generation)?)
     }
 
-    /// The same, by the card that is in memory: with how long ago that was read. `None`: it would be fetched.
+    /// As [`Proxy::json_rpc`], from the card in memory, with its age. `None`: it would be fetched.
     ///
     /// # Errors
     /// As [`Proxy::json_rpc`].
@@ -228,8 +228,9 @@ impl Proxy {
         Some((json_rpc_path(&kept, generation), kept.age()))
     }
 
-    /// A card, waited for as long as the caller is there, if there is one, and the process goes on. Of several who wait for
-    /// one fetch each leaves alone: where it was the one who fetched, the next begins anew.
+    /// Returns a card. Waits until the caller disconnects, if there is one, or the process is cut. Of several
+    /// requests that wait for one fetch each can leave alone: if it was the one that fetches, the next begins a
+    /// new fetch.
     async fn kept_card(
         &self,
         caller: Option<&mut ServerSession>,
@@ -250,7 +251,8 @@ impl Proxy {
         let kept = self.cards.get(through, source, &exchange.config, &asked);
         let mut cut = self.relay.drain.watch();
         let gone = async {
-            // While there is a body to come, as with a strange GET, nobody can tell without reading it.
+            // While a body is to come, as with an unusual GET, a disconnect cannot be detected without reading
+            // it.
             match caller {
                 Some(session) => {
                     if session.is_body_done() {
@@ -269,12 +271,12 @@ impl Proxy {
         }
     }
 
-    /// Which generation the target of a call speaks. Where it registered no card, by the one that was
-    /// fetched; and where nobody ever asked for that, and it is needed, it is fetched: to put the call
-    /// together, or to know where it goes.
+    /// Returns the generation of the target of a call: from the registered card, else from the fetched one. If
+    /// it is needed and no card was fetched yet, the card is fetched: to complete the call, or to find its
+    /// path.
     ///
     /// # Errors
-    /// That nobody waits for it any more.
+    /// The caller left, or the process shuts down.
     pub(super) async fn generation(
         &self,
         caller: Option<&mut ServerSession>,
@@ -302,7 +304,7 @@ impl Proxy {
     }
 }
 
-/// Whether a request was refused because it has no credential at all.
+/// True if a request was rejected because it has no credential.
 fn is_anonymous(refusal: &Rejection, head: &RequestHeader) -> bool {
     refusal.reason == Reason::Unauthenticated && !head.headers.contains_key(header::AUTHORIZATION)
 }
@@ -329,7 +331,7 @@ fn default_workspace(config: &Config) -> Result<WorkspaceId, Rejection> {
     })
 }
 
-/// Who may know that the default workspace is not there is told which one that is.
+/// Names the default workspace in the message, for callers that may know that it does not exist.
 fn of_default(refusal: Rejection, exchange: &Exchange) -> Rejection {
     match &exchange.callee {
         Some(id) if matches!(refusal.reason, Reason::WorkspaceNotFound | Reason::WorkspaceRemoved) => Rejection {
@@ -341,7 +343,7 @@ fn of_default(refusal: Rejection, exchange: &Exchange) -> Rejection {
     }
 }
 
-/// Of a call whose target did not give its card: the call itself was not sent, whatever was.
+/// Marks the call as not sent: its target's card could not be fetched.
 fn undelivered(refusal: &Rejection) -> Rejection {
     refusal.clone().delivered(Delivery::NotSent)
 }

@@ -1,6 +1,6 @@
-//! Sends calls that are made later (`delivery/jobs/`): through the same admission as a message, at the moment of
-//! sending, in the name of whoever asked for it then. What is due is found here, and whether it can be sent; [`sending`]
-//! does it.
+//! Sends deferred calls (`delivery/jobs/`): through the same admission as a message, at the moment of sending,
+//! with the principal that made the call. Finds due calls and decides whether each can be sent; [`sending`]
+//! sends them.
 
 mod sending;
 
@@ -18,26 +18,26 @@ use crate::directory::{Destination, Slot};
 use crate::ids::WorkspaceId;
 use crate::rejection::{Delivery, Reason, Rejection};
 
-/// Between two looks for what is due, if nothing says that there is any: what another replica accepted and does
-/// not send, and what waits for its time.
+/// Interval of looks for due calls without a wake-up: for calls that another replica accepted and does not
+/// send, and for calls that wait for their time.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Calls that one replica has in progress at most. Each may hold an answer of `limits.response_bytes`.
+/// Maximum calls of one replica in progress. Each may hold a response of `limits.response_bytes`.
 const RUNNING_MAX: usize = 256;
 
-/// The same to one target: one that is slow, or does not even take a connection, must not take all of them.
+/// Maximum calls to one target, so that a slow or unreachable target does not take all of them.
 const RUNNING_PER_TARGET_MAX: usize = 32;
 
-/// Calls that are taken at once.
+/// Calls claimed at once.
 const BATCH: usize = 16;
 
-/// When to try again at a target that takes no more calls; sooner if one of them ends here.
+/// Pause before the next attempt at a busy target; shorter if one of its calls ends here.
 const BUSY_PAUSE: Duration = Duration::from_secs(1);
 
-/// Sends what is due until the process ends.
+/// Dispatcher of due calls; runs until the process ends.
 pub struct Dispatcher(Arc<Proxy>);
 
-/// The calls that are in progress here.
+/// Calls in progress on this replica.
 #[derive(Default)]
 struct Running {
     calls: JoinSet<WorkspaceId>,
@@ -57,7 +57,7 @@ impl Running {
         });
     }
 
-    /// Resolves when one of them is over; never, if there is none.
+    /// Resolves when one of them ends; never if there is none.
     async fn one_ends(&mut self) {
         match self.calls.join_next().await {
             Some(ended) => self.ended(ended),
@@ -73,7 +73,7 @@ impl Running {
 
     fn ended(&mut self, ended: Result<WorkspaceId, JoinError>) {
         let Ok(target) = ended else {
-            // A bug, and whose call it was is not known: nobody is counted for it.
+            // A bug: the target of the call is unknown, so the counts are reset.
             return self.of_target.clear();
         };
         if let Some(count) = self.of_target.get_mut(&target) {
@@ -85,13 +85,13 @@ impl Running {
     }
 }
 
-/// Whether a call can be sent.
+/// Decision about a call.
 enum Outlook {
-    /// To whom, and its place among the target's calls, if it takes one.
+    /// Admitted, with its slot among the target's calls, if it takes one.
     Now(Box<Admitted>, Option<Slot>),
-    /// Not now: the target is away, or busy. Whether it counts as an attempt.
+    /// Not now: the target is away, or busy. True if it counts as an attempt.
     Later(Rejection, bool),
-    /// Not ever.
+    /// Never.
     Never(Rejection),
 }
 
@@ -106,7 +106,7 @@ impl Dispatcher {
         Self(proxy)
     }
 
-    /// Runs until a drain begins, and what is in progress then is over.
+    /// Runs until a drain begins and the attempts in progress are over.
     pub async fn run(&self) {
         let gateway = &self.0.gateway;
         let mut running = Running::default();
@@ -126,7 +126,7 @@ impl Dispatcher {
         while running.calls.join_next().await.is_some() {}
     }
 
-    /// Begins to send what is due. True: there may be more.
+    /// Starts to send due calls. True if there may be more.
     async fn send_due(&self, running: &mut Running) -> bool {
         let jobs = &self.0.gateway.delivery.jobs;
         loop {
@@ -134,7 +134,7 @@ impl Dispatcher {
             if room == 0 || self.0.gateway.draining() {
                 return true;
             }
-            // The store is away: the next look finds them.
+            // An outage of the store: the next look finds them.
             let Ok(due) = jobs.due(u32::try_from(room).unwrap_or(1)).await else {
                 return false;
             };
@@ -159,7 +159,7 @@ impl Dispatcher {
                     Outlook::Later(why, tried) => {
                         let pause = if tried { job.backoff() } else { BUSY_PAUSE };
                         let reason = why.reason.as_str();
-                        tracing::debug!(job = job.id, reason, ?pause, "A call is put off");
+                        tracing::debug!(job = job.id, reason, ?pause, "deferred call postponed");
                         jobs.put_back(&job, pause, tried).await;
                         jobs.park(attempt, pause).await;
                         away.insert(job.target, pause);
@@ -178,7 +178,7 @@ impl Dispatcher {
 }
 
 impl Proxy {
-    /// The checks that a message passes, in their order, but for those that are about a request.
+    /// Runs the checks of a message in their order, except those of a request.
     async fn outlook(&self, job: &Job) -> Outlook {
         let gateway = &self.gateway;
         let Some(proof) = gateway.identity.recall(&job.caller) else {
@@ -211,7 +211,7 @@ impl Proxy {
     }
 }
 
-/// What a refusal before anything is sent means.
+/// Decides about a call that was rejected before it was sent.
 fn judged(why: Rejection) -> Outlook {
     if passes_by(why.reason) {
         Outlook::Later(why, true)
@@ -220,7 +220,7 @@ fn judged(why: Rejection) -> Outlook {
     }
 }
 
-/// Whether the next try may have another end.
+/// True if a later attempt may succeed.
 fn passes_by(reason: Reason) -> bool {
     matches!(
         reason,
@@ -240,7 +240,7 @@ fn busy() -> Rejection {
     Rejection::new(Reason::AgentBusy, message)
 }
 
-/// Nothing was delivered.
+/// Marks the call as not delivered.
 fn not_sent(why: Rejection) -> Rejection {
     let delivered = why.delivered.unwrap_or(Delivery::NotSent);
     why.delivered(delivered)

@@ -1,7 +1,8 @@
-//! One attempt to send a call that is made later.
+//! One attempt to send a deferred call.
 //!
-//! A call leaves once. It is tried again only while nothing was delivered: everything up to the connection comes
-//! before its row says `dispatched`, and after that only an error that says so puts it back.
+//! A call is delivered at most once. It is tried again only while nothing was delivered: everything up to the
+//! connection comes before its row becomes `dispatched`, and after that only an error that proves it was not
+//! delivered puts it back.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -41,20 +42,20 @@ use crate::rejection::{Delivery, Reason, Rejection};
 use crate::shares::{Account, Share};
 use crate::workspace::Timestamp;
 
-/// How an attempt to send ended.
+/// Result of an attempt.
 enum Attempt {
-    /// Nothing was delivered.
+    /// It was not delivered.
     Nothing(Rejection),
     /// It is in the target's inbox.
     InInbox,
-    /// It is over.
+    /// It has ended.
     Over(Ending),
-    /// It is not ours any more.
+    /// Another replica has it, or its caller canceled it.
     Taken,
 }
 
 impl Proxy {
-    /// Makes an attempt, and notes how it ended.
+    /// Makes an attempt and records its result.
     pub(super) async fn send_job(
         self: Arc<Self>,
         (job, one_try): (Job, Try),
@@ -73,13 +74,13 @@ impl Proxy {
             jobs.returned(&job.target);
         }
         match attempt {
-            // The process that goes on has it at once.
+            // Another process can send it at once.
             Attempt::Nothing(why) if why.reason == Reason::ShuttingDown => {
                 jobs.put_back_surely(&job, Duration::ZERO, false).await;
             }
             Attempt::Nothing(why) => {
                 let (reason, pause) = (why.reason.as_str(), job.backoff());
-                tracing::debug!(job = job.id, reason, ?pause, "A call was not delivered");
+                tracing::debug!(job = job.id, reason, ?pause, "deferred call not delivered");
                 jobs.put_back_surely(&job, pause, true).await;
                 jobs.park(one_try, pause).await;
             }
@@ -88,22 +89,22 @@ impl Proxy {
         }
     }
 
-    /// Sends it, and awaits the answer; leaves a record as every exchange does.
+    /// Sends the call, awaits the response and records the exchange.
     async fn attempt(&self, job: &Job, admitted: &Admitted) -> Attempt {
         let mut exchange = self.exchange_of(job, Some(Arc::clone(&admitted.proof)));
         exchange.rule = Some(admitted.permit.rule().as_str());
         exchange.org = admitted.permit.org().map(str::to_owned);
         let attempt = self.exchange_job(job, admitted, &mut exchange);
-        // Its type is deeper than the compiler looks into when this one goes into a task.
+        // The type is nested too deeply for the compiler when this future is spawned.
         let attempt = attempt.boxed().await;
         match attempt {
-            // Whoever asked for it has taken it back, as a caller does who leaves.
+            // Its caller canceled it: recorded like a caller that leaves.
             Ok(Attempt::Taken) => {
                 exchange.request_bytes = 0;
                 Attempt::Taken
             }
             Ok(attempt) => {
-                // It cannot fail: nothing is left to be told.
+                // Cannot fail: no response is left to send.
                 let _ = exchange.ended(Ok(Ended::Answered));
                 attempt
             }
@@ -115,7 +116,7 @@ impl Proxy {
         }
     }
 
-    /// A call that can never be sent is over; it leaves a record as one that is refused at once.
+    /// Ends a call that can never be sent; records it like a call that is rejected at once.
     pub(super) async fn give_up(self: Arc<Self>, job: Job, why: Rejection) {
         self.given_up(&job, &why);
         let jobs = &self.gateway.delivery.jobs;
@@ -123,7 +124,7 @@ impl Proxy {
         jobs.returned(&job.target);
     }
 
-    /// Leaves the record of a call that is not made, or of which nobody knows.
+    /// Records a call that is not made, or that has an unknown outcome.
     pub(super) fn given_up(&self, job: &Job, why: &Rejection) {
         let proof = self.gateway.identity.recall(&job.caller).map(Arc::new);
         let mut exchange = self.exchange_of(job, proof);
@@ -131,7 +132,7 @@ impl Proxy {
         exchange.status = why.reason.status();
     }
 
-    /// The exchange of a call that is made later.
+    /// Returns the exchange of a deferred call.
     fn exchange_of(&self, job: &Job, proof: Option<Arc<Proof>>) -> Exchange {
         let mut exchange = self.begin(request_id(job), true);
         if let Content::Call(call) = &job.content {
@@ -212,7 +213,7 @@ impl Proxy {
         self.ask(job, &question, exchange).await
     }
 
-    /// Everything up to the connection can be done again; what comes after it, once.
+    /// Attempts the call. Everything up to the connection can be repeated; the rest happens once.
     async fn ask(
         &self,
         job: &Job,
@@ -231,7 +232,7 @@ impl Proxy {
             Ok(false) => return Ok(Attempt::Taken),
             Err(away) => return Err(not_sent(away.into())),
         }
-        // Nothing has left yet: the process that goes on sends it.
+        // No byte has been sent: another process can send it.
         if cut.is_requested() {
             return Err(shutting_down(Delivery::NotSent));
         }
@@ -265,13 +266,13 @@ impl Proxy {
         let jobs = &self.gateway.delivery.jobs;
         let method = outgoing.method_name.unwrap_or_default();
         let body = String::from_utf8_lossy(&outgoing.body).into_owned();
-        // Whatever failed, it can be put there again: it will be there once.
+        // After any failure it can be put there again: its id makes it unique.
         let put = jobs.deliver_to_inbox(job, &method, body).await;
         put.map_err(|why| why.delivered(Delivery::NotSent))?;
         Ok(Attempt::InInbox)
     }
 
-    /// What goes to the agent, and the head of the request that it stands for.
+    /// Returns the request to the agent, and the head of the request that it stands for.
     async fn outgoing(
         &self,
         job: &Job,
@@ -299,7 +300,7 @@ impl Proxy {
                 let spoken = Box::pin(self.generation(None, exchange, admitted, true));
                 let generation = spoken.await.map_err(refused)?;
                 let shape = CallShape {
-                    // The gateway's own call needs its envelope.
+                    // A delegation, which the gateway builds, needs its envelope.
                     complete: match admitted.options().complete {
                         Complete::Off => Complete::Bare,
                         complete => complete,
@@ -318,7 +319,7 @@ impl Proxy {
     }
 }
 
-/// The request that a stored call stands for.
+/// Request that a stored call stands for.
 struct Asker {
     head: RequestHeader,
     client: IpAddr,
@@ -328,7 +329,7 @@ impl Asker {
     fn new(client: IpAddr, fields: &[(String, String)]) -> Result<Self, Rejection> {
         let mut head = RequestHeader::build(Method::POST, b"/", None).map_err(internal)?;
         for (name, value) in fields {
-            // They were fields once.
+            // They were valid when they were stored.
             if let (Ok(name), Ok(value)) = (
                 HeaderName::from_bytes(name.as_bytes()),
                 HeaderValue::from_str(value),
@@ -344,7 +345,7 @@ impl Asker {
     }
 }
 
-/// Why a card that is needed first is not there.
+/// Returns the rejection for a call with a card that could not be fetched.
 fn refused(ended: Ended) -> Rejection {
     match ended {
         Ended::Refused(why) | Ended::BrokenOff(why) => why,
@@ -359,7 +360,7 @@ fn late() -> Rejection {
         .delivered(Delivery::Sent)
 }
 
-/// The call that a delegation is, for the completion: its text as a message of the user.
+/// Returns the call of a delegation, for completion: its text as a message of the user.
 fn bare_call(id: &str, text: &str, generation: Generation) -> Bytes {
     let mut message = json!({
         "messageId": id,
@@ -374,7 +375,7 @@ fn bare_call(id: &str, text: &str, generation: Generation) -> Bytes {
     Bytes::from(call.to_string())
 }
 
-/// Reads the agent's answer.
+/// Reads the agent's response.
 ///
 /// # Errors
 /// `agent_redirected`, `agent_protocol_error`.

@@ -1,4 +1,4 @@
-//! What came of a call with a key, kept to one caller.
+//! Answers a call with an idempotency key from its kept response, to its caller only.
 
 use bytes::Bytes;
 use http::header;
@@ -23,14 +23,14 @@ use crate::proxy::stream;
 use crate::rejection::{Delivery, Reason, Rejection};
 use crate::standing::{CutOff, Needs, cut_off};
 
-/// What is kept, and how.
+/// Kept response, and how to send it.
 pub(in crate::proxy) struct KeptResponse<'a> {
     pub(in crate::proxy) outcome: Outcome,
-    /// It was kept before, or is at the same time.
+    /// True for a replay.
     pub(in crate::proxy) replay: bool,
-    /// The pieces of a stream as they come, for whoever made the call: it misses none.
+    /// Pieces of a live stream, for the request that made the call: none are lost.
     pub(in crate::proxy) live: Option<mpsc::Receiver<Bytes>>,
-    /// For `X-A2A-Completed`.
+    /// Value of `X-A2A-Completed`.
     pub(in crate::proxy) completed: Option<&'a str>,
 }
 
@@ -90,7 +90,7 @@ impl Proxy {
         let completed = kept.completed.map(str::to_owned);
         let passed = self.relay.response_fields.get().passed(&upstream);
         let mut passed = passed.map_err(internal)?;
-        // The gateway's own word: none of an agent's is kept.
+        // A field of the gateway: an agent's is never kept.
         if let Some(applied) = answer.fields.get(PREFERENCE_APPLIED) {
             passed
                 .insert_header(PREFERENCE_APPLIED, applied)
@@ -107,7 +107,7 @@ impl Proxy {
         Ok(head)
     }
 
-    /// The stream from its first event on.
+    /// Returns a reader of the stream from its first event on.
     async fn reader(&self, exchange: &Exchange, name: &str) -> Result<Reader, Rejection> {
         let (Some(proof), Some(target)) = (&exchange.proof, &exchange.callee) else {
             return Err(forgotten());
@@ -119,7 +119,7 @@ impl Proxy {
     }
 }
 
-/// The agent had the call, and what it streamed is not kept any more.
+/// Rejection of a replay: the agent had the call, and its stream is not kept any more.
 pub(in crate::proxy) fn forgotten() -> Rejection {
     Rejection::new(
         Reason::AgentProtocolError,
@@ -129,16 +129,16 @@ pub(in crate::proxy) fn forgotten() -> Rejection {
     .delivered(Delivery::Sent)
 }
 
-/// Where the events of a stream come from.
+/// Source of the events of a stream.
 enum Events {
-    /// The call itself, which waits for its caller.
+    /// The call itself, with backpressure from this caller.
     Live(mpsc::Receiver<Bytes>),
-    /// What is kept of it.
+    /// Kept events of the stream.
     Kept(Box<Reader>),
 }
 
 impl Events {
-    /// The next ones; `None`: it is over.
+    /// Returns the next events; `None` at the end.
     async fn next(&mut self) -> Option<Bytes> {
         match self {
             Self::Live(pieces) => pieces.recv().await,
@@ -147,15 +147,16 @@ impl Events {
     }
 }
 
-/// Ends a reader's stream before the stream itself ends.
+/// Conditions that end a reader's stream before the stream itself ends.
 struct Ends {
     /// Shutdown.
     cut: Cut,
-    /// The reader's own credential, or its way to the target, is gone.
+    /// The reader's credential, or its access to the target, has ended.
     cut_off: Option<CutOff>,
 }
 
-/// Passes a stream on until it is over, or this process is. What the call of this process streams ends by itself then.
+/// Passes a stream on until it ends, or this process shuts down. A live stream of this process ends by itself
+/// at shutdown.
 async fn follow(
     session: &mut ServerSession,
     exchange: &mut Exchange,
@@ -171,7 +172,7 @@ async fn follow(
         let kept = matches!(events, Events::Kept(_));
         let (piece, parts) = tokio::select! {
             biased;
-            // First: events that come without a pause must not keep it from being noticed.
+            // First: a stream without pauses must not hide the cut-off.
             why = cut_off(&mut ends.cut_off) => (Some(last_event(exchange, name, &why)), true),
             piece = events.next() => (piece, false),
             () = ends.cut.requested(), if kept => {
@@ -182,7 +183,7 @@ async fn follow(
         };
         let last = piece.is_none() || parts;
         let piece: Bytes = piece.unwrap_or_default();
-        // A stream says in its first event what it is about.
+        // The first event of a stream has the id of its task.
         if !std::mem::replace(&mut looked, true) {
             exchange.note_task(|scan| scan.push_events(&piece));
         }
@@ -195,7 +196,7 @@ async fn follow(
     }
 }
 
-/// The last event of a stream that goes on without this reader.
+/// Returns the last event of a stream that goes on without this reader.
 fn last_event(exchange: &mut Exchange, name: &str, why: &Rejection) -> Bytes {
     exchange.rejected(why);
     why.last_event(&exchange.form(), &exchange.request_id, name, Framing::Lf)

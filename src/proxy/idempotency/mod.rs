@@ -1,5 +1,5 @@
-//! Calls with a key (contract §6.2): found out whose they are, made once, answered to whoever comes with
-//! them again.
+//! Calls with an idempotency key: owner check, single execution, and replay (`docs/reference/a2a.md`,
+//! "Idempotency keys").
 
 mod answer;
 mod own;
@@ -34,8 +34,8 @@ pub(super) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempote
 /// Longest key in the field, in characters.
 const KEY_LEN_MAX: usize = 255;
 
-/// The key of a call that came with `body`. `None`: it has none, or only reads. `completed`: what was read
-/// of it, if it is JSON-RPC.
+/// Returns the key of a call with `body`. `None`: it has none, or only reads. `completed`: the parsed call, if
+/// it is JSON-RPC.
 ///
 /// # Errors
 /// `invalid_request`.
@@ -66,7 +66,7 @@ pub(super) fn key(
     let owner = proof.owner();
     let line = match exchange.binding {
         Binding::Rpc => Cow::Borrowed(exchange.method.label()),
-        // There the request line says what is asked for.
+        // The request line names the method.
         Binding::Rest => {
             let line = head.uri.path_and_query();
             let line = line.map_or_else(|| head.uri.path(), |line| line.as_str());
@@ -101,14 +101,15 @@ pub(super) enum Claimed {
     Replayed(Ended),
 }
 
-/// What is known of a key whose call does not run.
+/// State of a key without a call in progress.
 enum Found {
     Free(Free),
     Done(Outcome),
 }
 
 impl Proxy {
-    /// Answers from what an earlier call with the key brought, or brings until then.
+    /// Claims the key, or answers from the outcome of an earlier or concurrent call with it, for which it
+    /// waits.
     pub(super) async fn claim_or_replay(
         &self,
         session: &mut ServerSession,
@@ -131,7 +132,7 @@ impl Proxy {
             .map(Claimed::Replayed)
     }
 
-    /// Looks a key up; waits, until then, for a call that runs.
+    /// Looks a key up; waits for a call in progress until `until`.
     async fn found(
         &self,
         session: &mut ServerSession,
@@ -162,7 +163,8 @@ impl Proxy {
         }
     }
 
-    /// Makes the call, apart from its caller, and answers with what comes of it. Another may be faster.
+    /// Executes the call in a task of its own, and answers with its outcome. A concurrent request may claim the
+    /// key first.
     pub(super) async fn execute_once(
         &self,
         session: &mut ServerSession,
@@ -174,7 +176,7 @@ impl Proxy {
         let until = forward.clocks.total;
         let calls = &self.gateway.delivery.calls;
         let Some((claim, waiting)) = calls.claim(free).await? else {
-            // Its place at the target is not ours to hold meanwhile.
+            // Release the slot at the target while waiting.
             drop(forward);
             let turn = self.claim_or_replay(session, exchange, key, (until, completed));
             return match turn.await? {
@@ -183,7 +185,7 @@ impl Proxy {
             };
         };
         let live = Run::new(Arc::clone(&self.relay), exchange, forward).start(claim);
-        // The call has clocks of its own.
+        // The call has its own timeouts.
         let outcome = wait(session, waiting, None).await?;
         exchange.head = Some(exchange.started.elapsed());
         let told = KeptResponse {
@@ -196,8 +198,8 @@ impl Proxy {
     }
 }
 
-/// Waits for what comes of a call that somebody makes. `until` is when nobody waits any longer, and the end of this
-/// process: `None` for a call of its own, which has clocks, and is told of the end.
+/// Waits for the outcome of a call in progress. `until` has the waiter's deadline and the shutdown signal; `None`
+/// for the request's own call, which has timeouts and is cancelled at shutdown.
 async fn wait(
     session: &mut ServerSession,
     mut waiting: Waiting,
@@ -220,7 +222,7 @@ async fn wait(
     }
 }
 
-/// Somebody had the key in this very moment, and got nothing delivered.
+/// Rejection: a concurrent request claimed the key, and its call was not delivered.
 fn failed_meanwhile() -> Rejection {
     let message = "the same call was made at the same moment, and failed; send it again";
     let again = std::time::Duration::from_secs(1);

@@ -1,4 +1,4 @@
-//! Answers that the gateway gives itself: for one key once, as an agent's.
+//! Idempotent execution of calls that the gateway answers itself.
 
 use pingora::protocols::http::ServerSession;
 
@@ -9,17 +9,17 @@ use crate::proxy::exchange::Exchange;
 use crate::proxy::outcome::Ended;
 use crate::rejection::{Reason, Rejection};
 
-/// What came of it.
+/// Result of an execution.
 pub(in crate::proxy) enum Execution<T> {
-    /// It was done now.
+    /// It was executed now.
     Fresh(Answer, T),
-    /// It was done before, or at the same moment for somebody else.
+    /// It was executed before, or by a concurrent request.
     Replayed(Outcome),
 }
 
 impl Proxy {
-    /// Does `work` unless it was done for the key already, to its end whoever waits for it, and keeps its
-    /// answer.
+    /// Executes `work` unless it was executed for the key already, and keeps its answer. The work runs to its
+    /// end, even if its caller disconnects.
     pub(in crate::proxy) async fn execute_own_once<T: Send + 'static>(
         &self,
         session: &mut ServerSession,
@@ -33,7 +33,7 @@ impl Proxy {
                 Found::Free(free) => free,
                 Found::Done(outcome) => return Ok(Execution::Replayed(outcome)),
             };
-            // Where another replica is faster, there is something to wait for.
+            // If another replica claimed it first, wait for that call.
             if let Some((claim, _)) = self.gateway.delivery.calls.claim(free).await? {
                 break claim;
             }
@@ -58,7 +58,7 @@ impl Proxy {
     }
 }
 
-/// What was done for the call broke off: a bug.
+/// Rejection: the task of the call panicked, which is a bug.
 fn abandoned() -> Rejection {
     Rejection::new(Reason::Internal, "the call could not be answered")
 }

@@ -1,4 +1,4 @@
-//! A call that is made apart from its caller: it goes on to its end, whoever waits for it.
+//! A call in a task of its own: it runs to its end, even if its caller disconnects.
 
 use std::sync::Arc;
 
@@ -30,10 +30,10 @@ use crate::shares::Share;
 use crate::standing::Needs;
 use crate::tasks::Learner;
 
-/// Pieces of a stream that wait for its caller at most, each of one read.
+/// Maximum pieces of a stream that wait for the caller, each of one read.
 const LIVE_PIECES: usize = 4;
 
-/// A call with all that it takes.
+/// A call with its context.
 pub(super) struct Run {
     relay: Arc<Relay>,
     forward: Forward,
@@ -44,12 +44,12 @@ pub(super) struct Run {
     proof: Option<Arc<Proof>>,
     target: Option<WorkspaceId>,
     span: Option<Box<CallSpan>>,
-    /// When the request head had been read.
+    /// Time at which the request head had been read.
     started: Instant,
 }
 
 impl Run {
-    /// Takes out of the exchange what goes on with the call.
+    /// Takes the parts of the exchange that the call needs.
     pub(super) fn new(relay: Arc<Relay>, exchange: &mut Exchange, forward: Forward) -> Self {
         let (learner, span) = (exchange.learner.take(), exchange.take_call());
         Self {
@@ -66,14 +66,15 @@ impl Run {
         }
     }
 
-    /// Makes the call. What it streams comes to its caller piece by piece, and waits for it while it is there.
+    /// Starts the call. Its stream is passed to the caller piece by piece, with backpressure while the caller
+    /// is connected.
     pub(super) fn start(mut self, claim: Claim) -> mpsc::Receiver<Bytes> {
         let (live, pieces) = mpsc::channel(LIVE_PIECES);
         let running = self.relay.drain.enter();
         tokio::spawn(async move {
             let _running = running;
             let mut cut = self.relay.drain.watch();
-            // It ends with this task.
+            // Ends with this task.
             let mut span = self.span.take();
             if let Some(span) = &mut span {
                 span.made();
@@ -99,7 +100,7 @@ impl Run {
         pieces
     }
 
-    /// Sends the call, and awaits the head of an answer that may be passed on.
+    /// Sends the call, and awaits the head of an acceptable response.
     async fn send(&self, cut: &mut Cut) -> Result<(Box<HttpSession>, ResponseHeader), Rejection> {
         let (relay, clocks) = (&self.relay, &self.forward.clocks);
         let send = relay.upstream.send(
@@ -123,7 +124,7 @@ impl Run {
         Ok((upstream, head))
     }
 
-    /// Reads the stream to its end: for its caller, and into the log, from which everybody else gets it.
+    /// Reads the stream to its end: for its caller, and into the log, which all other readers use.
     async fn stream(
         self,
         upstream: Box<HttpSession>,
@@ -132,12 +133,12 @@ impl Run {
         live: mpsc::Sender<Bytes>,
     ) {
         let (Some(streams), Some(target)) = (&self.relay.streams, &self.target) else {
-            // Calls with a key are the gateway's, which keeps streams.
+            // Calls with a key belong to the gateway, which keeps streams.
             return claim.refused(broken_http(None)).await;
         };
         let owner = self.proof.as_ref().map(|proof| proof.owner());
         let owner = owner.unwrap_or_default();
-        // Each reader has a cut-off of its own, by its own credential.
+        // Each reader has its own cut-off, for its own credential.
         let cut_off = self
             .relay
             .cut_off(Needs::Caller, self.proof.as_ref(), Some(target));
@@ -174,7 +175,7 @@ impl Run {
                 task_state = TaskState::of(&data);
             }
             if !passed.bytes.is_empty() {
-                // Whoever left does not hold it up.
+                // A caller that left does not block the stream.
                 let _ = live.send(passed.bytes).await;
             }
             if passed.over {
@@ -184,7 +185,7 @@ impl Run {
         }
     }
 
-    /// Reads the answer to its end.
+    /// Reads the response to its end.
     async fn whole(
         self,
         upstream: Box<HttpSession>,
@@ -210,7 +211,7 @@ impl Run {
     }
 }
 
-/// The call ends by a refusal.
+/// Ends the call with a rejection.
 async fn refuse(claim: Claim, mut span: Option<Box<CallSpan>>, rejection: Rejection) {
     if let Some(span) = &mut span {
         span.failed(rejection.reason);
@@ -230,7 +231,7 @@ async fn changed(
     changed.map_err(|_| timed_out("total"))?
 }
 
-/// Without its caller a call ends by a refusal alone.
+/// Returns the rejection of a call without a caller, which cannot end otherwise.
 fn reason(ended: Ended) -> Rejection {
     match ended {
         Ended::Refused(rejection) | Ended::BrokenOff(rejection) => rejection,
@@ -238,7 +239,7 @@ fn reason(ended: Ended) -> Rejection {
     }
 }
 
-/// An answer as it is kept: with the fields that pass, so that none is stored in vain.
+/// Returns a response as it is kept: with the fields that are passed on only.
 fn kept(relay: &Relay, head: &ResponseHeader, body: Bytes) -> Result<Answer, Rejection> {
     let head = relay.response_fields.get().passed(head);
     let head = head.map_err(internal)?;
@@ -250,13 +251,13 @@ fn kept(relay: &Relay, head: &ResponseHeader, body: Bytes) -> Result<Answer, Rej
     })
 }
 
-/// One answer in one body, held whole: it is stored before anybody gets it.
+/// A response in one body, held whole: it is stored before it is sent.
 struct Body<'a> {
     relay: &'a Relay,
     upstream: Box<HttpSession>,
     learner: Option<Box<Learner>>,
     limit: u64,
-    /// It takes its caller's room as the request did.
+    /// Share in the caller's memory bound, as for the request.
     share: Share,
 }
 

@@ -1,4 +1,4 @@
-//! What a call to an agent that polls asks for, as far as the gateway answers it itself.
+//! Parsed call to a polling agent, as far as the gateway answers it itself.
 
 use std::borrow::Cow;
 
@@ -9,37 +9,37 @@ use serde_json::value::RawValue;
 use crate::a2a::Generation;
 use crate::rejection::{Reason, Rejection};
 
-/// A call, read.
+/// A parsed call.
 pub(super) struct Call<'a> {
-    /// Its id as it is spelled; `null` where it has none.
+    /// Its id as spelled in the request; `null` if it has none.
     pub(super) id: &'a str,
-    /// Its method's name.
+    /// Name of its method.
     pub(super) name: Cow<'a, str>,
-    /// What it says of tasks.
+    /// Params of the call.
     pub(super) params: Params,
 }
 
-/// The members that matter, of whichever method. Where both generations have a member they spell it alike.
+/// Members that matter, of any method. Members of both generations are spelled alike.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct Params {
-    /// The task.
+    /// Task id.
     id: Value,
-    /// How many messages of its history to show.
+    /// Messages of its history to return.
     history_length: Option<u32>,
-    /// What is sent.
+    /// Message to send.
     message: Message,
-    /// Of a list: tasks of this conversation.
+    /// Of a list: conversation of the tasks.
     pub(super) context_id: Option<String>,
-    /// Of a list: tasks in this state.
+    /// Of a list: state of the tasks.
     pub(super) status: Option<String>,
-    /// Of a list: how many.
+    /// Of a list: page size.
     pub(super) page_size: Option<u32>,
-    /// Of a list: where to go on.
+    /// Of a list: token of the page.
     pub(super) page_token: Option<String>,
-    /// Of a list: whether the results are wanted.
+    /// Of a list: true if artifacts are to be included.
     pub(super) include_artifacts: Option<bool>,
-    /// What a send call wants besides.
+    /// Configuration of a send call.
     configuration: Configuration,
 }
 
@@ -54,9 +54,9 @@ struct Message {
 #[serde(rename_all = "camelCase", default)]
 struct Configuration {
     history_length: Option<u32>,
-    /// 0.3: whether the answer waits for the end of the agent's turn.
+    /// 0.3: true if the response waits for the end of the agent's turn.
     blocking: Value,
-    /// 1.0: whether it does not.
+    /// 1.0: true if it does not wait.
     return_immediately: Value,
 }
 
@@ -71,7 +71,7 @@ struct Envelope<'a> {
 }
 
 impl<'a> Call<'a> {
-    /// Reads a completed call. `known`: the method is one of A2A's; the params of others may hold anything.
+    /// Reads a completed call. `known`: true for a method of A2A; the params of other methods are not parsed.
     ///
     /// # Errors
     /// `invalid_params`, `invalid_request`.
@@ -95,8 +95,8 @@ impl<'a> Call<'a> {
         })
     }
 
-    /// Whether it asks to be answered when the agent's turn is over: in 0.3 if it says so, in 1.0 unless it says
-    /// otherwise.
+    /// True if the caller waits for the end of the agent's turn: in 0.3 if the call asks for it, in 1.0 unless
+    /// it asks for the opposite.
     pub(super) fn blocks(&self) -> bool {
         let configuration = &self.params.configuration;
         match self.generation() {
@@ -105,7 +105,7 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// In whose words the caller wants its answer: by the method's name, which differs in all of them.
+    /// Returns the generation of the response, from the method's name, which differs for each method.
     pub(super) fn generation(&self) -> Generation {
         if self
             .name
@@ -119,7 +119,7 @@ impl<'a> Call<'a> {
 }
 
 impl Params {
-    /// The task that is asked for.
+    /// Returns the id of the requested task.
     ///
     /// # Errors
     /// `invalid_params`.
@@ -131,17 +131,17 @@ impl Params {
         })
     }
 
-    /// The task that a message continues.
+    /// Returns the id of the task that a message continues.
     pub(super) fn continues(&self) -> Option<&str> {
         self.message.task_id.as_str().filter(|id| !id.is_empty())
     }
 
-    /// The conversation that a message belongs to.
+    /// Returns the conversation of a message.
     pub(super) fn context(&self) -> Option<&str> {
         self.message.context_id.as_str().filter(|id| !id.is_empty())
     }
 
-    /// How many messages of a task's history are wanted; `None`: all.
+    /// Returns the messages of a task's history to include; `None`: all.
     pub(super) fn history(&self) -> Option<u32> {
         self.history_length.or(self.configuration.history_length)
     }

@@ -1,5 +1,5 @@
-//! A target that polls for its messages: what is sent to it goes into its inbox, and the gateway answers for
-//! it (contract §6.1). To its callers it is an agent like any other, only slower.
+//! Polling targets: a message is put into the target's inbox, and the gateway answers in place of the agent
+//! (`docs/reference/http-api.md`, "Inboxes"). To its callers the target is an agent like any other, but slower.
 
 mod call;
 mod send;
@@ -34,30 +34,30 @@ use crate::identity::{Principal, Proof};
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
 
-/// Tasks on one page of a list when nothing is asked for, and at most (A2A 1.0, 3.1.4).
+/// Tasks per page of a list: default and maximum (A2A 1.0, 3.1.4).
 const PAGE: (u32, u32) = (50, 100);
 
-/// Who calls whom.
+/// Caller and target of a call.
 struct Pair {
     proof: Arc<Proof>,
     target: WorkspaceId,
 }
 
-/// How an answer goes out.
+/// Properties of a response.
 struct Outward {
     words: Words,
     done: Done,
     rewrite: Option<Rewrite>,
-    /// Its call came before.
+    /// True for a replay.
     replay: bool,
-    /// Whether a call with the same key is given the answer again.
+    /// True if the response is kept for replay.
     kept: bool,
-    /// How long its caller waits for the end of the agent's turn.
+    /// Wait for the end of the agent's turn.
     wait: Option<Wait>,
 }
 
 impl Proxy {
-    /// Answers a call in place of an agent that polls.
+    /// Answers a call in place of a polling agent.
     pub(super) async fn deliver(
         &self,
         session: &mut ServerSession,
@@ -118,10 +118,10 @@ impl Proxy {
         &self.gateway.delivery.inbox
     }
 
-    /// The task, if it is the caller's to ask for.
+    /// Returns the task if it belongs to the caller.
     ///
     /// # Errors
-    /// `task_not_found`, also for one of somebody else; `store_unavailable`.
+    /// `task_not_found`, also for the task of another caller; `store_unavailable`.
     async fn own_task(&self, pair: &Pair, id: &str) -> Result<InboxTask, Rejection> {
         let task = self.inbox().task(&pair.target, id).await?;
         let task = task.ok_or_else(no_task)?;
@@ -132,7 +132,7 @@ impl Proxy {
         Ok(task)
     }
 
-    /// At which workspace with an inbox the caller's task is.
+    /// Returns the workspace with an inbox that has the caller's task.
     ///
     /// # Errors
     /// `store_unavailable`.
@@ -172,7 +172,7 @@ impl Proxy {
             .await;
         let task = match canceled {
             Ok(task) => task,
-            // Its agent, or another who canceled, was faster.
+            // Its agent ended it, or a concurrent request canceled it.
             Err(refusal) => match self.own_task(pair, &task.id).await {
                 Ok(task) if task.state.is_terminal() => return Ok(words.over(task.state)),
                 _ => return Err(refusal),
@@ -182,7 +182,7 @@ impl Proxy {
         Ok(words.task(document, &shown(call, true)))
     }
 
-    /// The caller's own tasks at the target; an operator's: everybody's.
+    /// Lists the caller's own tasks at the target; for an operator, all tasks.
     async fn list(&self, pair: &Pair, call: &Call<'_>, words: &Words) -> Result<String, Rejection> {
         let wrong = |message| Rejection::new(Reason::InvalidParams, message);
         let params = &call.params;
@@ -214,7 +214,7 @@ impl Proxy {
         let mut tasks = Vec::with_capacity(page.tasks.len());
         for task in &page.tasks {
             let document = self.inbox().document(task).await?.0;
-            // As text: a tree takes many times as much, so only one is there at a time.
+            // Serialized at once: a tree takes many times the memory, so there is only one at a time.
             tasks.push(bare(&cut(document, &what), words.generation).to_string());
         }
         let next = page.next.map(|next| next.to_string()).unwrap_or_default();
@@ -223,7 +223,7 @@ impl Proxy {
         Ok(words.result(&list))
     }
 
-    /// Sends the answer as if an agent had given it.
+    /// Sends the response in the form of an agent's.
     async fn answer(
         &self,
         session: &mut ServerSession,
@@ -249,7 +249,7 @@ impl Proxy {
         respond(session, exchange, head, body).await
     }
 
-    /// The head of an answer of our own, with what every answer has.
+    /// Returns the head of a response of the gateway, with the common fields.
     fn own_head(
         &self,
         session: &ServerSession,
@@ -271,7 +271,7 @@ impl Proxy {
     }
 }
 
-/// What a caller wants to see of a task.
+/// Returns the parts of a task to include.
 fn shown(call: &Call<'_>, artifacts: bool) -> Shown {
     Shown {
         history: call.params.history(),
@@ -279,7 +279,7 @@ fn shown(call: &Call<'_>, artifacts: bool) -> Shown {
     }
 }
 
-/// Who sends it, as the agent may know.
+/// Returns the sender, as the agent may see it.
 fn source(proof: &Proof) -> Source {
     match proof.principal.workspace() {
         Some(id) => Source::Agent(id.clone()),

@@ -1,4 +1,4 @@
-//! A message to an agent that polls: into its inbox once, and then what its caller wants to know of it.
+//! A message to a polling agent: put into its inbox once, then the requested response to its caller.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,27 +26,27 @@ use crate::proxy::prefer;
 use crate::proxy::rewrite::Rewrite;
 use crate::rejection::{Reason, Rejection};
 
-/// What is sent.
+/// Message to send, with its call.
 pub(super) struct Message<'a> {
     pub(super) pair: &'a Pair,
     pub(super) call: &'a Call<'a>,
     pub(super) body: &'a Bytes,
     pub(super) key: Option<&'a Key>,
-    /// Gateways that it has gone through, this one included.
+    /// Gateways that the call has passed, this one included.
     pub(super) hops: u32,
 }
 
-/// What goes into the inbox.
+/// Entry to put into the inbox.
 struct ToPut {
     inbox: Arc<Inbox>,
     new: NewActivity,
-    /// The task that it continues.
+    /// Task that it continues.
     continued: Option<InboxTask>,
 }
 
 impl ToPut {
-    /// Commits it. The task that it begins or continues is its sender's from then on. Nothing is asked of a
-    /// store behind the commit: what is in the inbox is never told to have failed.
+    /// Commits the entry. Its task belongs to its sender. No store is asked after the commit, so that a
+    /// committed message is never reported as failed.
     async fn put(self) -> Result<(Activity, InboxTask), Rejection> {
         let (target, owner) = (self.new.workspace.clone(), self.new.owner.clone());
         let activity = self.inbox.put(self.new).await?;
@@ -126,7 +126,7 @@ impl Proxy {
         self.answer(session, exchange, outward, body, applied).await
     }
 
-    /// The task as it stands, if its agent has taken it up.
+    /// Returns the task in its present state, if its agent has begun it.
     async fn under_way(
         &self,
         words: &Words,
@@ -169,8 +169,8 @@ impl Proxy {
         })
     }
 
-    /// Answers a call that came before: as it was answered then, or, where its caller waits or follows, with
-    /// what came of it since.
+    /// Answers a replayed call: as it was answered before, or, if its caller waits or follows, with the later
+    /// updates.
     async fn sent_before(
         &self,
         session: &mut ServerSession,
@@ -220,7 +220,7 @@ impl Proxy {
         self.respond_kept(session, exchange, told).await
     }
 
-    /// The task that an answer is about, if it is one of the inbox.
+    /// Returns the task of a kept response, if it belongs to the inbox.
     async fn task_of(
         &self,
         pair: &Pair,
@@ -237,7 +237,7 @@ impl Proxy {
         }
     }
 
-    /// What came of a message that was sent before, from its beginning on if it began the task.
+    /// Returns the outcome of a replayed message, from the first update on if the message began the task.
     async fn outcome_of(
         &self,
         session: &mut ServerSession,
@@ -254,7 +254,7 @@ impl Proxy {
         self.answered(session, words, (call, &task), until).await
     }
 
-    /// Waits for the end of the agent's turn. `None`: it did not come in time, or the process ends.
+    /// Waits for the end of the agent's turn. `None`: the wait timed out, or the process shuts down.
     async fn answered(
         &self,
         session: &mut ServerSession,
@@ -265,7 +265,7 @@ impl Proxy {
         let mut watch = self.inbox().watch_task(&task.id);
         let mut seen = task.updates;
         loop {
-            // A store that is away says nothing of the message, which is in the inbox.
+            // An outage of the store is no failure of the message, which is in the inbox.
             let updates = self.inbox().updates_after(&task.id, seen).await;
             for update in updates.unwrap_or_default() {
                 seen = update.n;
@@ -290,17 +290,17 @@ impl Proxy {
     }
 }
 
-/// How long a caller waits for what comes of its message.
+/// Wait of a caller for the outcome of its message.
 #[derive(Clone)]
 pub(super) struct Wait {
     until: Instant,
-    /// For `Preference-Applied`, where it asked by `Prefer`.
+    /// Value of `Preference-Applied`, if the wait was requested by `Prefer`.
     applied: Option<String>,
 }
 
 impl Wait {
-    /// What a call asks for: by `Prefer: wait=N`, else by its configuration. A call for which the gateway chose the
-    /// method asks for nothing by that. `timeout` is its `X-Timeout`.
+    /// Returns the requested wait: from `Prefer: wait=N`, else from the configuration of the call. A method
+    /// that the gateway completed requests none. `timeout` is the call's `X-Timeout`.
     pub(super) fn asked(
         session: &ServerSession,
         exchange: &Exchange,
@@ -323,7 +323,7 @@ impl Wait {
     }
 }
 
-/// That a message is queued, as it is kept for the call that is sent again.
+/// Returns the answer for a queued message, as kept for replay.
 async fn queued(body: String, is_bare: bool) -> Result<Answer, Rejection> {
     let mut head = ResponseHeader::build(200, Some(1)).map_err(internal)?;
     head.append_header(

@@ -1,4 +1,4 @@
-//! A task of an agent that polls, followed: what it is, then each update, until its turn ends.
+//! Stream of a polling agent's task: its present state, then each update, until its turn ends.
 
 use bytes::Bytes;
 use http::{HeaderValue, header};
@@ -22,7 +22,7 @@ use crate::proxy::rewrite::Rewrite;
 use crate::rejection::{Delivery, Rejection, STREAM};
 use crate::standing::{CutOff, Needs, cut_off};
 
-/// What is left of a wait.
+/// Result of a wait.
 enum Step {
     News,
     Keepalive,
@@ -62,7 +62,7 @@ impl Proxy {
         stream.write(outward.words.event(&document), false).await?;
         let mut over = ends_turn(&document);
         while !over {
-            // A store that is away ends nothing: the next look may find it back.
+            // An outage of the store does not end the stream: the next read may succeed.
             let updates = self.inbox().updates_after(&task.id, seen).await;
             let updates = updates.unwrap_or_default();
             let waits = updates.is_empty();
@@ -118,21 +118,21 @@ impl Proxy {
 
 /// A stream in progress.
 struct Stream<'a> {
-    /// Ends when its caller may not follow it any more.
+    /// Ends the stream when its caller loses access.
     cut_off: Option<CutOff>,
     session: &'a mut ServerSession,
     exchange: &'a mut Exchange,
-    /// What its caller knows it by, and its agent does not.
+    /// Id of the stream's call, as the caller knows it.
     name: String,
     rewrite: Option<Rewrite>,
-    /// When it must be over.
+    /// Deadline of the stream.
     end: Instant,
-    /// When the caller was last written to.
+    /// Time of the last write to the caller.
     written: Instant,
 }
 
 impl Stream<'_> {
-    /// Waits for the next thing to happen.
+    /// Waits for an update, a timer or the end of the stream.
     async fn step(
         &mut self,
         watch: &mut Watch,
@@ -171,7 +171,7 @@ impl Stream<'_> {
         Ok(())
     }
 
-    /// The last event, which says why the stream was cut.
+    /// Returns the last event of a stream that is cut, with the reason.
     fn parting(&mut self, cut: &Rejection) -> Bytes {
         self.exchange.rejected(cut);
         let form = self.exchange.form();
@@ -184,7 +184,7 @@ impl Stream<'_> {
     }
 }
 
-/// Whether nothing more comes of a task before its caller speaks.
+/// True if the task waits for its caller, or is over.
 fn ends_turn(task: &Value) -> bool {
     let state = task["status"]["state"].as_str().and_then(TaskState::parse);
     state.is_some_and(TaskState::ends_turn)

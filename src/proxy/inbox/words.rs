@@ -1,4 +1,4 @@
-//! What the gateway says for an agent that polls, as JSON-RPC in the caller's words.
+//! JSON-RPC responses in place of a polling agent, in the caller's generation.
 
 use std::fmt::Display;
 
@@ -9,51 +9,51 @@ use crate::a2a::dialect::{Update, bare, shown};
 use crate::a2a::state::TaskState;
 use crate::delivery::inbox::{Activity, InboxTask, TaskUpdate};
 
-/// How a caller is answered.
+/// Form of the responses to a caller.
 #[derive(Clone)]
 pub(super) struct Words {
-    /// The id of its call, as it spelled it.
+    /// Id of its call, as spelled in the request.
     pub(super) id: String,
-    /// What it speaks.
+    /// Generation of the caller.
     pub(super) generation: Generation,
 }
 
-/// What of a task is shown.
+/// Parts of a task to include.
 pub(super) struct Shown {
-    /// So many messages of its history, the latest; `None`: all.
+    /// Maximum messages of its history, the latest; `None`: all.
     pub(super) history: Option<u32>,
-    /// Its results, too.
+    /// True to include its artifacts.
     pub(super) artifacts: bool,
 }
 
 impl Words {
-    /// A result, as it is.
+    /// Returns the response with a result.
     pub(super) fn result(&self, result: &impl Display) -> String {
         format!(r#"{{"jsonrpc":"2.0","id":{},"result":{result}}}"#, self.id)
     }
 
-    /// An error, as it is.
+    /// Returns the response with an error.
     pub(super) fn error(&self, error: &Value) -> String {
         format!(r#"{{"jsonrpc":"2.0","id":{},"error":{error}}}"#, self.id)
     }
 
-    /// That a task is over and cannot be canceled (A2A: TaskNotCancelableError).
+    /// Returns the error for a terminal task, which cannot be canceled (A2A: TaskNotCancelableError).
     pub(super) fn over(&self, state: TaskState) -> String {
         let message = format!("the task is {} and cannot be canceled", state.as_str());
         self.error(&json!({"code": -32002, "message": message}))
     }
 
-    /// The task of whoever asks for one.
+    /// Returns the response with a requested task.
     pub(super) fn task(&self, task: Value, what: &Shown) -> String {
         self.result(&bare(&cut(task, what), self.generation))
     }
 
-    /// The task that became of what was sent.
+    /// Returns the response with the task of a sent message.
     pub(super) fn sent(&self, task: &Value) -> String {
         self.result(&shown(task, self.generation))
     }
 
-    /// What was sent is in the inbox: for platform clients beside the result, for SDKs in it.
+    /// Returns the response for a queued message: beside the result for platform clients, inside it for SDKs.
     pub(super) fn queued(&self, method: &str, task: &InboxTask, activity: &Activity) -> String {
         let result = shown(&task.submitted(activity.created_at), self.generation);
         format!(
@@ -64,7 +64,7 @@ impl Words {
         )
     }
 
-    /// What the agent answered in the end, or `None` while it only told how far it is: the task says it then.
+    /// Returns the agent's final answer, or `None` for an update of the task, which then has it.
     pub(super) fn last(&self, update: &Update) -> Option<String> {
         match update {
             Update::Message(message) => Some(self.result(&shown(message, self.generation))),
@@ -73,16 +73,16 @@ impl Words {
         }
     }
 
-    /// One event of a stream.
+    /// Returns one event of a stream.
     pub(super) fn event(&self, result: &Value) -> String {
         format!("data: {}\n\n", self.result(&shown(result, self.generation)))
     }
 
-    /// The event that says an update.
+    /// Returns the event of an update.
     pub(super) fn update(&self, task: &str, context: &str, update: &TaskUpdate) -> String {
         let event = match &update.update {
             Update::Error(error) => return format!("data: {}\n\n", self.error(error)),
-            // Behind the task a client expects its updates, and no message (A2A 0.3, 7.2).
+            // After the task a client expects updates of it, and no message (A2A 0.3, 7.2).
             Update::Message(message) => {
                 json!({"kind": "status-update", "taskId": task, "contextId": context,
                 "status": {"state": "completed", "message": message, "timestamp": update.at}, "final": true})
@@ -95,7 +95,7 @@ impl Words {
     }
 }
 
-/// A task without what is not wanted.
+/// Removes the parts that are not requested from a task.
 pub(super) fn cut(mut task: Value, what: &Shown) -> Value {
     let Some(members) = task.as_object_mut() else {
         return task;
