@@ -137,3 +137,90 @@ fn lines_of_documents_fit_into_a_window() {
         }
     }
 }
+
+/// Pronouns that name no component: a comment or a document names the caller, the writer, the replica.
+const PRONOUNS: [&str; 7] = [
+    "whoever",
+    "nobody",
+    "somebody",
+    "everybody",
+    "anybody",
+    "whom",
+    "whose",
+];
+
+/// Words that a doc comment does not begin with: it begins with a noun, or a verb.
+const QUESTIONS: [&str; 7] = ["What", "Who", "Whose", "Where", "Whether", "When", "How"];
+
+/// The first words and all words of the comments in a source file.
+fn comments(text: &str) -> (Vec<&str>, Vec<&str>) {
+    let (mut firsts, mut words) = (Vec::new(), Vec::new());
+    let mut goes_on = false;
+    for line in text.lines().map(str::trim_start) {
+        let doc = line
+            .strip_prefix("///")
+            .or_else(|| line.strip_prefix("//!"));
+        let comment = doc.or_else(|| line.strip_prefix("//"));
+        let mut said = comment.unwrap_or_default().split_whitespace();
+        if doc.is_some() && !goes_on {
+            firsts.extend(said.clone().next());
+        }
+        goes_on = doc.is_some();
+        words.extend(said.by_ref());
+    }
+    (firsts, words)
+}
+
+fn pronouns(words: &[&str]) -> usize {
+    let bare = |word: &str| {
+        word.trim_matches(|c: char| !c.is_alphabetic())
+            .to_lowercase()
+    };
+    let named = words.iter().map(|word| bare(word));
+    named
+        .filter(|word| PRONOUNS.contains(&word.as_str()))
+        .count()
+}
+
+#[test]
+fn comments_and_documents_use_the_fields_words() {
+    let sources = ["src", "crates"]
+        .map(|folder| files(folder, &["rs"]))
+        .concat();
+    let texts: Vec<_> = sources
+        .iter()
+        .map(|path| fs::read_to_string(path).unwrap())
+        .collect();
+    let (mut firsts, mut words) = (Vec::new(), Vec::new());
+    for text in &texts {
+        let (first, all) = comments(text);
+        firsts.extend(first);
+        words.extend(all);
+    }
+    let asked = firsts
+        .iter()
+        .filter(|word| QUESTIONS.contains(word))
+        .count();
+    assert!(
+        asked * 100 <= firsts.len() * 3,
+        "{asked} of {} doc comments begin with {QUESTIONS:?}: at most 3 %",
+        firsts.len()
+    );
+    // For each thousand words; documents have more of "whose", which is plain in a long sentence.
+    let documents: Vec<_> = documents()
+        .iter()
+        .map(|path| fs::read_to_string(path).unwrap())
+        .collect();
+    let read: Vec<_> = documents
+        .iter()
+        .flat_map(|text| text.split_whitespace())
+        .collect();
+    for (kind, words, max_in_10_000) in [("comments", &words, 5), ("documents", &read, 12)] {
+        let found = pronouns(words);
+        assert!(
+            found * 10_000 <= words.len() * max_in_10_000,
+            "{found} of {} words of {kind} are of {PRONOUNS:?}: at most {max_in_10_000} in 10,000; scripts/house counts",
+            words.len()
+        );
+    }
+}

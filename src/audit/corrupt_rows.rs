@@ -16,7 +16,7 @@ const LOOKED_AT: usize = 2000;
 pub(super) enum Unreadable {
     /// The sequence number is not a number, so the scan cannot continue behind the record.
     #[error(
-        "records of the chain {0:?} have a `replica` or a `seq` that is no text or no number: somebody changed them"
+        "records of the chain {0:?} have a `replica` or a `seq` that is not a text or not a number: they were changed"
     )]
     Disordered(String),
     /// Another task removes records.

@@ -249,7 +249,7 @@ impl Hierarchy {
         if place.removed {
             return Err(Rejection::new(
                 Reason::WorkspaceRemoved,
-                "the workspace was removed, and reaches nobody",
+                "the workspace was removed, and reaches no other",
             ));
         }
         Ok(place)

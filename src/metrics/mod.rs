@@ -227,7 +227,7 @@ impl Metrics {
         let token_uses = counters(
             &r,
             "a2a_gateway_token_uses_total",
-            "Tokens bound to a body that a sidecar verified: first use, again (refused), late (expired while its body came; refused), full (refused, since nobody could tell).",
+            "Tokens bound to a body that a sidecar verified: first use, again (refused), late (expired while its body came; refused), full (refused, since a second use could not be told apart).",
             &["use"],
         );
         begin(&token_uses, &["first", "again", "late", "full"]);

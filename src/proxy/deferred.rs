@@ -309,8 +309,7 @@ impl Proxy {
         exchange.callee.get_or_insert_with(|| job.target.clone());
         exchange.task = Some(job.id.clone());
         if !sees(&self.gateway.hierarchy, proof, &job.owner).await? {
-            let message =
-                "there is no such task for this caller: a task belongs to whoever started it";
+            let message = "there is no such task for this caller: a task belongs to the caller that started it";
             return Err(Rejection::new(Reason::TaskNotFound, message).into());
         }
         let job = match exchange.method {

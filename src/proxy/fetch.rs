@@ -105,7 +105,7 @@ async fn head(session: &mut HttpSession) -> Result<ResponseHeader, Rejection> {
         refuse_by_framing(head, &session.get_headers_raw_bytes())?;
         let coded = head.headers.get(header::CONTENT_ENCODING);
         if coded.is_some_and(|coding| coding.as_bytes() != b"identity") {
-            let message = "the agent compresses an answer that nobody asked it to";
+            let message = "the agent compresses an answer without being asked to";
             let refusal = Rejection::new(Reason::AgentProtocolError, message);
             return Err(refusal.delivered(Delivery::Sent));
         }

@@ -149,7 +149,9 @@ pub(super) async fn write_with_timeout<T>(
     };
     match timeout(limit, write).await {
         Ok(written) => written,
-        Err(_) => pingora::Error::e_explain(pingora::ErrorType::WriteTimedout, "nobody reads"),
+        Err(_) => {
+            pingora::Error::e_explain(pingora::ErrorType::WriteTimedout, "the peer does not read")
+        }
     }
 }
 

@@ -151,7 +151,8 @@ impl Relay {
     /// # Errors
     /// `overloaded` if `server.max_exchanges` are in progress.
     pub(super) fn place(&self) -> Result<Slot<'_>, Rejection> {
-        Slot::take(&self.exchanges, self.config.get().server.max_exchanges).ok_or_else(no_place)
+        let limit = self.config.get().server.max_exchanges;
+        Slot::take(&self.exchanges, limit).ok_or_else(|| no_place(limit))
     }
 
     /// Checks for a free slot without taking it, and records the number of taken slots in `witness`.
@@ -165,7 +166,7 @@ impl Relay {
             let value = json!({"taken": taken, "limit": limit, "of": "this replica"});
             Fact::new(Check::Places, Source::Memory, value)
         });
-        there_is_one.then_some(()).ok_or_else(no_place)
+        there_is_one.then_some(()).ok_or_else(|| no_place(limit))
     }
 
     /// Forwards the call, and relays the answer with the head that `answer` builds from the agent's. Dropping the
@@ -265,8 +266,8 @@ fn no_room(full: Full) -> Rejection {
     Rejection::new(Reason::Overloaded, message).retry_after(Duration::from_secs(1))
 }
 
-fn no_place() -> Rejection {
-    let message = "as many exchanges as may be are in progress (server.max_exchanges)";
+fn no_place(limit: usize) -> Rejection {
+    let message = format!("too many requests in progress (server.max_exchanges = {limit})");
     Rejection::new(Reason::Overloaded, message).retry_after(Duration::from_secs(1))
 }
 

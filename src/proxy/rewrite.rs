@@ -64,7 +64,7 @@ impl Rewrite {
         let coded = head.headers.get(header::CONTENT_ENCODING);
         if coded.is_some_and(|coding| coding.as_bytes() != b"identity") {
             return Err(unreadable(
-                "the agent compressed its answer, which nobody asked for",
+                "the agent compressed its answer, which was not asked for",
             ));
         }
         if is_stream && !matches!(self, Self::BareResult) {

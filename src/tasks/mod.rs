@@ -143,7 +143,7 @@ impl Tasks {
         }
         Err(Rejection::new(
             Reason::TaskNotFound,
-            "there is no such task for this caller: a task belongs to whoever started it",
+            "there is no such task for this caller: a task belongs to the caller that started it",
         ))
     }
 

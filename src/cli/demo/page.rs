@@ -149,7 +149,7 @@ fn commands(public: &str, admin: &str, demo: &Demo, cast: &Cast) -> Vec<(&'stati
         ));
     }
     commands.push((
-        "whom acme-dev may message, and by which rule",
+        "which workspaces acme-dev may message, and by which rule",
         format!("curl {once} {public}/registry/acme-dev/peers -H 'Authorization: Bearer {dev}'"),
     ));
     commands.push((
@@ -165,7 +165,7 @@ fn commands(public: &str, admin: &str, demo: &Demo, cast: &Cast) -> Vec<(&'stati
         ),
     ));
     commands.push((
-        "who messaged whom, and what came of it: the newest three records of the audit",
+        "the newest three records of the audit: caller, target, outcome",
         format!("curl {once} '{admin}/audit?event_type=A2A_CALL&limit=3'"),
     ));
     commands.push((

@@ -376,7 +376,7 @@ fn conflict() -> Rejection {
 fn unknown() -> Rejection {
     Rejection::new(
         Reason::AgentProtocolError,
-        "the call with this key was sent, and nobody knows what came of it; ask for the task, or use a new key",
+        "the call with this key was sent, and its outcome is not known; ask for the task, or use a new key",
     )
     .delivered(Delivery::Unknown)
 }

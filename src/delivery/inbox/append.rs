@@ -287,7 +287,8 @@ fn full(max: i64) -> Rejection {
 
 /// Returns the rejection for a task that does not exist, or that the caller may not see.
 pub(super) fn no_task() -> Rejection {
-    let message = "there is no such task for this caller: a task belongs to whoever started it";
+    let message =
+        "there is no such task for this caller: a task belongs to the caller that started it";
     Rejection::new(Reason::TaskNotFound, message)
 }
 

@@ -170,7 +170,7 @@ impl Reader {
     fn lost(&self, framing: Framing) -> Bytes {
         let rejection = Rejection::new(
             Reason::AgentProtocolError,
-            "the stream was broken off: nobody read it for stream.linger, or the gateway that had it is gone; ask for the task",
+            "the stream was broken off: it had no reader for stream.linger, or the gateway that had it is gone; ask for the task",
         )
         .delivered(Delivery::Unknown);
         let form = match &self.source {

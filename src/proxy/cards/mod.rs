@@ -325,7 +325,7 @@ fn json_rpc_path(kept: &Kept, generation: Generation) -> Result<String, Rejectio
 /// `not_found`: there is none.
 fn default_workspace(config: &Config) -> Result<WorkspaceId, Rejection> {
     config.a2a.default_workspace.clone().ok_or_else(|| {
-        let message = "nobody's card is here: a2a.default_workspace would say whose; that of a workspace is at \
+        let message = "there is no default agent card: set a2a.default_workspace, or request \
                        /workspaces/{id}/.well-known/agent-card.json";
         Rejection::new(Reason::NotFound, message)
     })

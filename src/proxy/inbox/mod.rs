@@ -290,6 +290,6 @@ fn source(proof: &Proof) -> Source {
 fn no_task() -> Rejection {
     Rejection::new(
         Reason::TaskNotFound,
-        "there is no such task for this caller: a task belongs to whoever started it",
+        "there is no such task for this caller: a task belongs to the caller that started it",
     )
 }

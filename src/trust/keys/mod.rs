@@ -70,7 +70,7 @@ pub enum KeyError {
     },
     /// A key that cannot be published, so that its signatures could not be verified. A bug: each key form that is
     /// read can be published.
-    #[error("{} holds a key that cannot be published, so nobody could verify what it signs: rotate the keys, and remove it", path.display())]
+    #[error("{} holds a key that cannot be published, so its signatures could not be verified: rotate the keys, and remove it", path.display())]
     NotPublished {
         /// The folder.
         path: PathBuf,

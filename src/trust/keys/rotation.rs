@@ -15,7 +15,7 @@ pub const PUBLISHED_FIRST: Duration = Duration::from_secs(300);
 #[derive(Debug, thiserror::Error)]
 pub enum RotateError {
     /// Another key is active than the one that was to be replaced.
-    #[error("another key signs by now ({active}): somebody has rotated the keys meanwhile")]
+    #[error("another key signs by now ({active}): the keys were rotated meanwhile")]
     NotActive {
         /// The id of the active key.
         active: String,

@@ -184,7 +184,7 @@ const TAMPERINGS_OF_TYPES: &[(&str, &[&str], &str)] = &[
         &[
             "INSERT INTO structure_events (replica, seq, time, event_type, request_id, trace_id, caller, credential_kind, credential_prefix, target, org, rule, method, outcome, status, request_bytes, response_bytes, duration_ms, task_id, detail, prev, hash) WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 4100) SELECT replica, 'x' || i, time, event_type, request_id, trace_id, caller, credential_kind, credential_prefix, target, org, rule, method, outcome, status, request_bytes, response_bytes, duration_ms, task_id, detail, prev, hash FROM structure_events, n WHERE replica = '{b}' AND seq = 1",
         ],
-        "that is no text or no number: somebody changed them",
+        "that is not a text or not a number: they were changed",
     ),
 ];
 

@@ -1,4 +1,4 @@
-//! A task belongs to whoever started it, also where it is asked for without JSON-RPC.
+//! A task belongs to the caller that started it, also where it is asked for without JSON-RPC.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! A task belongs to whoever started it: two callers and one agent, in every dialect, unary and streamed;
+//! A task belongs to the caller that started it: two callers and one agent, in every dialect, unary and streamed;
 //! who else may; and that nothing else changes.
 
 mod owners;
