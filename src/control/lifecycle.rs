@@ -134,8 +134,8 @@ pub(super) async fn pause(
     caller: Caller,
     OptionalJson(Nothing {}): OptionalJson<Nothing>,
 ) -> Result<Response, Rejection> {
-    let editor = editor(&gateway, &caller, &id).await?;
-    let workspace = gateway.directory.pause(&id, editor).await?;
+    editor(&gateway, &caller, &id).await?;
+    let workspace = gateway.directory.pause(&id).await?;
     Ok(shown(&gateway, &caller, workspace).await)
 }
 
@@ -146,8 +146,8 @@ pub(super) async fn resume(
     caller: Caller,
     OptionalJson(Nothing {}): OptionalJson<Nothing>,
 ) -> Result<Response, Rejection> {
-    let editor = editor(&gateway, &caller, &id).await?;
-    let workspace = gateway.directory.resume(&id, editor).await?;
+    editor(&gateway, &caller, &id).await?;
+    let workspace = gateway.directory.resume(&id).await?;
     Ok(shown(&gateway, &caller, workspace).await)
 }
 

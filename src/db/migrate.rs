@@ -16,7 +16,7 @@ const MIGRATE_MAX: Duration = Duration::from_secs(60);
 
 /// Version, name, and the SQL for SQLite and for PostgreSQL, which differ only where PostgreSQL has
 /// partitions. Never edit a released migration: databases store its checksum.
-const MIGRATIONS: [(i64, &str, [&str; 2]); 23] = [
+const MIGRATIONS: [(i64, &str, [&str; 2]); 22] = [
     both(
         1,
         "workspaces",
@@ -102,11 +102,6 @@ const MIGRATIONS: [(i64, &str, [&str; 2]); 23] = [
         23,
         "delegation_origin",
         include_str!("migrations/0023_delegation_origin.sql"),
-    ),
-    both(
-        25,
-        "paused_by",
-        include_str!("migrations/0025_paused_by.sql"),
     ),
     (
         26,

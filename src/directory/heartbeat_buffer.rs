@@ -183,7 +183,6 @@ mod tests {
             parent_id: None,
             org: None,
             status: Status::Online,
-            paused_by: None,
             delivery_mode: DeliveryMode::Push,
             liveness: Liveness::Heartbeat,
             url: None,

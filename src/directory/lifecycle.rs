@@ -7,29 +7,22 @@ use super::Directory;
 use super::change::is_reachable;
 use super::entry::{not_found, removed};
 use super::lease::Lease;
-use super::tree_rules::Editor;
-use super::validate::{check_card, conflict, not_permitted};
+use super::validate::{check_card, conflict};
 use crate::ids::WorkspaceId;
 use crate::rejection::Rejection;
 use crate::workspace::{
-    Liveness, Move, Origins, PausedBy, Removed, Settings, Status, Surroundings, Timestamp,
-    Workspace,
+    Liveness, Move, Origins, Removed, Settings, Status, Surroundings, Timestamp, Workspace,
 };
 
 impl Directory {
-    /// Pauses the workspace: no message reaches it until it is resumed. A paused workspace stays paused; if an
-    /// operator pauses it, too, the pause is the operator's from then on.
+    /// Pauses the workspace: no message reaches it until it is resumed. A paused workspace stays paused.
     ///
     /// # Errors
     /// `workspace_not_found`, `workspace_removed`, `store_unavailable`.
-    pub async fn pause(&self, id: &WorkspaceId, editor: Editor) -> Result<Workspace, Rejection> {
+    pub async fn pause(&self, id: &WorkspaceId) -> Result<Workspace, Rejection> {
         let pause = |workspace: &Workspace, _: &Surroundings| {
             let mut settings = Settings::of(workspace);
             settings.status = Status::Paused;
-            settings.paused_by = match editor {
-                Editor::Org if may_resume(editor, workspace) => Some(PausedBy::Org),
-                Editor::Org | Editor::Operator => Some(PausedBy::Operator),
-            };
             Ok(settings)
         };
         let changed = self
@@ -39,28 +32,19 @@ impl Directory {
     }
 
     /// Resumes a paused workspace: online if it lives, else offline or not yet registered. A workspace that is
-    /// not paused stays as it is; one with assumed liveness comes online from any status. A pause by an
-    /// operator is resumed by operators only.
+    /// not paused stays as it is; one with assumed liveness comes online from any status.
     ///
     /// # Errors
-    /// `not_permitted` for an org token if an operator paused it; `conflict` if only its registration can bring
-    /// it back;
-    /// `workspace_not_found`, `workspace_removed`, `store_unavailable`.
-    pub async fn resume(&self, id: &WorkspaceId, editor: Editor) -> Result<Workspace, Rejection> {
+    /// `conflict` if only its registration can bring it back; `workspace_not_found`, `workspace_removed`, `store_unavailable`.
+    pub async fn resume(&self, id: &WorkspaceId) -> Result<Workspace, Rejection> {
         // If the lease cannot be read, the last sign of life counts.
         let lease = self.leases.read(id).await;
         let resume = |workspace: &Workspace, _: &Surroundings| {
-            if !may_resume(editor, workspace) {
-                return Err(not_permitted(
-                    "an operator paused the workspace, and only an operator resumes it",
-                ));
-            }
             let held = matches!(lease, Ok(Lease::Held(_)));
             let last_seen = self.last_seen(workspace);
             let doubtful = self.leases.benefit_of_doubt(last_seen, Timestamp::now());
             let mut settings = Settings::of(workspace);
             settings.status = resumed(workspace, &settings, held || doubtful.is_some())?;
-            settings.paused_by = None;
             Ok(settings)
         };
         let changed = self
@@ -141,13 +125,6 @@ impl Directory {
             }
         }
     }
-}
-
-/// True if the workspace is not paused, or `editor` may resume it.
-fn may_resume(editor: Editor, workspace: &Workspace) -> bool {
-    editor == Editor::Operator
-        || workspace.status != Status::Paused
-        || workspace.paused_by == Some(PausedBy::Org)
 }
 
 fn resumed(

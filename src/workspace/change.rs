@@ -6,8 +6,8 @@ use super::row::{card_access_word, complete_word, optional, tls_text, workspace}
 use super::sql::{CHANGE, HEIGHT, HOLD, IS_ABOVE, REMOVE};
 use super::table::read_line;
 use super::{
-    DeliveryMode, Liveness, OriginTaken, Origins, PausedBy, SealedTls, Status, Step, Timestamp,
-    Workspace, Workspaces, origins,
+    DeliveryMode, Liveness, OriginTaken, Origins, SealedTls, Status, Step, Timestamp, Workspace,
+    Workspaces, origins,
 };
 use crate::config::{CardAccess, Complete};
 use crate::db::Connection;
@@ -28,8 +28,6 @@ pub struct Settings {
     pub org: Option<String>,
     /// Lifecycle status.
     pub status: Status,
-    /// Principal that paused it.
-    pub paused_by: Option<PausedBy>,
     /// Delivery mode: push or poll.
     pub delivery_mode: DeliveryMode,
     /// Source of its liveness.
@@ -65,7 +63,6 @@ impl Settings {
             parent_id: workspace.parent_id.clone(),
             org: workspace.org.clone(),
             status: workspace.status,
-            paused_by: workspace.paused_by,
             delivery_mode: workspace.delivery_mode,
             liveness: workspace.liveness,
             url: workspace.url.clone(),
@@ -280,7 +277,6 @@ async fn write(
         .bind(tls_text(settings.upstream_tls.as_ref())?)
         .bind(settings.push_notifications.map(i64::from))
         .bind(settings.card_access.map(card_access_word))
-        .bind(settings.upstream_auth_base.as_deref())
-        .bind(settings.paused_by.map(PausedBy::as_str));
+        .bind(settings.upstream_auth_base.as_deref());
     optional(row.fetch_optional(connection).await?, workspace)
 }

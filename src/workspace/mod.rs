@@ -45,8 +45,6 @@ pub struct Workspace {
     pub org: Option<String>,
     /// Lifecycle status.
     pub status: Status,
-    /// Principal that paused it; `None` if it is not paused, or was paused before this was stored.
-    pub paused_by: Option<PausedBy>,
     /// Delivery mode: push or poll.
     pub delivery_mode: DeliveryMode,
     /// Source of its liveness.
@@ -137,16 +135,6 @@ macro_rules! words {
 }
 
 pub(crate) use words;
-
-words! {
-    /// Principal that paused a workspace.
-    PausedBy {
-        /// An operator; only an operator resumes it.
-        Operator => "operator",
-        /// An org token of its org.
-        Org => "org",
-    }
-}
 
 words! {
     /// Lifecycle status of a workspace.

@@ -5,7 +5,7 @@ use sqlx::Row as _;
 use sqlx::any::AnyRow;
 
 use super::table::Step;
-use super::{DeliveryMode, Liveness, PausedBy, SealedTls, Status, Timestamp, Workspace};
+use super::{DeliveryMode, Liveness, SealedTls, Status, Timestamp, Workspace};
 use crate::config::{CardAccess, Complete};
 use crate::ids::WorkspaceId;
 use crate::trust::Sealed;
@@ -26,9 +26,6 @@ pub(super) fn workspace(row: &AnyRow) -> Result<Workspace, sqlx::Error> {
         parent_id: optional_id(row, "parent_id")?,
         org: text(row, "org")?,
         status: word(row, "status", Status::parse)?,
-        paused_by: text(row, "paused_by")?
-            .map(|word| PausedBy::parse(&word).ok_or_else(|| unreadable("paused_by", UnknownWord)))
-            .transpose()?,
         delivery_mode: word(row, "delivery_mode", DeliveryMode::parse)?,
         liveness: word(row, "liveness", Liveness::parse)?,
         url: text(row, "url")?,

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 macro_rules! columns {
     () => {
-        "id, name, role, parent_id, org, status, paused_by, delivery_mode, liveness, url, internal_url, card_url, \
+        "id, name, role, parent_id, org, status, delivery_mode, liveness, url, internal_url, card_url, \
          agent_card, upstream_auth, upstream_auth_base, upstream_tls, complete, push_notifications, card_access, max_concurrent, \
          idle_timeout_seconds, current_task, active_tasks, last_seen, created_at, updated_at"
     };
@@ -88,7 +88,7 @@ pub(super) const CHANGE: &str = concat!(
      upstream_auth = $12, complete = $13, max_concurrent = $14, updated_at = $15, \
      access_generation = CASE WHEN $16 = 0 THEN access_generation \
        WHEN access_generation >= $15 THEN access_generation + 1 ELSE $15 END, upstream_tls = $17, \
-     push_notifications = $18, card_access = $19, upstream_auth_base = $20, paused_by = $21 WHERE id = $1 RETURNING ",
+     push_notifications = $18, card_access = $19, upstream_auth_base = $20 WHERE id = $1 RETURNING ",
     columns!()
 );
 

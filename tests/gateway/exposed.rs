@@ -140,7 +140,7 @@ async fn a_key_that_its_group_can_read_is_used_with_a_warning() {
     let builder = Builder::new(Pair::Embedded).set("keys.seal_key", &key.display().to_string());
     let gateway = builder.start().await;
     assert!(
-        gateway.log().contains("can be read by its group"),
+        gateway.log().contains("is readable by its group"),
         "{}",
         gateway.log()
     );

@@ -225,36 +225,6 @@ on_both_pairs! {
         assert_eq!(a.agent.count(), 2, "nothing got through meanwhile");
     }
 
-    async fn what_an_operator_paused_only_an_operator_resumes(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
-        gateway.create(json!({"id": "a", "name": "a", "org": "acme"})).await;
-        let org = gateway.as_operator(Request::post("/orgs/acme/tokens", "{}")).await.json();
-        let org = org["token"].as_str().unwrap();
-        let turn_as = async |token: &str, verb: &str| {
-            let path = format!("/workspaces/a/{verb}");
-            let answer = call(&gateway, "POST", &path, token, Value::Null).await;
-            let status = answer.json()["status"].as_str().map(str::to_owned);
-            status.unwrap_or_else(|| answer.reason())
-        };
-        // Its own pause, by either.
-        for resumer in [org, ADMIN] {
-            assert_eq!(turn_as(org, "pause").await, "paused");
-            assert_eq!(turn_as(resumer, "resume").await, "provisioning");
-        }
-        // An operator's, also where the org token pauses as well, before or after.
-        for pauses in [vec![ADMIN], vec![org, ADMIN], vec![ADMIN, org]] {
-            for pauser in &pauses {
-                assert_eq!(turn_as(pauser, "pause").await, "paused");
-            }
-            let path = "/workspaces/a/resume";
-            let refused = call(&gateway, "POST", path, org, Value::Null).await;
-            assert_refusal(&refused, path, "seen", "not_permitted", "an operator's pause");
-            assert!(refused.text().contains("only an operator resumes it"), "{}", refused.text());
-            assert_eq!(view(&gateway, "a").await["status"], "paused");
-            assert_eq!(turn_as(ADMIN, "resume").await, "provisioning");
-        }
-    }
-
     async fn resume_leads_where_the_workspace_stood(pair: Pair) {
         let gateway = Builder::new(pair).set("registry.heartbeat_ttl", "2s").start().await;
         let agent = agent().await;

@@ -135,6 +135,6 @@ async fn what_can_be_read_only_once_is_not_read_twice() {
     let gateway = start(&written).await;
     said.join().unwrap();
     gateway.signal("HUP");
-    gateway.until_told("SIGHUP changes nothing", 1).await;
+    gateway.until_told("SIGHUP ignored", 1).await;
     in_force(&gateway, "rate.caller_burst", json!(7)).await;
 }

@@ -138,7 +138,7 @@ async fn a_change_is_noticed_however_it_is_written() {
     fs::write(written.path(), "[rate]\ncaller_burst = 15\n").unwrap();
     in_force(&gateway, key, json!(15)).await;
     gateway.signal("HUP");
-    gateway.until_told("SIGHUP: reading", 1).await;
+    gateway.until_told("SIGHUP received; reloading", 1).await;
     in_force(&gateway, key, json!(15)).await;
 }
 

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use a2a_gateway::a2a::dialect::Update;
 use a2a_gateway::delivery::inbox::{Filter, Start};
+use a2a_gateway::rejection::Delivery;
 use futures_util::future::join_all;
 use serde_json::json;
 use tokio::time::timeout;
@@ -172,7 +173,7 @@ async fn senders_are_told_whether_a_message_may_be_there() {
         .await
         .unwrap_err();
     assert_eq!(refused.reason.as_str(), "store_unavailable");
-    assert_eq!(refused.facts, [("delivered", "false".to_owned())]);
+    assert_eq!(refused.delivered, Some(Delivery::NotSent));
     relay.resume();
     let deadline = Instant::now() + SOON;
     while let Err(refused) = room.inbox.put(super::message("dev", "3")).await {
@@ -194,5 +195,5 @@ async fn senders_are_told_whether_a_message_may_be_there() {
         .put(super::message("dev", "4"))
         .await
         .unwrap_err();
-    assert_eq!(refused.facts, [("delivered", "unknown".to_owned())]);
+    assert_eq!(refused.delivered, Some(Delivery::Unknown));
 }
