@@ -105,10 +105,9 @@ impl Jwk {
     }
 }
 
-/// Returns the number of bytes of a number in base64url, without leading zeros.
+/// Returns the number of bytes of a value in base64url, with leading zeros: those of curves have a fixed length.
 fn size(text: &str) -> Option<usize> {
-    let bytes = URL_SAFE_NO_PAD.decode(text).ok()?;
-    Some(bytes.iter().skip_while(|byte| **byte == 0).count())
+    URL_SAFE_NO_PAD.decode(text).ok().map(|bytes| bytes.len())
 }
 
 /// One key for verification.
