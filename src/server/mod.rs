@@ -254,7 +254,7 @@ fn announce(token: &SecretString) {
         std::io::stderr(),
         "\nThis gateway had no admin token, so it made one. It is shown once and stored as a hash:\n\n  \
          export A2A_GATEWAY_ADMIN_TOKEN={text}\n\n\
-         Keep it, and go on with it: `POST /workspaces` makes the first workspace (README.md has the steps).\n"
+         Keep it, and go on with it: `POST /workspaces` makes the first workspace (docs/guide/set-up-a-gateway.md has the steps).\n"
     );
 }
 
