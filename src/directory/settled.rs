@@ -120,7 +120,7 @@ impl Directory {
         let id = &settled.workspace;
         let refusal = match self.origins_at(endpoint, addresses, false) {
             Ok(origins) => match self.claim_free(id, &Origins::new(origins)).await? {
-                Claim::Held => None,
+                Claim::Held { .. } => None,
                 Claim::Taken { by, origin } => {
                     tracing::warn!(workspace.id = %id, holder = %by, %origin, "The name in an agent's URL has come to \
                         mean the server of another workspace's agent: calls are refused until it has another address. \
@@ -137,13 +137,16 @@ impl Directory {
 
     /// Claims them, also if another workspace has released one of them.
     async fn claim_free(&self, id: &WorkspaceId, origins: &Origins) -> Result<Claim, Unavailable> {
-        match self.workspaces.claim(id, origins).await? {
-            Claim::Held => Ok(Claim::Held),
-            Claim::Taken { .. } => {
-                self.free_left_ones(id, origins).await?;
-                self.workspaces.claim(id, origins).await
-            }
+        let mut claim = self.workspaces.claim(id, origins).await?;
+        if let Claim::Taken { .. } = claim {
+            self.free_left_ones(id, origins).await?;
+            claim = self.workspaces.claim(id, origins).await?;
         }
+        if claim == (Claim::Held { released: true }) {
+            // Other replicas may still take the former addresses for those of this workspace.
+            self.forget(id, false, &Ok(())).await;
+        }
+        Ok(claim)
     }
 }
 

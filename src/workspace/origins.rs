@@ -25,11 +25,13 @@ const TAKE: &str = "INSERT INTO agent_origins (origin, slot, workspace_id, base)
 const OTHER: &str =
     "SELECT base FROM agent_origins WHERE origin = $1 AND workspace_id <> $2 LIMIT 1";
 
-/// Selects another workspace on the server `$1` that shares no server with `$2`.
+/// Selects another workspace on the server `$1` that shares no other server of the host `$3` with `$2`.
 const STRANGER: &str = "SELECT held.workspace_id FROM agent_origins held \
      WHERE held.origin = $1 AND held.workspace_id <> $2 AND NOT EXISTS ( \
-       SELECT 1 FROM agent_origins theirs JOIN agent_origins ours ON ours.origin = theirs.origin \
-       WHERE theirs.workspace_id = held.workspace_id AND ours.workspace_id = $2 AND ours.origin <> $1) LIMIT 1";
+       SELECT 1 FROM agent_origins theirs \
+       JOIN agent_origins ours ON ours.origin = theirs.origin AND ours.base = theirs.base \
+       WHERE theirs.workspace_id = held.workspace_id AND ours.workspace_id = $2 AND ours.origin <> $1 \
+       AND ours.base = $3 AND held.base = $3) LIMIT 1";
 
 const HELD: &str = "SELECT workspace_id, base FROM agent_origins WHERE origin = $1 AND workspace_id <> $2 \
      ORDER BY workspace_id";
@@ -108,22 +110,24 @@ pub(super) async fn settle(
 }
 
 /// Releases the servers that no URL of `workspace` resolves to any more; `origins` are the present ones of some
-/// of them.
+/// of them. Returns true if there was one.
 async fn leave_others(
     connection: &mut Connection,
     workspace: &Workspace,
     own: &[Row],
     origins: &Origins,
-) -> Result<(), sqlx::Error> {
+) -> Result<bool, sqlx::Error> {
+    let mut released = false;
     for row in own {
         let is_said = origins.0.iter().any(|one| one.origin == row.origin);
         let is_resolved_anew = origins.0.iter().any(|one| one.base == row.base);
         if !is_said && (is_resolved_anew || !is_used(workspace, &row.base)) {
             let leave = sqlx::query(LEAVE).bind(workspace.id.as_str());
             leave.bind(&row.origin).execute(&mut *connection).await?;
+            released = true;
         }
     }
-    Ok(())
+    Ok(released)
 }
 
 /// True if a URL of the workspace has this scheme, host and port.
@@ -183,7 +187,10 @@ pub struct Held {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Claim {
     /// The workspace may be called there.
-    Held,
+    Held {
+        /// True if former addresses were released, which replicas may still take for its own.
+        released: bool,
+    },
     /// Another workspace holds one of the servers.
     Taken {
         /// The other workspace.
@@ -241,14 +248,14 @@ impl Workspaces {
         let work = async {
             let own = read_own(&mut self.db.begin_reading().await?, id).await?;
             if origins.are_all_in(&own) {
-                return Ok(Claim::Held);
+                return Ok(Claim::Held { released: false });
             }
             let mut tx = self.db.begin().await?;
             // Locked, so that its URLs do not change meanwhile.
             let row = sqlx::query(HOLD).bind(id.as_str());
             let row = optional(row.fetch_optional(&mut *tx).await?, workspace)?;
             let Some(row) = row.filter(|row| row.status != Status::Removed) else {
-                return Ok(Claim::Held);
+                return Ok(Claim::Held { released: false });
             };
             let own = read_own(&mut tx, id).await?;
             for one in &origins.0 {
@@ -263,6 +270,7 @@ impl Workspaces {
                     continue;
                 }
                 let stranger = sqlx::query(STRANGER).bind(&one.origin).bind(id.as_str());
+                let stranger = stranger.bind(&one.base);
                 if let Some(stranger) = stranger.fetch_optional(&mut *tx).await? {
                     let (by, origin) = (id_of(&stranger, "workspace_id")?, one.origin.clone());
                     return Ok(Claim::Taken { by, origin });
@@ -272,11 +280,12 @@ impl Workspaces {
                 }
             }
             // If another program has set the agent's location (the URL keys), the origin is not kept.
+            let mut released = false;
             if origins.0.iter().all(|one| is_used(&row, &one.base)) {
-                leave_others(&mut tx, &row, &own, origins).await?;
+                released = leave_others(&mut tx, &row, &own, origins).await?;
                 tx.commit().await?;
             }
-            Ok(Claim::Held)
+            Ok(Claim::Held { released })
         };
         self.db.run("workspace_claim", work).await
     }

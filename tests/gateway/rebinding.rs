@@ -155,7 +155,8 @@ on_both_pairs! {
         let free = format!("http://[{FAR}]:{}/", moving.port);
         let free = register(&gateway, "other", &other, &free).await;
         assert_eq!(free.status, 200, "{}", free.text());
-        // What is settled costs no look at SQL.
+        // Its entry was dropped with the former address: the next call reads it, and those after it nothing.
+        assert_eq!(call(&gateway, "moving", &token).await.status, 200);
         let claims = async || {
             let of = ["operation=\"workspace_claim\""];
             gateway.metric("a2a_gateway_store_seconds_count", &of).await
@@ -385,4 +386,31 @@ mod backfill {
         };
         assert_eq!(named(servers(&gateway.sql_url()).await), named(before));
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_replica_learns_that_an_address_was_left() {
+    calmly(async || {
+        let names = Names::start().await;
+        let redis = Redis::start();
+        let sql = servers::postgres().database();
+        let replica = async || {
+            let builder = names.builder(Pair::Embedded).stores(&sql, &redis.url());
+            builder.start().await
+        };
+        let (one, two) = (replica().await, replica().await);
+        let victim = agent().await;
+        names.lead("thief.test", &[HERE]);
+        let url = format!("http://thief.test:{}/", victim.port);
+        let thief = join(&one, "thief", &url).await;
+        until(&two, "thief", &thief, "sent").await;
+        names.lead("thief.test", &[FAR]);
+        until(&one, "thief", &thief, "agent_unreachable").await;
+        join(&one, "victim", &victim.url()).await;
+        let before = victim.count();
+        names.lead("thief.test", &[HERE]);
+        until(&two, "thief", &thief, "address_forbidden").await;
+        assert_eq!(victim.count(), before, "it was called");
+    })
+    .await;
 }

@@ -1,8 +1,9 @@
 -- Bytes of an inbox count apart from what the workspace itself keeps: senders cannot use up the room for its delegations
 -- and answers of calls with a key. The owner is 'inbox:' and the workspace; no workspace id has a colon.
 --
--- No row comes or goes between the sums and the new functions.
-LOCK TABLE activity_logs IN SHARE ROW EXCLUSIVE MODE;
+-- No row comes or goes between the sums and the new functions. The mode is that of the next migration, which alters the
+-- table: a lock that grows could deadlock with an older replica.
+LOCK TABLE activity_logs IN ACCESS EXCLUSIVE MODE;
 
 INSERT INTO kept_changes (owner, bytes)
     SELECT workspace_id, -SUM(request_bytes + response_bytes + update_bytes) FROM activity_logs GROUP BY workspace_id;
