@@ -16,6 +16,9 @@ use crate::workspace::{Held, Origin, OriginTaken, Origins, base};
 /// Maximum addresses of one name: each is a server that no other workspace can register.
 const ADDRESSES_MAX: usize = 16;
 
+/// Look-ups of a name before one of its addresses is taken for released.
+const LOOKUPS: usize = 4;
+
 /// Maximum holders of servers that are looked up for one claim. Each look-up has a timeout, and they run one
 /// after another.
 const HOLDERS_MAX: usize = 4;
@@ -76,13 +79,20 @@ impl Directory {
         if matches!(endpoint.target, Target::Literal(_)) {
             return true;
         }
-        let asker = LookupFor::registering();
-        let addresses = self.resolver.addresses(&endpoint, asker).await;
-        let meant = self.origins_at(&endpoint, &addresses, false);
-        addresses.is_empty()
-            || meant.map_or(true, |meant| {
-                meant.iter().any(|one| one.origin == held.origin)
-            })
+        // A name of many addresses may answer with some of them at a time.
+        for _ in 0..LOOKUPS {
+            let asker = LookupFor::registering();
+            let addresses = self.resolver.addresses(&endpoint, asker).await;
+            let meant = self.origins_at(&endpoint, &addresses, false);
+            let is_meant = addresses.is_empty()
+                || meant.map_or(true, |meant| {
+                    meant.iter().any(|one| one.origin == held.origin)
+                });
+            if is_meant {
+                return true;
+            }
+        }
+        false
     }
 
     /// Writes the origins of workspaces that registered before origins were stored, from their URLs; the

@@ -4,8 +4,8 @@
 //! A server belongs to one workspace: its row has an empty `slot`, which is unique for each origin. A server
 //! that an operator shares has the workspace's id as slot. The primary key thus decides between concurrent
 //! registrations, on all replicas. A row is deleted when its workspace deregisters, is removed or has another
-//! URL, and those of a name's addresses when the name has others: [`Workspaces::claim`] runs before the first
-//! call to a new address.
+//! URL. A former address of a name is released when another workspace asks for it, or when there are more than
+//! `KEPT_MAX`: [`Workspaces::claim`] runs before the first call to a new address.
 
 use sqlx::Row as _;
 use sqlx::any::AnyRow;
@@ -39,6 +39,9 @@ const HELD: &str = "SELECT workspace_id, base FROM agent_origins WHERE origin = 
 const LEAVE: &str = "DELETE FROM agent_origins WHERE workspace_id = $1 AND origin = $2";
 
 const LEAVE_ALL: &str = "DELETE FROM agent_origins WHERE workspace_id = $1";
+
+/// Most servers of one workspace before those are released that its names do not resolve to now.
+const KEPT_MAX: usize = 48;
 
 /// Slot of a workspace that has an origin to itself.
 const ALONE: &str = "";
@@ -240,7 +243,7 @@ impl Workspaces {
     }
 
     /// Claims `origins` for the agent of `id`: all present addresses of the host of one of its URLs. Former
-    /// addresses of that host are released.
+    /// addresses of that host are kept, up to `KEPT_MAX`.
     ///
     /// # Errors
     /// When the store cannot be asked.
@@ -282,7 +285,10 @@ impl Workspaces {
             // If another program has set the agent's location (the URL keys), the origin is not kept.
             let mut released = false;
             if origins.0.iter().all(|one| is_used(&row, &one.base)) {
-                released = leave_others(&mut tx, &row, &own, origins).await?;
+                // Former addresses stay until another workspace asks for one: a name may rotate through them.
+                if own.len() > KEPT_MAX {
+                    released = leave_others(&mut tx, &row, &own, origins).await?;
+                }
                 tx.commit().await?;
             }
             Ok(Claim::Held { released })
