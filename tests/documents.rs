@@ -61,7 +61,7 @@ fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
-/// Whether the document has a heading with this anchor.
+/// True if the document has a heading with this anchor.
 fn has_anchor(document: &Path, wanted: &str) -> bool {
     let text = fs::read_to_string(document).unwrap();
     prose(&text)

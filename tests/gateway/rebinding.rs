@@ -284,7 +284,7 @@ mod backfill {
         rows
     }
 
-    /// Whose agents are at the servers of `url`, and of a name, and that both are theirs again.
+    /// Checks that the servers of `url` and of a name belong to their agents again.
     async fn assert_kept(gateway: &Gateway, url: &str, name: &str) {
         let thief = format!("thief-{}", gateway.public.port());
         let thief = gateway.create(json!({"id": thief, "name": thief})).await;

@@ -47,7 +47,7 @@ impl Reader {
         Self { connection, head }
     }
 
-    /// What comes until the end.
+    /// Reads to the end.
     async fn rest(mut self) -> String {
         let mut text = String::new();
         while let Some(piece) = self.connection.next_chunk().await {
