@@ -17,11 +17,16 @@ pub(super) async fn write_response(
     head: ResponseHeader,
     body: Bytes,
 ) -> pingora::Result<()> {
-    write_with_timeout(session.get_write_timeout(), async {
-        session.write_response_header(Box::new(head)).await?;
-        session.write_response_body(body, true).await
-    })
-    .await
+    write_with_timeout(session.get_write_timeout(), write(session, head, body)).await
+}
+
+async fn write(
+    session: &mut ServerSession,
+    head: ResponseHeader,
+    body: Bytes,
+) -> pingora::Result<()> {
+    session.write_response_header(Box::new(head)).await?;
+    session.write_response_body(body, true).await
 }
 
 /// Writes the answer to an exchange within `timeouts.write`, and records its status and size.
@@ -37,10 +42,6 @@ pub(super) async fn respond(
     exchange.status = head.status.as_u16();
     exchange.response_bytes += body.len() as u64;
     let deadline = Instant::now() + exchange.config.timeouts.write;
-    within(deadline, async {
-        session.write_response_header(Box::new(head)).await?;
-        session.write_response_body(body, true).await
-    })
-    .await?;
+    within(deadline, write(session, head, body)).await?;
     Ok(Ended::Answered)
 }
