@@ -11,6 +11,9 @@ use crate::on_both_pairs;
 
 const SOON: Duration = Duration::from_secs(30);
 
+/// An open feed is a sign of life every third of this, on the second. A busy machine may hold up one.
+const TTL: &str = "7s";
+
 impl Case {
     async fn status(&self) -> String {
         let request = Request::get("/workspaces/poller");
@@ -26,6 +29,20 @@ impl Case {
         }
     }
 
+    /// Repeats the request, as an agent does: the record of a sign of life is best effort.
+    async fn until_online_by(&self, request: &Request) {
+        let deadline = Instant::now() + SOON;
+        loop {
+            let answer = self.gateway.call(request).await;
+            assert_eq!(answer.status, 200, "{}", answer.text());
+            if self.status().await == "online" {
+                return;
+            }
+            assert!(Instant::now() < deadline, "not online");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+
     async fn until_unread(&self, count: f64) {
         let deadline = Instant::now() + SOON + SOON;
         while self.gateway.metric("a2a_gateway_inbox_unread", &[]).await != count {
@@ -37,7 +54,7 @@ impl Case {
 
 on_both_pairs! {
     async fn what_an_agent_asks_of_its_inbox_is_a_sign_of_life(pair: Pair) {
-        let builder = Builder::new(pair).set("registry.heartbeat_ttl", "3s");
+        let builder = Builder::new(pair).set("registry.heartbeat_ttl", TTL);
         let case = Case::with(builder, card("poller")).await;
         let own = |request: Request| request.bearer(&case.token);
         let task = case.sent().await;
@@ -48,9 +65,7 @@ on_both_pairs! {
             own(Request::post("/workspaces/poller/activity/ack", json!({"up_to": task}).to_string())),
         ] {
             case.until_status("offline").await;
-            let answer = case.gateway.call(&request).await;
-            assert_eq!(answer.status, 200, "{}", answer.text());
-            case.until_status("online").await;
+            case.until_online_by(&request).await;
         }
         // An operator who reads is no sign of the agent.
         case.until_status("offline").await;
@@ -62,7 +77,7 @@ on_both_pairs! {
         let mut connection = Connection::open(case.gateway.public).await;
         connection.send(&feed.wire(&case.gateway.public.to_string())).await;
         case.until_status("online").await;
-        let followed = Instant::now() + Duration::from_secs(8);
+        let followed = Instant::now() + Duration::from_secs(12);
         while Instant::now() < followed {
             assert_eq!(case.status().await, "online");
             tokio::time::sleep(Duration::from_millis(100)).await;
