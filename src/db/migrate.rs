@@ -128,7 +128,7 @@ const fn both(
 
 impl Db {
     /// Brings the schema up to date; [`Db::run`] works after that. It can be repeated, and called by
-    /// several replicas at once: PostgreSQL's advisory lock admits one at a time.
+    /// several replicas at once: a lock of the database admits one at a time.
     ///
     /// # Errors
     /// When the database cannot be queried, or holds an unknown schema. The caller retries.
@@ -147,7 +147,7 @@ impl Db {
         let mut connection = pool.connections.acquire().await.map_err(cause)?.detach();
         let applied = match self.0.location.backend {
             Backend::Postgres => run_alone(&mut connection, pool.pooler.has_own_sessions()).await,
-            Backend::Sqlite => run_unlocked(&mut connection).await,
+            Backend::Sqlite => run_as_writer(&mut connection).await,
         };
         // The work is done; a failed close has no effect.
         let _ = tokio::time::timeout(self.0.timeout, connection.close()).await;
@@ -183,22 +183,17 @@ const FORGET_STATEMENTS: &str = "DEALLOCATE ALL";
 /// `a2a-migr` as a PostgreSQL number.
 const MIGRATION_LOCK: i64 = i64::from_be_bytes(*b"a2a-migr");
 
-/// Runs the migrations on SQLite, which has no advisory lock. Two processes that start on one file at once
-/// collide inside a transaction: one fails as a whole, and finds the migrations applied when it retries.
-async fn run_unlocked(connection: &mut AnyConnection) -> Result<(), Cause> {
-    let mut result = run(connection, 0).await;
-    for _ in 0..SQLITE_ATTEMPTS {
-        if result.is_ok() {
-            break;
-        }
-        tokio::time::sleep(SQLITE_PAUSE).await;
-        result = run(connection, 0).await;
-    }
-    result
+/// Runs all migrations in one transaction that writes from its beginning. Of two processes that start on one file
+/// at once the second waits, and finds the migrations applied.
+async fn run_as_writer(connection: &mut AnyConnection) -> Result<(), Cause> {
+    let wait = format!("PRAGMA busy_timeout = {}", MIGRATE_MAX.as_millis());
+    let waits = connection.execute(AssertSqlSafe(wait)).await;
+    waits.map_err(cause)?;
+    let begun = connection.begin_with("BEGIN IMMEDIATE").await;
+    let mut tx = begun.map_err(cause)?;
+    run(&mut tx, 0).await?;
+    tx.commit().await.map_err(cause)
 }
-
-const SQLITE_ATTEMPTS: usize = 5;
-const SQLITE_PAUSE: Duration = Duration::from_millis(50);
 
 /// Runs the migrations. `text` is the index of the SQL text of each.
 async fn run(connection: &mut AnyConnection, text: usize) -> Result<(), Cause> {
