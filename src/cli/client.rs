@@ -1,44 +1,32 @@
-//! The HTTP client of the command line, on Pingora's connector: one request per connection.
+//! The HTTP client of the command line: one request per connection, no redirects, no proxies of the environment.
+//! Certificates are verified with the system's roots, or those of `SSL_CERT_FILE`.
 
-use std::net::SocketAddr;
+use std::error::Error;
+use std::io;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Method, StatusCode, header};
-use pingora::connectors::http::v1::Connector;
-use pingora::http::RequestHeader;
-use pingora::protocols::http::v1::client::HttpSession;
-use pingora::upstreams::peer::HttpPeer;
-use tokio::time::{Instant, timeout_at};
+use reqwest::redirect::Policy;
+use rustls::Error::InvalidCertificate;
+use serde_json::Value;
 use url::Url;
 
-/// Timeout of TCP and TLS, as the default of the gateway's `timeouts.connect`.
+/// Timeout of the address look-up, TCP and TLS, as the default of the gateway's `timeouts.connect`.
 const CONNECT: Duration = Duration::from_secs(5);
 
 /// Largest response that is read whole, in bytes: above the gateway's default of 10 MiB.
 const ANSWER_BYTES_MAX: usize = 16 * 1024 * 1024;
 
-/// Prefix of every rustls error about a certificate that is not trusted.
-const UNTRUSTED: &str = "invalid peer certificate: ";
-
 /// No response, or an incomplete one.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ClientError {
-    /// The URL has another scheme than http and https, or no host.
-    #[error("{0} is not an http or https URL with a host")]
+    /// The URL has another scheme than http and https.
+    #[error("{0} is not an http or https URL")]
     Url(String),
-    /// The name has no address.
-    #[error("cannot find the address of {host}")]
-    Name {
-        /// The name that was looked up.
-        host: String,
-        /// The resolver's error.
-        #[source]
-        source: std::io::Error,
-    },
     /// The connection was refused.
     #[error("nothing listens at {to}")]
-    Nobody {
+    NotListening {
         /// Scheme, host and port.
         to: String,
     },
@@ -73,42 +61,6 @@ pub(super) enum ClientError {
     TooLarge,
 }
 
-impl ClientError {
-    /// Maps a Pingora error to its innermost cause, without Pingora's own wording where there is a
-    /// cause below it.
-    fn broken(to: &str, error: &pingora::Error) -> Self {
-        let to = to.to_owned();
-        if *error.root_etype() == pingora::ErrorType::ConnectRefused {
-            return Self::Nobody { to };
-        }
-        let mut inner = error;
-        let why = loop {
-            let Some(cause) = &inner.cause else {
-                break inner.etype.as_str().to_owned();
-            };
-            match cause.downcast_ref::<Box<pingora::Error>>() {
-                Some(deeper) => inner = deeper,
-                None => break cause.to_string(),
-            }
-        };
-        // Pingora keeps the TLS error in the context, followed by the server name.
-        let of_tls = inner.etype == pingora::ErrorType::TLSHandshakeFailure;
-        let context = inner.context.as_ref().filter(|_| of_tls);
-        let why = context.map_or(why, |context| {
-            let context = context.as_str();
-            let said = context.split_once(", SNI: ").map_or(context, |it| it.0);
-            said.to_owned()
-        });
-        match why.split_once(UNTRUSTED) {
-            Some((_, why)) => Self::Untrusted {
-                to,
-                why: why.to_owned(),
-            },
-            None => Self::Connection { to, why },
-        }
-    }
-}
-
 /// A request.
 pub(super) struct Ask<'a> {
     /// `GET` or `POST`.
@@ -127,121 +79,139 @@ pub(super) struct Ask<'a> {
 
 /// A response of which the head has arrived.
 pub(super) struct Answer {
-    pub(super) status: StatusCode,
-    pub(super) content_type: String,
-    session: HttpSession,
+    response: reqwest::Response,
+    peer: Peer,
+}
+
+/// The server of one exchange, and the timeout of the exchange.
+struct Peer {
+    /// Scheme, host and port.
     to: String,
-    deadline: Instant,
     within: Duration,
 }
 
-/// Sends a request and waits for the response head.
-pub(super) async fn ask(connector: &Connector, ask: Ask<'_>) -> Result<Answer, ClientError> {
-    let deadline = Instant::now() + ask.within;
-    let to = ask.url.origin().ascii_serialization();
-    let exchange = async {
-        let peer = peer(ask.url).await?;
-        send(connector, &peer, &ask, &to).await
-    };
-    let session = timeout_at(deadline, exchange)
-        .await
-        .map_err(|_| ClientError::TooSlow {
-            to: to.clone(),
-            after: ask.within,
-        })??;
-    let status = session.get_status().unwrap_or(StatusCode::BAD_GATEWAY);
-    let content_type = session.get_header_bytes(header::CONTENT_TYPE);
-    Ok(Answer {
-        status,
-        content_type: String::from_utf8_lossy(content_type).into_owned(),
-        session,
-        to,
-        deadline,
-        within: ask.within,
-    })
-}
-
-async fn peer(url: &Url) -> Result<HttpPeer, ClientError> {
-    let wrong = || ClientError::Url(url.to_string());
-    let tls = match url.scheme() {
-        "http" => false,
-        "https" => true,
-        _ => return Err(wrong()),
-    };
-    let host = url.host_str().ok_or_else(wrong)?;
-    let port = url.port_or_known_default().ok_or_else(wrong)?;
-    let bare = host.trim_start_matches('[').trim_end_matches(']');
-    let unknown = |source| ClientError::Name {
-        host: host.to_owned(),
-        source,
-    };
-    let address: SocketAddr = tokio::net::lookup_host((bare, port))
-        .await
-        .map_err(unknown)?
-        .next()
-        .ok_or_else(|| unknown(std::io::ErrorKind::NotFound.into()))?;
-    let mut peer = HttpPeer::new(address, tls, bare.to_owned());
-    peer.options.total_connection_timeout = Some(CONNECT);
-    Ok(peer)
-}
-
-async fn send(
-    connector: &Connector,
-    peer: &HttpPeer,
-    ask: &Ask<'_>,
-    to: &str,
-) -> Result<HttpSession, ClientError> {
-    let broken = |error: Box<pingora::Error>| ClientError::broken(to, &error);
-    let head = head(ask).map_err(broken)?;
-    let (mut session, _) = connector.get_http_session(peer).await.map_err(broken)?;
-    session
-        .write_request_header(Box::new(head))
-        .await
-        .map_err(broken)?;
-    session.write_body(&ask.body).await.map_err(broken)?;
-    session.finish_body().await.map_err(broken)?;
-    session.read_response().await.map_err(broken)?;
-    Ok(session)
-}
-
-fn head(ask: &Ask<'_>) -> Result<RequestHeader, Box<pingora::Error>> {
-    let url = ask.url;
-    let path = url.query().map_or_else(
-        || url.path().to_owned(),
-        |query| format!("{}?{query}", url.path()),
-    );
-    let host = url.host_str().unwrap_or_default();
-    let host = url
-        .port()
-        .map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"));
-    let mut head = RequestHeader::build(ask.method.clone(), path.as_bytes(), None)?;
-    head.insert_header(header::HOST, host)?;
-    head.insert_header(header::ACCEPT, ask.accept)?;
-    head.insert_header(header::CONNECTION, "close")?;
-    head.insert_header(
-        header::USER_AGENT,
-        concat!("a2a-gateway/", env!("CARGO_PKG_VERSION")),
-    )?;
-    if let Some(token) = ask.token {
-        head.insert_header(header::AUTHORIZATION, format!("Bearer {token}"))?;
+impl<'a> Ask<'a> {
+    /// Returns a request for the JSON at `url`, without a credential.
+    pub(super) fn get(url: &'a Url, within: Duration) -> Self {
+        Self {
+            method: Method::GET,
+            url,
+            token: None,
+            accept: "application/json",
+            body: Vec::new(),
+            within,
+        }
     }
-    if !ask.body.is_empty() {
-        head.insert_header(header::CONTENT_TYPE, "application/json")?;
-        head.insert_header(header::CONTENT_LENGTH, ask.body.len())?;
+
+    /// Sends the request and waits for the response head.
+    pub(super) async fn send(self) -> Result<Answer, ClientError> {
+        let tls = match self.url.scheme() {
+            "http" => false,
+            "https" => true,
+            _ => return Err(ClientError::Url(self.url.to_string())),
+        };
+        let peer = Peer {
+            to: self.url.origin().ascii_serialization(),
+            within: self.within,
+        };
+        let client = client(tls).map_err(|error| peer.broken(error))?;
+        let mut request = client
+            .request(self.method, self.url.clone())
+            .timeout(self.within)
+            .header(header::ACCEPT, self.accept);
+        if let Some(token) = self.token {
+            request = request.bearer_auth(token);
+        }
+        if !self.body.is_empty() {
+            request = request
+                .header(header::CONTENT_TYPE, "application/json")
+                .body(self.body);
+        }
+        match request.send().await {
+            Ok(response) => Ok(Answer { response, peer }),
+            Err(error) => Err(peer.broken(error)),
+        }
     }
-    Ok(head)
+}
+
+/// Returns a client for one exchange. Roots are only loaded for TLS: a machine may have none.
+fn client(tls: bool) -> reqwest::Result<reqwest::Client> {
+    // rustls panics without a provider. An error here means that one is installed already.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let builder = reqwest::Client::builder()
+        .http1_only()
+        .redirect(Policy::none())
+        .no_proxy()
+        .connect_timeout(CONNECT)
+        .pool_max_idle_per_host(0)
+        .user_agent(concat!("a2a-gateway/", env!("CARGO_PKG_VERSION")));
+    if tls {
+        builder.build()
+    } else {
+        builder.tls_certs_only([]).build()
+    }
+}
+
+impl Peer {
+    /// Maps an error to its innermost cause, without the HTTP library's own wording.
+    fn broken(&self, error: reqwest::Error) -> ClientError {
+        let to = self.to.clone();
+        if error.is_timeout() {
+            let after = if error.is_connect() {
+                CONNECT
+            } else {
+                self.within
+            };
+            return ClientError::TooSlow { to, after };
+        }
+        // The innermost cause says it without the URL.
+        let error = error.without_url();
+        let causes = std::iter::successors(Some(&error as &(dyn Error + 'static)), |error| {
+            cause(*error)
+        });
+        let mut why = String::new();
+        for cause in causes {
+            if let Some(InvalidCertificate(why)) = cause.downcast_ref() {
+                let why = why.to_string();
+                return ClientError::Untrusted { to, why };
+            }
+            let io = cause.downcast_ref::<io::Error>();
+            if io.is_some_and(|io| io.kind() == io::ErrorKind::ConnectionRefused) {
+                return ClientError::NotListening { to };
+            }
+            why = cause.to_string();
+        }
+        ClientError::Connection { to, why }
+    }
+}
+
+/// Returns the error below an error. An I/O error has the error that it wraps below it, which `source` skips.
+fn cause<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a (dyn Error + 'static)> {
+    match error
+        .downcast_ref::<io::Error>()
+        .and_then(io::Error::get_ref)
+    {
+        Some(wrapped) => Some(wrapped),
+        None => error.source(),
+    }
 }
 
 impl Answer {
+    /// Returns the status.
+    pub(super) fn status(&self) -> StatusCode {
+        self.response.status()
+    }
+
+    /// True if the body is a stream of events.
+    pub(super) fn is_stream(&self) -> bool {
+        let content_type = self.response.headers().get(header::CONTENT_TYPE);
+        content_type.is_some_and(|text| text.as_bytes().starts_with(b"text/event-stream"))
+    }
+
     /// Returns the next piece of the body; `None` at its end.
     pub(super) async fn piece(&mut self) -> Result<Option<Bytes>, ClientError> {
-        timeout_at(self.deadline, self.session.read_body_bytes())
-            .await
-            .map_err(|_| ClientError::TooSlow {
-                to: self.to.clone(),
-                after: self.within,
-            })?
-            .map_err(|error| ClientError::broken(&self.to, &error))
+        let piece = self.response.chunk().await;
+        piece.map_err(|error| self.peer.broken(error))
     }
 
     /// Reads the whole body.
@@ -254,5 +224,12 @@ impl Answer {
             body.extend_from_slice(&piece);
         }
         Ok(body)
+    }
+
+    /// Reads the whole body as JSON, with its status; null if it is not JSON.
+    pub(super) async fn json(self) -> Result<(u16, Value), ClientError> {
+        let status = self.status().as_u16();
+        let body = self.whole().await?;
+        Ok((status, serde_json::from_slice(&body).unwrap_or_default()))
     }
 }

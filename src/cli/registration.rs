@@ -4,11 +4,10 @@
 use std::time::Duration;
 
 use http::Method;
-use pingora::connectors::http::v1::Connector;
 use serde_json::{Value, json};
 use url::Url;
 
-use super::client::{Ask, ClientError, ask};
+use super::client::{Ask, ClientError};
 
 /// Heartbeat interval: a third of the default `registry.heartbeat_ttl` of 90 s, so that two in a
 /// row may be lost.
@@ -19,7 +18,6 @@ const WITHIN: Duration = Duration::from_secs(10);
 
 /// A JSON client of a gateway's public listener.
 pub(super) struct Registry {
-    connector: Connector,
     base: Url,
 }
 
@@ -62,10 +60,7 @@ impl RegistryError {
 impl Registry {
     /// Returns a client of the gateway at `base`; nothing is sent yet.
     pub(super) fn new(base: Url) -> Self {
-        Self {
-            connector: Connector::new(None),
-            base,
-        }
+        Self { base }
     }
 
     /// Posts JSON to a path of the gateway and returns the JSON of the response.
@@ -100,22 +95,15 @@ impl Registry {
         url.set_path(&format!("{}{path}", self.base.path().trim_end_matches('/')));
         let request = Ask {
             method,
-            url: &url,
             token,
-            accept: "application/json",
             body,
-            within: WITHIN,
+            ..Ask::get(&url, WITHIN)
         };
-        let whole = async {
-            let answer = ask(&self.connector, request).await?;
-            let status = answer.status.as_u16();
-            Ok((status, answer.whole().await?))
-        };
+        let whole = async { request.send().await?.json().await };
         let (status, answer) = match whole.await {
             Ok(answered) => answered,
             Err(source) => return Err(RegistryError::Unanswered { route, source }),
         };
-        let answer: Value = serde_json::from_slice(&answer).unwrap_or_default();
         if (200..300).contains(&status) {
             return Ok(answer);
         }

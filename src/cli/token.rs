@@ -124,7 +124,7 @@ impl From<RegistryError> for Failure {
     fn from(error: RegistryError) -> Self {
         match error {
             RegistryError::Unanswered {
-                source: nobody @ ClientError::Nobody { .. },
+                source: nobody @ ClientError::NotListening { .. },
                 ..
             } => Self::Nobody(nobody),
             other => Self::Gateway(other),

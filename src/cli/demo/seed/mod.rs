@@ -7,14 +7,12 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use http::Method;
-use pingora::connectors::http::v1::Connector;
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 use url::Url;
 
 use crate::cli::agents::{Agent, Kind};
-use crate::cli::client::{Ask, ask};
+use crate::cli::client::Ask;
 use crate::cli::registration::{BEAT, Registry, RegistryError};
 use crate::telemetry::Chain;
 
@@ -169,20 +167,9 @@ impl Demo {
         let deadline = Instant::now() + START;
         let mut url = self.admin.clone();
         url.set_path("/readyz");
-        let connector = Connector::new(None);
         while Instant::now() < deadline {
-            let look = Ask {
-                method: Method::GET,
-                url: &url,
-                token: None,
-                accept: "application/json",
-                body: Vec::new(),
-                within: Duration::from_secs(5),
-            };
-            if ask(&connector, look)
-                .await
-                .is_ok_and(|answer| answer.status == 200)
-            {
+            let look = Ask::get(&url, Duration::from_secs(5)).send().await;
+            if look.is_ok_and(|answer| answer.status() == 200) {
                 return Ok(());
             }
             sleep(LOOK).await;
