@@ -5,11 +5,11 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use gateway_client::{Ask, ClientError};
 use serde_json::Value;
 use url::Url;
 
 use super::base_url::admin_url;
-use super::client::{Ask, ClientError};
 use super::{USAGE, block_on, complain, http_url, print};
 
 /// Timeout of the request: longer than the default `stores.timeout`, within which the gateway asks

@@ -3,12 +3,12 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
+use gateway_client::{Answer, Ask, ClientError};
 use http::Method;
 use serde_json::{Value, json};
 use url::Url;
 
 use super::base_url::GatewayUrl;
-use super::client::{Answer, Ask, ClientError};
 use super::{USAGE, block_on, complain, print};
 use crate::ids::WorkspaceId;
 

@@ -5,11 +5,10 @@ use std::process::ExitCode;
 use std::time::{Duration, UNIX_EPOCH};
 
 use clap::Subcommand;
+use gateway_client::{ClientError, Registry, RegistryError};
 use serde_json::{Value, json};
 
 use super::base_url::{BaseUrlError, GatewayUrl};
-use super::client::ClientError;
-use super::registration::{Registry, RegistryError};
 use super::{USAGE, block_on, complain, print};
 use crate::identity::{CANVAS_SCOPE, CANVAS_TYP};
 use crate::ids::WorkspaceId;

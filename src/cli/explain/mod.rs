@@ -7,12 +7,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use gateway_client::{Ask, ClientError};
 use serde_json::Value;
 use url::Url;
 
 use self::advice::{advice, fact};
 use super::base_url::admin_url;
-use super::client::{Ask, ClientError};
 use super::{USAGE, block_on, complain, http_url, print};
 
 /// Timeout of the request: the gateway asks both stores and a name server, each with a timeout of

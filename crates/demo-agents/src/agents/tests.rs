@@ -2,10 +2,10 @@
 
 use std::time::Instant;
 
+use gateway_client::{Answer, Ask, ClientError};
 use http::Method;
 
 use super::*;
-use crate::cli::client::{Answer, Ask, ClientError};
 
 async fn start(kind: Kind) -> Url {
     let agent = Agent::bind(kind, SocketAddr::from(([127, 0, 0, 1], 0)), None)

@@ -1,5 +1,7 @@
-//! The HTTP client of the command line: one request per connection, no redirects, no proxies of the environment.
-//! Certificates are verified with the system's roots, or those of `SSL_CERT_FILE`.
+//! The HTTP client of the command line and the demo: one request per connection, no redirects, no proxies of the
+//! environment. Certificates are verified with the system's roots, or those of `SSL_CERT_FILE`.
+
+mod registry;
 
 use std::error::Error;
 use std::io;
@@ -12,6 +14,8 @@ use rustls::Error::InvalidCertificate;
 use serde_json::Value;
 use url::Url;
 
+pub use self::registry::{BEAT, Registry, RegistryError};
+
 /// Timeout of the address look-up, TCP and TLS, as the default of the gateway's `timeouts.connect`.
 const CONNECT: Duration = Duration::from_secs(5);
 
@@ -20,7 +24,7 @@ const ANSWER_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 /// No response, or an incomplete one.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum ClientError {
+pub enum ClientError {
     /// The URL has another scheme than http and https.
     #[error("{0} is not an http or https URL")]
     Url(String),
@@ -62,23 +66,23 @@ pub(super) enum ClientError {
 }
 
 /// A request.
-pub(super) struct Ask<'a> {
+pub struct Ask<'a> {
     /// `GET` or `POST`.
-    pub(super) method: Method,
+    pub method: Method,
     /// The URL of the request.
-    pub(super) url: &'a Url,
+    pub url: &'a Url,
     /// The bearer credential.
-    pub(super) token: Option<&'a str>,
+    pub token: Option<&'a str>,
     /// Media type of the response.
-    pub(super) accept: &'static str,
+    pub accept: &'static str,
     /// JSON; empty for `GET`.
-    pub(super) body: Vec<u8>,
+    pub body: Vec<u8>,
     /// Timeout of the whole exchange.
-    pub(super) within: Duration,
+    pub within: Duration,
 }
 
 /// A response of which the head has arrived.
-pub(super) struct Answer {
+pub struct Answer {
     response: reqwest::Response,
     peer: Peer,
 }
@@ -92,7 +96,7 @@ struct Peer {
 
 impl<'a> Ask<'a> {
     /// Returns a request for the JSON at `url`, without a credential.
-    pub(super) fn get(url: &'a Url, within: Duration) -> Self {
+    pub fn get(url: &'a Url, within: Duration) -> Self {
         Self {
             method: Method::GET,
             url,
@@ -104,7 +108,10 @@ impl<'a> Ask<'a> {
     }
 
     /// Sends the request and waits for the response head.
-    pub(super) async fn send(self) -> Result<Answer, ClientError> {
+    ///
+    /// # Errors
+    /// [`ClientError`] if there is none within the timeout.
+    pub async fn send(self) -> Result<Answer, ClientError> {
         let tls = match self.url.scheme() {
             "http" => false,
             "https" => true,
@@ -198,24 +205,30 @@ fn cause<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a (dyn Error + 'stati
 
 impl Answer {
     /// Returns the status.
-    pub(super) fn status(&self) -> StatusCode {
+    pub fn status(&self) -> StatusCode {
         self.response.status()
     }
 
     /// True if the body is a stream of events.
-    pub(super) fn is_stream(&self) -> bool {
+    pub fn is_stream(&self) -> bool {
         let content_type = self.response.headers().get(header::CONTENT_TYPE);
         content_type.is_some_and(|text| text.as_bytes().starts_with(b"text/event-stream"))
     }
 
     /// Returns the next piece of the body; `None` at its end.
-    pub(super) async fn piece(&mut self) -> Result<Option<Bytes>, ClientError> {
+    ///
+    /// # Errors
+    /// [`ClientError`] if the body breaks off, or is not complete within the timeout.
+    pub async fn piece(&mut self) -> Result<Option<Bytes>, ClientError> {
         let piece = self.response.chunk().await;
         piece.map_err(|error| self.peer.broken(error))
     }
 
     /// Reads the whole body.
-    pub(super) async fn whole(mut self) -> Result<Vec<u8>, ClientError> {
+    ///
+    /// # Errors
+    /// As [`Answer::piece`], or [`ClientError::TooLarge`].
+    pub async fn whole(mut self) -> Result<Vec<u8>, ClientError> {
         let mut body = Vec::new();
         while let Some(piece) = self.piece().await? {
             if body.len() + piece.len() > ANSWER_BYTES_MAX {
@@ -226,8 +239,11 @@ impl Answer {
         Ok(body)
     }
 
-    /// Reads the whole body as JSON, with its status; null if it is not JSON.
-    pub(super) async fn json(self) -> Result<(u16, Value), ClientError> {
+    /// Returns the status and the whole body as JSON; null if it is not JSON.
+    ///
+    /// # Errors
+    /// As [`Answer::whole`].
+    pub async fn json(self) -> Result<(u16, Value), ClientError> {
         let status = self.status().as_u16();
         let body = self.whole().await?;
         Ok((status, serde_json::from_slice(&body).unwrap_or_default()))

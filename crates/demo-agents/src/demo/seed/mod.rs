@@ -7,14 +7,12 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use gateway_client::{Ask, BEAT, Registry, RegistryError};
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 use url::Url;
 
-use crate::cli::agents::{Agent, Kind};
-use crate::cli::client::Ask;
-use crate::cli::registration::{BEAT, Registry, RegistryError};
-use crate::telemetry::Chain;
+use crate::agents::{Agent, Kind};
 
 /// Time for the gateway to open its ports and create its tables.
 const START: Duration = Duration::from_secs(30);
@@ -157,7 +155,7 @@ impl Demo {
             sleep(BEAT).await;
             for (id, token) in &cast.tokens {
                 if let Err(error) = registry.beat(id, token).await {
-                    tracing::warn!(workspace.id = id, error = %Chain(&error), "heartbeat failed");
+                    tracing::warn!(workspace.id = id, %error, "heartbeat failed");
                 }
             }
         }
