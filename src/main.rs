@@ -1,4 +1,13 @@
-//! Arguments, then [`a2a_gateway::cli`].
+//! Arguments, then [`a2a_gateway::cli`]. Joins the gateway with its demo: neither crate depends on the other.
+
+use std::error::Error;
+use std::process::ExitCode;
+
+use a2a_gateway::cli;
+use a2a_gateway::config::load::{Layers, load};
+use a2a_gateway::ids::WorkspaceId;
+use a2a_gateway::telemetry;
+use demo_agents::{Gateway, Prepared, agent, demo};
 
 // jemalloc needs less memory for each open stream than the system's allocator, and is faster under many
 // threads.
@@ -6,6 +15,50 @@
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-fn main() -> std::process::ExitCode {
-    a2a_gateway::cli::run(std::env::args_os())
+/// The commands that show the gateway with agents of its own.
+#[derive(Debug, clap::Subcommand)]
+enum Example {
+    /// Try it out: a gateway, three example agents and a page of commands to paste
+    Demo(demo::Arguments),
+    /// Run one example agent (echo, slow or flaky) as a process of its own
+    // The last of the list.
+    #[command(display_order = 99)]
+    Agent(agent::Arguments),
+}
+
+fn main() -> ExitCode {
+    let gateway = Gateway {
+        prepare,
+        complain: cli::complain,
+    };
+    cli::run(std::env::args_os(), |example| match example {
+        Example::Demo(arguments) => demo::run(&arguments, gateway),
+        Example::Agent(arguments) => run_agent(arguments, gateway),
+    })
+}
+
+fn prepare(settings: Vec<String>, operator: &str) -> Result<Prepared, Box<dyn Error>> {
+    let mut loaded = load(&Layers {
+        overrides: settings,
+        ..Layers::default()
+    })?;
+    let config = &mut loaded.config;
+    config.auth.admin_token = Some(operator.into());
+    Ok(Prepared {
+        listen: config.server.listen,
+        admin_listen: config.admin.listen,
+        has_canvas: config.canvas.enabled,
+        has_console: config.admin.console,
+        serve: Box::new(|| cli::start(loaded, None)),
+    })
+}
+
+fn run_agent(arguments: agent::Arguments, gateway: Gateway) -> ExitCode {
+    if let Some(Err(error)) = arguments.id().map(WorkspaceId::parse) {
+        cli::complain(&error);
+        return ExitCode::from(cli::USAGE);
+    }
+    // An example agent has no settings of its own: it logs with the gateway's default settings.
+    let _log = load(&Layers::default()).map(|loaded| telemetry::start(&loaded.config.telemetry));
+    agent::run(arguments, gateway)
 }

@@ -88,6 +88,10 @@ fn rooms_keep_their_walls() {
             "SystemTime::now",
         ],
     );
+    for (path, text) in sources("src") {
+        let named = !path.ends_with("src/main.rs") && text.contains("demo_agents");
+        assert!(!named, "{}: the demo is for the binary", path.display());
+    }
     deny("src/hierarchy/mod.rs", &["sqlx", "redis::", "Instant::now"]);
     deny(
         "src/proxy",

@@ -23,10 +23,12 @@ class File:
         self.text = path.read_text()
         self.is_test = self.path.name == "tests.rs" or "tests" in self.path.parts
         self.product, self.tests = ("", self.text) if self.is_test else split_tests(self.text)
-        inner = self.path.parts[1:]
-        self.room = inner[0].removesuffix(".rs") if inner else ""
-        parts = [part.removesuffix(".rs") for part in inner]
-        self.module = tuple(part for part in parts if part not in ("mod", "lib", "main"))
+        parts = self.path.with_suffix("").parts
+        # The modules of a crate are below its folder; those of the root package have no folder before them.
+        self.crate = parts[:2] if parts[0] == "crates" else ()
+        inner = parts[3:] if self.crate else parts[1:]
+        self.room = parts[1]
+        self.module = (*self.crate, *(part for part in inner if part not in ("mod", "lib", "main")))
 
     def code_lines(self):
         return [line for line in self.product.splitlines() if is_code(line)]
@@ -109,7 +111,7 @@ def edges(files):
         code = re.sub(r"\{([^{}]*)\}", lambda inner: "{" + inner[1] + "}", code)
         for start, rest in PATHS.findall(code):
             names = rest.strip(":").split("::")
-            base = {"crate": (), "self": file.module, "super": file.module[:-1]}[start]
+            base = {"crate": file.crate, "self": file.module, "super": file.module[:-1]}[start]
             while names and names[0] == "super":
                 base, names = base[:-1], names[1:]
             for length in range(len(names), 0, -1):
@@ -184,10 +186,6 @@ def pronouns(texts):
 def count(root):
     """All figures of one tree, by name."""
     files = [File(root, path) for folder in ("src", "crates") for path in sorted((root / folder).rglob("*.rs"))]
-    for file in files:
-        if file.path.parts[0] == "crates":
-            file.room = file.path.parts[1]
-            file.module = ("crates", *file.module)
     rows = {}
     rooms = collections.Counter()
     for file in files:

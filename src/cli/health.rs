@@ -5,13 +5,11 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use http::Method;
-use pingora::connectors::http::v1::Connector;
+use gateway_client::{Ask, ClientError};
 use serde_json::Value;
 use url::Url;
 
 use super::base_url::admin_url;
-use super::client::{Ask, ClientError, ask};
 use super::{USAGE, block_on, complain, http_url, print};
 
 /// Timeout of the request: longer than the default `stores.timeout`, within which the gateway asks
@@ -54,7 +52,7 @@ enum HealthError {
 impl From<ClientError> for HealthError {
     fn from(error: ClientError) -> Self {
         match error {
-            ClientError::Nobody { .. } => Self::Nobody(error),
+            ClientError::NotListening { .. } => Self::Nobody(error),
             other => Self::Client(other),
         }
     }
@@ -85,17 +83,7 @@ pub(super) fn run(arguments: &Arguments) -> ExitCode {
 async fn check(base: &Url, path: &str) -> Result<(), HealthError> {
     let mut url = base.clone();
     url.set_path(&format!("{}{path}", base.path().trim_end_matches('/')));
-    let request = Ask {
-        method: Method::GET,
-        url: &url,
-        token: None,
-        accept: "application/json",
-        body: Vec::new(),
-        within: WITHIN,
-    };
-    let answer = ask(&Connector::new(None), request).await?;
-    let status = answer.status.as_u16();
-    let body: Value = serde_json::from_slice(&answer.whole().await?).unwrap_or_default();
+    let (status, body) = Ask::get(&url, WITHIN).send().await?.json().await?;
     // Another server may listen at this address: only a gateway's body counts.
     if status == 200 && body["status"] == "ready" {
         print("ready\n")?;

@@ -3,17 +3,12 @@
 //! The result of a command goes to standard output; errors and the log go to standard error.
 //! Exit status: 0 done, 1 failed, 64 wrong arguments or configuration.
 
-mod agent;
-mod agents;
 mod audit;
 mod base_url;
 mod check_config;
-mod client;
-mod demo;
 mod explain;
 mod health;
 mod keys;
-mod registration;
 mod send;
 mod serve;
 mod sidecar;
@@ -26,10 +21,11 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use url::Url;
 
+pub use self::serve::start;
 use crate::telemetry::Chain;
 
 /// `EX_USAGE` of sysexits.h: arguments or configuration are wrong, and nothing was started.
-const USAGE: u8 = 64;
+pub const USAGE: u8 = 64;
 
 const ABOUT: &str = "A gateway for agent-to-agent (A2A) messages: it knows who may message whom, \
                      where each agent is, and passes answers and streams on.";
@@ -64,19 +60,20 @@ one and prints it. Every setting, with its meaning: `a2a-gateway check-config --
     after_help = EXAMPLES,
     args_conflicts_with_subcommands = true
 )]
-struct CommandLine {
+struct CommandLine<Example: Subcommand> {
     #[command(subcommand)]
-    command: Option<Command>,
+    command: Option<Command<Example>>,
     #[command(flatten)]
     serve: serve::Arguments,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum Command<Example: Subcommand> {
     /// Run the gateway (the default command)
     Serve(serve::Arguments),
-    /// Try it out: a gateway, three example agents and a page of commands to paste
-    Demo(demo::Arguments),
+    /// A command of the demo, which is a crate of its own.
+    #[command(flatten)]
+    Example(Example),
     /// Check the configuration and show every value in force and its source
     CheckConfig(check_config::Arguments),
     /// Send one message to a workspace and print the answer
@@ -93,13 +90,14 @@ enum Command {
     Health(health::Arguments),
     /// Ask a running gateway whether a message would pass: every check, its facts and their source
     Explain(explain::Arguments),
-    /// Run one example agent (echo, slow or flaky) as a process of its own
-    Agent(agent::Arguments),
 }
 
-/// Runs the command that `arguments` name; the first is the program itself.
-pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let arguments = match CommandLine::try_parse_from(arguments) {
+/// Runs the command that `arguments` name; the first is the program itself. `example` runs the commands of the demo.
+pub fn run<Example: Subcommand>(
+    arguments: impl IntoIterator<Item = OsString>,
+    example: impl FnOnce(Example) -> ExitCode,
+) -> ExitCode {
+    let arguments = match CommandLine::<Example>::try_parse_from(arguments) {
         Ok(arguments) => arguments,
         Err(asked) => {
             let wrong = asked.use_stderr();
@@ -123,7 +121,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     }
     match command {
         Command::Serve(arguments) => serve::run(arguments),
-        Command::Demo(arguments) => demo::run(&arguments),
+        Command::Example(arguments) => example(arguments),
         Command::CheckConfig(arguments) => check_config::run(arguments),
         Command::Send(arguments) => send::run(&arguments),
         Command::Keys(arguments) => keys::run(arguments),
@@ -132,7 +130,6 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Sidecar(arguments) => sidecar::run(arguments),
         Command::Health(arguments) => health::run(&arguments),
         Command::Explain(arguments) => explain::run(&arguments),
-        Command::Agent(arguments) => agent::run(arguments),
     }
 }
 
@@ -174,7 +171,7 @@ fn block_on<T, E: From<io::Error>>(work: impl Future<Output = Result<T, E>>) -> 
 }
 
 /// Writes an error and its causes to standard error.
-fn complain(error: &dyn std::error::Error) {
+pub fn complain(error: &dyn std::error::Error) {
     // A failed write to standard error cannot be reported.
     let _ = writeln!(io::stderr().lock(), "a2a-gateway: {}", Chain(error));
 }
@@ -185,9 +182,15 @@ mod tests {
 
     use super::*;
 
+    /// A command of another crate.
+    #[derive(Debug, Subcommand)]
+    enum Other {
+        Demo,
+    }
+
     #[test]
     fn the_command_line_is_consistent() {
-        CommandLine::command().debug_assert();
+        CommandLine::<Other>::command().debug_assert();
     }
 
     #[test]
@@ -221,7 +224,7 @@ mod tests {
                 "d.e=f",
             ],
         ] {
-            let parsed = CommandLine::try_parse_from(typed).unwrap();
+            let parsed = CommandLine::<Other>::try_parse_from(typed).unwrap();
             let serve = match parsed.command {
                 Some(Command::Serve(serve)) => serve,
                 None => parsed.serve,

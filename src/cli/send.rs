@@ -3,13 +3,12 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
+use gateway_client::{Answer, Ask, ClientError};
 use http::Method;
-use pingora::connectors::http::v1::Connector;
 use serde_json::{Value, json};
 use url::Url;
 
 use super::base_url::GatewayUrl;
-use super::client::{Answer, Ask, ClientError, ask};
 use super::{USAGE, block_on, complain, print};
 use crate::ids::WorkspaceId;
 
@@ -66,7 +65,7 @@ enum SendError {
 impl From<ClientError> for SendError {
     fn from(error: ClientError) -> Self {
         match error {
-            ClientError::Nobody { .. } => Self::Nobody(error),
+            ClientError::NotListening { .. } => Self::Nobody(error),
             other => Self::Client(other),
         }
     }
@@ -125,12 +124,12 @@ async fn send(
         body: body.to_string().into_bytes(),
         within: WITHIN,
     };
-    let answer = ask(&Connector::new(None), request).await?;
+    let answer = request.send().await?;
     // The agent decides whether the response is a stream: it may answer a stream request with JSON.
-    if answer.content_type.starts_with("text/event-stream") {
+    if answer.is_stream() {
         return follow(answer).await;
     }
-    let status = answer.status.as_u16();
+    let status = answer.status().as_u16();
     let body = answer.whole().await?;
     let answer: Value = serde_json::from_slice(&body)
         .map_err(|_| SendError::Unreadable(status, credential_advice(status)))?;

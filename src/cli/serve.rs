@@ -34,7 +34,7 @@ pub(super) fn run(arguments: Arguments) -> ExitCode {
 
 /// Starts the log and serves until the process is asked to end. `layers` are the sources of a
 /// reload.
-pub(super) fn start(loaded: Loaded, layers: Option<Layers>) -> ExitCode {
+pub fn start(loaded: Loaded, layers: Option<Layers>) -> ExitCode {
     let _log = match telemetry::start(&loaded.config.telemetry) {
         Ok(log) => log,
         Err(error) => {

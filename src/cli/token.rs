@@ -5,11 +5,10 @@ use std::process::ExitCode;
 use std::time::{Duration, UNIX_EPOCH};
 
 use clap::Subcommand;
+use gateway_client::{ClientError, Registry, RegistryError};
 use serde_json::{Value, json};
 
 use super::base_url::{BaseUrlError, GatewayUrl};
-use super::client::ClientError;
-use super::registration::{Registry, RegistryError};
 use super::{USAGE, block_on, complain, print};
 use crate::identity::{CANVAS_SCOPE, CANVAS_TYP};
 use crate::ids::WorkspaceId;
@@ -124,7 +123,7 @@ impl From<RegistryError> for Failure {
     fn from(error: RegistryError) -> Self {
         match error {
             RegistryError::Unanswered {
-                source: nobody @ ClientError::Nobody { .. },
+                source: nobody @ ClientError::NotListening { .. },
                 ..
             } => Self::Nobody(nobody),
             other => Self::Gateway(other),

@@ -7,14 +7,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use http::Method;
-use pingora::connectors::http::v1::Connector;
+use gateway_client::{Ask, ClientError};
 use serde_json::Value;
 use url::Url;
 
 use self::advice::{advice, fact};
 use super::base_url::admin_url;
-use super::client::{Ask, ClientError, ask};
 use super::{USAGE, block_on, complain, http_url, print};
 
 /// Timeout of the request: the gateway asks both stores and a name server, each with a timeout of
@@ -88,7 +86,7 @@ enum ExplainError {
 impl From<ClientError> for ExplainError {
     fn from(error: ClientError) -> Self {
         match error {
-            ClientError::Nobody { .. } => Self::Nobody(error),
+            ClientError::NotListening { .. } => Self::Nobody(error),
             other => Self::Client(other),
         }
     }
@@ -119,16 +117,10 @@ pub(super) fn run(arguments: &Arguments) -> ExitCode {
 async fn explain(arguments: &Arguments, base: Url) -> Result<bool, ExplainError> {
     let url = question(arguments, base);
     let request = Ask {
-        method: Method::GET,
-        url: &url,
         token: arguments.token.as_deref().filter(|token| !token.is_empty()),
-        accept: "application/json",
-        body: Vec::new(),
-        within: WITHIN,
+        ..Ask::get(&url, WITHIN)
     };
-    let answer = ask(&Connector::new(None), request).await?;
-    let status = answer.status.as_u16();
-    let body: Value = serde_json::from_slice(&answer.whole().await?).unwrap_or_default();
+    let (status, body) = request.send().await?.json().await?;
     let Some(admitted) = body["admitted"].as_bool().filter(|_| status == 200) else {
         return Err(refused(status, &body));
     };

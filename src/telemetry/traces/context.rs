@@ -25,7 +25,8 @@ pub fn read<'a>(
         return None;
     }
     let state = state(tracestate).unwrap_or_default();
-    Some(SpanContext::new(trace, parent, flags, true, state))
+    let context = SpanContext::new(trace, parent, flags & TraceFlags::SAMPLED, true, state);
+    context.is_valid().then_some(context)
 }
 
 fn parse(field: &[u8]) -> Option<(TraceId, SpanId, TraceFlags)> {
@@ -44,8 +45,7 @@ fn parse(field: &[u8]) -> Option<(TraceId, SpanId, TraceFlags)> {
     let trace = TraceId::from_hex(trace).ok()?;
     let parent = SpanId::from_hex(parent).ok()?;
     let flags = TraceFlags::new(u8::from_str_radix(flags, 16).ok()?);
-    let valid = trace != TraceId::INVALID && parent != SpanId::INVALID;
-    valid.then_some((trace, parent, flags & TraceFlags::SAMPLED))
+    Some((trace, parent, flags))
 }
 
 fn state<'a>(fields: impl IntoIterator<Item = &'a [u8]>) -> Option<TraceState> {

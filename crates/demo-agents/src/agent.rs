@@ -4,23 +4,20 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use gateway_client::{BEAT, Registry};
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 use url::Url;
 
-use super::agents::{Agent, Kind};
-use super::registration::{BEAT, Registry};
-use super::{USAGE, complain, print};
-use crate::config::load::{Layers, load};
-use crate::ids::WorkspaceId;
-use crate::telemetry::{self, Chain};
+use crate::agents::{Agent, Kind};
+use crate::{Gateway, USAGE, print};
 
 /// Delay between two attempts to register, while the gateway is not up or rejects them.
 const AGAIN: Duration = Duration::from_secs(2);
 
 /// `a2a-gateway agent KIND`.
 #[derive(clap::Args, Debug)]
-pub(super) struct Arguments {
+pub struct Arguments {
     /// What it does: `echo` answers at once, `slow` streams its progress, `flaky` often fails
     kind: Kind,
     /// Address and port; port 0 is a free one
@@ -51,6 +48,11 @@ pub(super) struct Arguments {
 struct NoCredential;
 
 impl Arguments {
+    /// Returns the workspace that the agent registers as.
+    pub fn id(&self) -> Option<&str> {
+        self.id.as_deref()
+    }
+
     /// Returns the first credential that is not empty: compose files pass unset variables as empty
     /// strings.
     fn credential(&self) -> Option<String> {
@@ -62,17 +64,12 @@ impl Arguments {
     }
 }
 
-pub(super) fn run(arguments: Arguments) -> ExitCode {
-    if let Some(Err(error)) = arguments.id.as_deref().map(WorkspaceId::parse) {
-        complain(&error);
-        return ExitCode::from(USAGE);
-    }
+/// Runs the agent until the process is asked to end.
+pub fn run(arguments: Arguments, gateway: Gateway) -> ExitCode {
     if arguments.gateway.is_some() && arguments.credential().is_none() {
-        complain(&NoCredential);
+        (gateway.complain)(&NoCredential);
         return ExitCode::from(USAGE);
     }
-    // An example agent has no settings of its own: it logs with the gateway's default settings.
-    let log = load(&Layers::default()).map(|loaded| telemetry::start(&loaded.config.telemetry));
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -81,11 +78,10 @@ pub(super) fn run(arguments: Arguments) -> ExitCode {
         Ok(runtime) => runtime.block_on(serve(arguments)),
         Err(error) => Err(error),
     };
-    drop(log);
     match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            complain(&error);
+            (gateway.complain)(&error);
             ExitCode::FAILURE
         }
     }
@@ -153,7 +149,7 @@ async fn stay_registered(
             // An enrolment token works once; the workspace's own token replaces it.
             Ok(given) => own = given.or(own),
             Err(error) => {
-                tracing::warn!(error = %Chain(&error), "not registered yet");
+                tracing::warn!(%error, "not registered yet");
                 if error.status() == Some(401) {
                     own = None;
                 }
@@ -168,7 +164,7 @@ async fn stay_registered(
             match registry.beat(&id, token).await {
                 Ok(()) => {}
                 Err(error) if matches!(error.status(), Some(401 | 404)) => break,
-                Err(error) => tracing::warn!(error = %Chain(&error), "heartbeat failed"),
+                Err(error) => tracing::warn!(%error, "heartbeat failed"),
             }
         }
     }

@@ -2,11 +2,10 @@
 
 use std::time::Instant;
 
+use gateway_client::{Answer, Ask, ClientError};
 use http::Method;
-use pingora::connectors::http::v1::Connector;
 
 use super::*;
-use crate::cli::client::{Answer, Ask, ClientError, ask};
 
 async fn start(kind: Kind) -> Url {
     let agent = Agent::bind(kind, SocketAddr::from(([127, 0, 0, 1], 0)), None)
@@ -20,13 +19,10 @@ async fn start(kind: Kind) -> Url {
 async fn open(url: &Url, body: &Value) -> Answer {
     let request = Ask {
         method: Method::POST,
-        url,
-        token: None,
-        accept: "application/json",
         body: body.to_string().into_bytes(),
-        within: Duration::from_secs(20),
+        ..Ask::get(url, Duration::from_secs(20))
     };
-    ask(&Connector::new(None), request).await.unwrap()
+    request.send().await.unwrap()
 }
 
 async fn call(url: &Url, method: &str, params: Value) -> Value {
@@ -43,7 +39,7 @@ fn message(text: &str) -> Value {
 async fn stream(url: &Url, method: &str, params: Value) -> Vec<(Instant, Value)> {
     let body = json!({"jsonrpc": "2.0", "id": 7, "method": method, "params": params});
     let mut answer = open(url, &body).await;
-    assert_eq!(answer.content_type, "text/event-stream");
+    assert!(answer.is_stream());
     let mut events = Vec::new();
     while let Some(piece) = answer.piece().await.unwrap() {
         let text = std::str::from_utf8(&piece).unwrap();
@@ -75,16 +71,9 @@ async fn echo_says_back_what_it_is_told() {
 #[tokio::test]
 async fn each_agent_has_a_card_of_its_own_address() {
     let url = start(Kind::Slow).await;
-    let request = Ask {
-        method: Method::GET,
-        url: &url.join(".well-known/agent-card.json").unwrap(),
-        token: None,
-        accept: "application/json",
-        body: Vec::new(),
-        within: Duration::from_secs(5),
-    };
-    let answer = ask(&Connector::new(None), request).await.unwrap();
-    let card: Value = serde_json::from_slice(&answer.whole().await.unwrap()).unwrap();
+    let at = url.join(".well-known/agent-card.json").unwrap();
+    let answer = Ask::get(&at, Duration::from_secs(5)).send().await.unwrap();
+    let (_, card) = answer.json().await.unwrap();
     assert_eq!(card["url"], url.as_str());
     assert_eq!(card["protocolVersion"], "0.3.0");
 }
@@ -127,7 +116,7 @@ async fn what_is_not_a2a_0_3_is_a_fault() {
         assert_eq!(answer["id"], 7);
     }
     let bare = open(&url, &json!({"method": "message/send", "id": "x"})).await;
-    assert_eq!(bare.status, StatusCode::OK);
+    assert_eq!(bare.status(), StatusCode::OK);
     let answer: Value = serde_json::from_slice(&bare.whole().await.unwrap()).unwrap();
     assert_eq!(
         (&answer["error"]["code"], &answer["id"]),
@@ -206,11 +195,11 @@ async fn flaky_fails_in_turn_and_then_works() {
     let url = start(Kind::Flaky).await;
     let body = json!({"jsonrpc": "2.0", "id": 7, "method": "message/send", "params": message("?")});
     assert_eq!(
-        open(&url, &body).await.status,
+        open(&url, &body).await.status(),
         StatusCode::INTERNAL_SERVER_ERROR
     );
     let cut = open(&url, &body).await;
-    assert_eq!(cut.status, StatusCode::OK);
+    assert_eq!(cut.status(), StatusCode::OK);
     assert!(matches!(
         cut.whole().await,
         Err(ClientError::Connection { .. })

@@ -7,16 +7,12 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use http::Method;
-use pingora::connectors::http::v1::Connector;
+use gateway_client::{Ask, BEAT, Registry, RegistryError};
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 use url::Url;
 
-use crate::cli::agents::{Agent, Kind};
-use crate::cli::client::{Ask, ask};
-use crate::cli::registration::{BEAT, Registry, RegistryError};
-use crate::telemetry::Chain;
+use crate::agents::{Agent, Kind};
 
 /// Time for the gateway to open its ports and create its tables.
 const START: Duration = Duration::from_secs(30);
@@ -159,7 +155,7 @@ impl Demo {
             sleep(BEAT).await;
             for (id, token) in &cast.tokens {
                 if let Err(error) = registry.beat(id, token).await {
-                    tracing::warn!(workspace.id = id, error = %Chain(&error), "heartbeat failed");
+                    tracing::warn!(workspace.id = id, %error, "heartbeat failed");
                 }
             }
         }
@@ -169,20 +165,9 @@ impl Demo {
         let deadline = Instant::now() + START;
         let mut url = self.admin.clone();
         url.set_path("/readyz");
-        let connector = Connector::new(None);
         while Instant::now() < deadline {
-            let look = Ask {
-                method: Method::GET,
-                url: &url,
-                token: None,
-                accept: "application/json",
-                body: Vec::new(),
-                within: Duration::from_secs(5),
-            };
-            if ask(&connector, look)
-                .await
-                .is_ok_and(|answer| answer.status == 200)
-            {
+            let look = Ask::get(&url, Duration::from_secs(5)).send().await;
+            if look.is_ok_and(|answer| answer.status() == 200) {
                 return Ok(());
             }
             sleep(LOOK).await;

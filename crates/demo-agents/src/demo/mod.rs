@@ -7,6 +7,7 @@
 mod page;
 mod seed;
 
+use std::error::Error;
 use std::io::{self, IsTerminal as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -15,14 +16,12 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use secrecy::SecretString;
 use tokio::signal::unix::{SignalKind, signal};
 use url::Url;
 
 use self::page::Style;
 use self::seed::{Demo, SeedError};
-use super::{USAGE, complain, print, serve};
-use crate::config::load::{ConfigError, Layers, Loaded, load};
+use crate::{Gateway, USAGE, print};
 
 /// The ports that are tried for the admin listener, in order.
 const ADMIN_PORTS: std::ops::RangeInclusive<u16> = 9090..=9190;
@@ -33,7 +32,7 @@ const END: Duration = Duration::from_secs(3);
 
 /// `a2a-gateway demo`.
 #[derive(clap::Args, Debug)]
-pub(super) struct Arguments {
+pub struct Arguments {
     /// Address and port for callers; port 0 is a free one
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080")]
     listen: SocketAddr,
@@ -72,7 +71,7 @@ enum DemoError {
         source: io::Error,
     },
     #[error(transparent)]
-    Config(#[from] ConfigError),
+    Config(Box<dyn Error>),
     #[error("cannot start a thread")]
     Thread(#[source] io::Error),
     #[error("the demo cannot be set up")]
@@ -81,42 +80,40 @@ enum DemoError {
     Print(#[source] io::Error),
 }
 
-pub(super) fn run(arguments: &Arguments) -> ExitCode {
-    match stage(arguments) {
+/// Runs the demo until Ctrl-C.
+pub fn run(arguments: &Arguments, gateway: Gateway) -> ExitCode {
+    match stage(arguments, gateway) {
         Ok(code) => code,
         Err(error @ (DemoError::Config(_) | DemoError::Elsewhere { .. })) => {
-            complain(&error);
+            (gateway.complain)(&error);
             ExitCode::from(USAGE)
         }
         Err(error) => {
-            complain(&error);
+            (gateway.complain)(&error);
             ExitCode::FAILURE
         }
     }
 }
 
 /// Prepares ports, folder and settings, starts the demo thread, then runs the gateway.
-fn stage(arguments: &Arguments) -> Result<ExitCode, DemoError> {
+fn stage(arguments: &Arguments, gateway: Gateway) -> Result<ExitCode, DemoError> {
     let listen = free(arguments.listen, "--listen")?;
     let admin = match arguments.admin_listen {
         Some(address) => free(address, "--admin-listen")?,
         None => free_admin(listen)?,
     };
     let folder = Folder::open(arguments.data.as_deref())?;
-    let mut loaded = settings(listen, admin, folder.path(), &arguments.set)?;
+    let operator = operator_token();
+    let settings = settings(listen, admin, folder.path(), &arguments.set);
+    let prepared = (gateway.prepare)(settings, &operator).map_err(DemoError::Config)?;
     // The page and the agents use these two addresses.
     let places = [
-        (
-            "server.listen",
-            "--listen",
-            listen,
-            loaded.config.server.listen,
-        ),
+        ("server.listen", "--listen", listen, prepared.listen),
         (
             "admin.listen",
             "--admin-listen",
             admin,
-            loaded.config.admin.listen,
+            prepared.admin_listen,
         ),
     ];
     for (key, option, ours, set) in places {
@@ -124,14 +121,12 @@ fn stage(arguments: &Arguments) -> Result<ExitCode, DemoError> {
             return Err(DemoError::Elsewhere { key, option });
         }
     }
-    let operator = operator_token();
-    loaded.config.auth.admin_token = Some(SecretString::from(operator.as_str()));
     let demo = Demo {
         public: base(listen),
         admin: base(admin),
         operator,
-        has_canvas: loaded.config.canvas.enabled,
-        has_console: loaded.config.admin.console,
+        has_canvas: prepared.has_canvas,
+        has_console: prepared.has_console,
         folder: folder.path().to_owned(),
         kept: arguments
             .data
@@ -145,7 +140,7 @@ fn stage(arguments: &Arguments) -> Result<ExitCode, DemoError> {
             let code = match around(&demo) {
                 Ok(()) => 0,
                 Err(error) => {
-                    complain(&error);
+                    (gateway.complain)(&error);
                     1
                 }
             };
@@ -156,7 +151,7 @@ fn stage(arguments: &Arguments) -> Result<ExitCode, DemoError> {
             std::process::exit(code)
         })
         .map_err(DemoError::Thread)?;
-    let code = serve::start(loaded, None);
+    let code = (prepared.serve)();
     drop(folder);
     Ok(code)
 }
@@ -201,14 +196,9 @@ fn style(terminal: bool) -> Style {
     }
 }
 
-/// Returns the demo's settings, overridden by `set`. Files and the environment are ignored: a demo
-/// must not touch stores that are configured for real use.
-fn settings(
-    listen: SocketAddr,
-    admin: SocketAddr,
-    folder: &Path,
-    set: &[String],
-) -> Result<Loaded, ConfigError> {
+/// Returns the demo's settings, then `set`, which overrides them. A demo must not touch stores that are configured
+/// for real use.
+fn settings(listen: SocketAddr, admin: SocketAddr, folder: &Path, set: &[String]) -> Vec<String> {
     let own = [
         format!("server.listen={listen}"),
         format!("server.public_url={}", base(listen)),
@@ -223,10 +213,7 @@ fn settings(
         // some commands of the page cause on purpose, are not.
         "telemetry.log=warn,access=off,a2a_gateway::proxy=error".to_owned(),
     ];
-    load(&Layers {
-        overrides: own.into_iter().chain(set.iter().cloned()).collect(),
-        ..Layers::default()
-    })
+    own.into_iter().chain(set.iter().cloned()).collect()
 }
 
 /// Returns the address after a test bind; port 0 becomes the port that the system chose.
@@ -313,21 +300,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_demos_own_settings_are_accepted() {
-        let folder = tempfile::tempdir().unwrap();
+    fn the_users_settings_come_after_the_demos_own() {
         let any = SocketAddr::from(([0, 0, 0, 0], 8080));
         let admin = free_admin(any).unwrap();
-        let loaded = settings(any, admin, folder.path(), &[]).unwrap();
-        assert_eq!(loaded.config.public_url(), "http://127.0.0.1:8080");
-        assert!(loaded.config.canvas.enabled && !loaded.config.card.sign);
         let set = ["card.sign=true", "server.drain=7s"].map(str::to_owned);
-        let loaded = settings(any, admin, folder.path(), &set).unwrap();
-        assert!(loaded.config.card.sign);
-        assert_eq!(
-            loaded.config.server.drain,
-            Duration::from_secs(7),
-            "over the demo's own"
-        );
+        let settings = settings(any, admin, Path::new("/tmp/demo"), &set);
+        assert!(settings.contains(&"server.public_url=http://127.0.0.1:8080/".to_owned()));
+        let at = |setting: &str| settings.iter().position(|own| own == setting).unwrap();
+        assert!(at("server.drain=1s") < at("server.drain=7s"));
+        assert_eq!(at("server.drain=7s"), settings.len() - 1);
     }
 
     #[test]

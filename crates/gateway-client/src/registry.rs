@@ -1,33 +1,30 @@
-//! The client of the registry: registration and heartbeats of the example agents, and JSON requests
-//! of other commands.
+//! JSON requests to a gateway's public listener, among them registrations and heartbeats.
 
 use std::time::Duration;
 
 use http::Method;
-use pingora::connectors::http::v1::Connector;
 use serde_json::{Value, json};
 use url::Url;
 
-use super::client::{Ask, ClientError, ask};
+use super::{Ask, ClientError};
 
 /// Heartbeat interval: a third of the default `registry.heartbeat_ttl` of 90 s, so that two in a
 /// row may be lost.
-pub(super) const BEAT: Duration = Duration::from_secs(30);
+pub const BEAT: Duration = Duration::from_secs(30);
 
 /// Timeout of one request; the registry never waits for an agent.
 const WITHIN: Duration = Duration::from_secs(10);
 
 /// A JSON client of a gateway's public listener.
-pub(super) struct Registry {
-    connector: Connector,
+pub struct Registry {
     base: Url,
 }
 
 /// The request to the gateway failed.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum RegistryError {
+pub enum RegistryError {
     /// There was no response.
-    #[error("{route} failed")]
+    #[error("{route} failed: {source}")]
     Unanswered {
         /// Method and path.
         route: String,
@@ -51,7 +48,7 @@ pub(super) enum RegistryError {
 
 impl RegistryError {
     /// Returns the HTTP status, if there was a response.
-    pub(super) fn status(&self) -> Option<u16> {
+    pub fn status(&self) -> Option<u16> {
         match self {
             Self::Refused { status, .. } => Some(*status),
             Self::Unanswered { .. } => None,
@@ -61,15 +58,15 @@ impl RegistryError {
 
 impl Registry {
     /// Returns a client of the gateway at `base`; nothing is sent yet.
-    pub(super) fn new(base: Url) -> Self {
-        Self {
-            connector: Connector::new(None),
-            base,
-        }
+    pub fn new(base: Url) -> Self {
+        Self { base }
     }
 
     /// Posts JSON to a path of the gateway and returns the JSON of the response.
-    pub(super) async fn post(
+    ///
+    /// # Errors
+    /// [`RegistryError`].
+    pub async fn post(
         &self,
         path: &str,
         token: &str,
@@ -80,11 +77,10 @@ impl Registry {
     }
 
     /// Returns the JSON at a path of the gateway.
-    pub(super) async fn get(
-        &self,
-        path: &str,
-        token: Option<&str>,
-    ) -> Result<Value, RegistryError> {
+    ///
+    /// # Errors
+    /// [`RegistryError`].
+    pub async fn get(&self, path: &str, token: Option<&str>) -> Result<Value, RegistryError> {
         self.exchange(Method::GET, path, token, Vec::new()).await
     }
 
@@ -100,22 +96,15 @@ impl Registry {
         url.set_path(&format!("{}{path}", self.base.path().trim_end_matches('/')));
         let request = Ask {
             method,
-            url: &url,
             token,
-            accept: "application/json",
             body,
-            within: WITHIN,
+            ..Ask::get(&url, WITHIN)
         };
-        let whole = async {
-            let answer = ask(&self.connector, request).await?;
-            let status = answer.status.as_u16();
-            Ok((status, answer.whole().await?))
-        };
+        let whole = async { request.send().await?.json().await };
         let (status, answer) = match whole.await {
             Ok(answered) => answered,
             Err(source) => return Err(RegistryError::Unanswered { route, source }),
         };
-        let answer: Value = serde_json::from_slice(&answer).unwrap_or_default();
         if (200..300).contains(&status) {
             return Ok(answer);
         }
@@ -129,7 +118,10 @@ impl Registry {
     }
 
     /// Registers a workspace. Returns its new token, if the gateway issued one.
-    pub(super) async fn register(
+    ///
+    /// # Errors
+    /// [`RegistryError`].
+    pub async fn register(
         &self,
         token: &str,
         body: &Value,
@@ -139,7 +131,10 @@ impl Registry {
     }
 
     /// Sends a heartbeat of the workspace's agent.
-    pub(super) async fn beat(&self, id: &str, token: &str) -> Result<(), RegistryError> {
+    ///
+    /// # Errors
+    /// [`RegistryError`].
+    pub async fn beat(&self, id: &str, token: &str) -> Result<(), RegistryError> {
         let body = json!({"workspace_id": id});
         self.post("/registry/heartbeat", token, &body)
             .await

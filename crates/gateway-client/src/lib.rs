@@ -1,0 +1,251 @@
+//! The HTTP client of the command line and the demo: one request per connection, no redirects, no proxies of the
+//! environment. Certificates are verified with the system's roots, or those of `SSL_CERT_FILE`.
+
+mod registry;
+
+use std::error::Error;
+use std::io;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Method, StatusCode, header};
+use reqwest::redirect::Policy;
+use rustls::Error::InvalidCertificate;
+use serde_json::Value;
+use url::Url;
+
+pub use self::registry::{BEAT, Registry, RegistryError};
+
+/// Timeout of the address look-up, TCP and TLS, as the default of the gateway's `timeouts.connect`.
+const CONNECT: Duration = Duration::from_secs(5);
+
+/// Largest response that is read whole, in bytes: above the gateway's default of 10 MiB.
+const ANSWER_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// No response, or an incomplete one.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// The URL has another scheme than http and https.
+    #[error("{0} is not an http or https URL")]
+    Url(String),
+    /// The connection was refused.
+    #[error("nothing listens at {to}")]
+    NotListening {
+        /// Scheme, host and port.
+        to: String,
+    },
+    /// The connection could not be made, or broke.
+    #[error("no answer from {to}: {why}")]
+    Connection {
+        /// Scheme, host and port.
+        to: String,
+        /// The innermost cause.
+        why: String,
+    },
+    /// The server's certificate is not trusted.
+    #[error(
+        "the certificate of {to} is not trusted ({why}); SSL_CERT_FILE names a PEM file with the certificates to trust, instead of the system's"
+    )]
+    Untrusted {
+        /// Scheme, host and port.
+        to: String,
+        /// The TLS library's reason.
+        why: String,
+    },
+    /// The exchange exceeded its timeout.
+    #[error("no answer from {to} within {after:?}")]
+    TooSlow {
+        /// Scheme, host and port.
+        to: String,
+        /// The timeout.
+        after: Duration,
+    },
+    /// The response is larger than [`ANSWER_BYTES_MAX`].
+    #[error("the answer has more than {ANSWER_BYTES_MAX} bytes")]
+    TooLarge,
+}
+
+/// A request.
+pub struct Ask<'a> {
+    /// `GET` or `POST`.
+    pub method: Method,
+    /// The URL of the request.
+    pub url: &'a Url,
+    /// The bearer credential.
+    pub token: Option<&'a str>,
+    /// Media type of the response.
+    pub accept: &'static str,
+    /// JSON; empty for `GET`.
+    pub body: Vec<u8>,
+    /// Timeout of the whole exchange.
+    pub within: Duration,
+}
+
+/// A response of which the head has arrived.
+pub struct Answer {
+    response: reqwest::Response,
+    peer: Peer,
+}
+
+/// The server of one exchange, and the timeout of the exchange.
+struct Peer {
+    /// Scheme, host and port.
+    to: String,
+    within: Duration,
+}
+
+impl<'a> Ask<'a> {
+    /// Returns a request for the JSON at `url`, without a credential.
+    pub fn get(url: &'a Url, within: Duration) -> Self {
+        Self {
+            method: Method::GET,
+            url,
+            token: None,
+            accept: "application/json",
+            body: Vec::new(),
+            within,
+        }
+    }
+
+    /// Sends the request and waits for the response head.
+    ///
+    /// # Errors
+    /// [`ClientError`] if there is none within the timeout.
+    pub async fn send(self) -> Result<Answer, ClientError> {
+        let tls = match self.url.scheme() {
+            "http" => false,
+            "https" => true,
+            _ => return Err(ClientError::Url(self.url.to_string())),
+        };
+        let peer = Peer {
+            to: self.url.origin().ascii_serialization(),
+            within: self.within,
+        };
+        let client = client(tls).map_err(|error| peer.broken(error))?;
+        let mut request = client
+            .request(self.method, self.url.clone())
+            .timeout(self.within)
+            .header(header::ACCEPT, self.accept);
+        if let Some(token) = self.token {
+            request = request.bearer_auth(token);
+        }
+        if !self.body.is_empty() {
+            request = request
+                .header(header::CONTENT_TYPE, "application/json")
+                .body(self.body);
+        }
+        match request.send().await {
+            Ok(response) => Ok(Answer { response, peer }),
+            Err(error) => Err(peer.broken(error)),
+        }
+    }
+}
+
+/// Returns a client for one exchange. Roots are only loaded for TLS: a machine may have none.
+fn client(tls: bool) -> reqwest::Result<reqwest::Client> {
+    // rustls panics without a provider. An error here means that one is installed already.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let builder = reqwest::Client::builder()
+        .http1_only()
+        .redirect(Policy::none())
+        .no_proxy()
+        .connect_timeout(CONNECT)
+        .pool_max_idle_per_host(0)
+        .user_agent(concat!("a2a-gateway/", env!("CARGO_PKG_VERSION")));
+    if tls {
+        builder.build()
+    } else {
+        builder.tls_certs_only([]).build()
+    }
+}
+
+impl Peer {
+    /// Maps an error to its innermost cause, without the HTTP library's own wording.
+    fn broken(&self, error: reqwest::Error) -> ClientError {
+        let to = self.to.clone();
+        if error.is_timeout() {
+            let after = if error.is_connect() {
+                CONNECT
+            } else {
+                self.within
+            };
+            return ClientError::TooSlow { to, after };
+        }
+        // The innermost cause says it without the URL.
+        let error = error.without_url();
+        let causes = std::iter::successors(Some(&error as &(dyn Error + 'static)), |error| {
+            cause(*error)
+        });
+        let mut why = String::new();
+        for cause in causes {
+            if let Some(InvalidCertificate(why)) = cause.downcast_ref() {
+                let why = why.to_string();
+                return ClientError::Untrusted { to, why };
+            }
+            let io = cause.downcast_ref::<io::Error>();
+            if io.is_some_and(|io| io.kind() == io::ErrorKind::ConnectionRefused) {
+                return ClientError::NotListening { to };
+            }
+            why = cause.to_string();
+        }
+        ClientError::Connection { to, why }
+    }
+}
+
+/// Returns the error below an error. An I/O error has the error that it wraps below it, which `source` skips.
+fn cause<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a (dyn Error + 'static)> {
+    match error
+        .downcast_ref::<io::Error>()
+        .and_then(io::Error::get_ref)
+    {
+        Some(wrapped) => Some(wrapped),
+        None => error.source(),
+    }
+}
+
+impl Answer {
+    /// Returns the status.
+    pub fn status(&self) -> StatusCode {
+        self.response.status()
+    }
+
+    /// True if the body is a stream of events.
+    pub fn is_stream(&self) -> bool {
+        let content_type = self.response.headers().get(header::CONTENT_TYPE);
+        content_type.is_some_and(|text| text.as_bytes().starts_with(b"text/event-stream"))
+    }
+
+    /// Returns the next piece of the body; `None` at its end.
+    ///
+    /// # Errors
+    /// [`ClientError`] if the body breaks off, or is not complete within the timeout.
+    pub async fn piece(&mut self) -> Result<Option<Bytes>, ClientError> {
+        let piece = self.response.chunk().await;
+        piece.map_err(|error| self.peer.broken(error))
+    }
+
+    /// Reads the whole body.
+    ///
+    /// # Errors
+    /// As [`Answer::piece`], or [`ClientError::TooLarge`].
+    pub async fn whole(mut self) -> Result<Vec<u8>, ClientError> {
+        let mut body = Vec::new();
+        while let Some(piece) = self.piece().await? {
+            if body.len() + piece.len() > ANSWER_BYTES_MAX {
+                return Err(ClientError::TooLarge);
+            }
+            body.extend_from_slice(&piece);
+        }
+        Ok(body)
+    }
+
+    /// Returns the status and the whole body as JSON; null if it is not JSON.
+    ///
+    /// # Errors
+    /// As [`Answer::whole`].
+    pub async fn json(self) -> Result<(u16, Value), ClientError> {
+        let status = self.status().as_u16();
+        let body = self.whole().await?;
+        Ok((status, serde_json::from_slice(&body).unwrap_or_default()))
+    }
+}
