@@ -209,7 +209,7 @@ impl Gateway {
         candidate: &FirstAdmin,
     ) -> Result<Option<SecretString>, Unavailable> {
         self.db.migrate().await?;
-        self.directory.backfill_origins().await?;
+        self.directory.addresses.backfill_origins().await?;
         let made = self.identity.ensure_admin_token(candidate).await?;
         if made.is_some() {
             let detail = json!({"kind": CredentialKind::Admin.as_str()});
@@ -243,8 +243,8 @@ impl Gateway {
             self.identity.run(),
             self.tasks.run(),
             self.rates.share(&self.shared, &self.metrics),
-            self.directory.follow(),
-            self.directory.follow_lapses(),
+            self.directory.entries.follow_url_keys(),
+            self.directory.lapses.follow_expired_leases(),
             self.events.run(&self.hierarchy),
             // Boxed: together they would overflow a thread's stack, and Pingora's runtime has no setting for
             // its size.
@@ -264,7 +264,7 @@ impl Gateway {
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tick.tick().await;
-            match self.directory.sweep().await {
+            match self.directory.lapses.sweep().await {
                 Ok(lapsed) if lapsed.is_empty() => {}
                 Ok(lapsed) => tracing::info!(count = lapsed.len(), "workspaces went offline"),
                 Err(error) => {
@@ -292,7 +292,7 @@ impl Gateway {
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tick.tick().await;
-            if let Err(error) = self.directory.flush_last_seen().await {
+            if let Err(error) = self.directory.heartbeats.flush().await {
                 tracing::debug!(error = %Chain(&error), "failed to write heartbeats; will retry");
             }
         }
@@ -346,14 +346,14 @@ impl Gateway {
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tick.tick().await;
-            self.directory.forget_silent();
+            self.directory.heartbeats.drop_silent();
         }
     }
 
     /// Rejects further changes, except by work that runs already: their audit records might not be written
     /// any more.
     pub fn close(&self) {
-        self.directory.close();
+        self.directory.lapses.close();
         self.delivery.jobs.close();
     }
 
@@ -361,7 +361,7 @@ impl Gateway {
     pub async fn flush(&self) {
         self.tasks.flush().await;
         self.delivery.streams.flush().await;
-        if let Err(error) = self.directory.flush_all().await {
+        if let Err(error) = self.directory.heartbeats.flush_all().await {
             tracing::warn!(error = %Chain(&error), "shutdown: the last heartbeats were not written");
         }
     }

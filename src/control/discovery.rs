@@ -50,7 +50,7 @@ pub(super) async fn discover(
     caller: Caller,
 ) -> Result<Response, Rejection> {
     let permit = gateway.hierarchy.permit(&caller.0, &id).await?;
-    let discovered = gateway.directory.discover(&permit).await?;
+    let discovered = gateway.directory.views.discover(&permit).await?;
     // A caller that is not a workspace has a credential that is valid for every target.
     let token = permit
         .caller()

@@ -152,7 +152,11 @@ async fn enrol(
         ));
     }
     let done = async {
-        let registered = gateway.directory.register(registration, registrar).await?;
+        let registered = gateway
+            .directory
+            .registrations
+            .register(registration, registrar)
+            .await?;
         let ended = gateway.identity.end_enrolments(&registration.id, &caller.0);
         ended
             .await
@@ -226,7 +230,7 @@ pub(super) async fn heartbeat(
         uptime_seconds: body.uptime_seconds,
         idle_timeout_seconds: body.runtime_metadata.and_then(|m| m.idle_timeout_seconds),
     };
-    let beaten = gateway.directory.beat(&id, &beat).await;
+    let beaten = gateway.directory.heartbeats.record(&id, &beat).await;
     let beaten = beaten.map_err(|refusal| match refusal.reason {
         Reason::WorkspaceNotFound => refusal.fact("reregister", true),
         _ => refusal,
@@ -259,7 +263,11 @@ pub(super) async fn update_card(
     let id = WorkspaceId::parse(&body.workspace_id)?;
     caller.require_own(&id)?;
     refuse_large_card(&body.agent_card)?;
-    gateway.directory.update_card(&id, &body.agent_card).await?;
+    gateway
+        .directory
+        .registrations
+        .update_card(&id, &body.agent_card)
+        .await?;
     let status = "updated";
     Ok((Extension(About::workspace(&id)), Answer(Done { status })))
 }
@@ -278,7 +286,7 @@ pub(super) async fn deregister(
 ) -> Result<(Extension<About>, Answer<Done>), Rejection> {
     let id = WorkspaceId::parse(&body.workspace_id)?;
     caller.require_own(&id)?;
-    gateway.directory.deregister(&id).await?;
+    gateway.directory.registrations.deregister(&id).await?;
     let status = "deregistered";
     Ok((Extension(About::workspace(&id)), Answer(Done { status })))
 }

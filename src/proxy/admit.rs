@@ -77,7 +77,11 @@ pub(super) async fn reach(
     head: &RequestHeader,
     allowed: Allowed,
 ) -> Result<Admitted, Rejection> {
-    let destination = gateway.directory.resolve(&allowed.permit).await?;
+    let destination = gateway
+        .directory
+        .resolution
+        .resolve(&allowed.permit)
+        .await?;
     Admitted::new(allowed, destination, head, &exchange.config)
 }
 

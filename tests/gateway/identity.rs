@@ -59,7 +59,13 @@ async fn workspace(gateway: &Gateway) -> WorkspaceId {
         upstream_auth: None,
         upstream_tls: None,
     };
-    gateway.directory.create(&creation).await.unwrap().id
+    gateway
+        .directory
+        .registrations
+        .create(&creation)
+        .await
+        .unwrap()
+        .id
 }
 
 async fn ask(gateway: &Gateway, token: &SecretString) -> Result<Principal, Reason> {
