@@ -17,7 +17,7 @@ use crate::config::{Config, Live};
 use crate::console::Console;
 use crate::db::Db;
 use crate::delivery::Delivery;
-use crate::directory::Directory;
+use crate::directory::{Directory, Resolution};
 use crate::drain::Drain;
 use crate::events::Events;
 use crate::hierarchy::Hierarchy;
@@ -82,6 +82,8 @@ pub struct Gateway {
     pub events: Arc<Events>,
     /// Addresses and liveness of agents.
     pub directory: Directory,
+    /// Destinations of permitted messages.
+    pub resolution: Arc<Resolution>,
     /// Inboxes, jobs, idempotent calls and stream logs.
     pub delivery: Arc<Delivery>,
     /// The feed of the operators' console.
@@ -132,31 +134,35 @@ impl Gateway {
         let stores = (db.clone(), shared.clone());
         let process = (Arc::clone(&drain), Arc::clone(&metrics), replica.clone());
         let console = Console::new(facts, &coherence, process);
+        let identity = Identity::new(
+            config.clone(),
+            db.clone(),
+            Arc::clone(&keys),
+            Arc::clone(&coherence),
+            Arc::clone(&metrics),
+        );
+        let hierarchy = Hierarchy::new(
+            workspaces.clone(),
+            db.clone(),
+            &coherence,
+            Arc::clone(&metrics),
+            config.clone(),
+        );
+        let directory = Directory::new(
+            &config,
+            workspaces.clone(),
+            shared.clone(),
+            Arc::clone(&coherence),
+            Arc::clone(&events),
+            Arc::new(seal),
+            Arc::clone(&metrics),
+        );
         Ok(Arc::new(Self {
-            identity: Identity::new(
-                config.clone(),
-                db.clone(),
-                Arc::clone(&keys),
-                Arc::clone(&coherence),
-                Arc::clone(&metrics),
-            ),
             rates: Rates::new(&config.get().rate),
-            hierarchy: Hierarchy::new(
-                workspaces.clone(),
-                db.clone(),
-                &coherence,
-                Arc::clone(&metrics),
-                config.clone(),
-            ),
-            directory: Directory::new(
-                &config,
-                workspaces.clone(),
-                shared.clone(),
-                Arc::clone(&coherence),
-                Arc::clone(&events),
-                Arc::new(seal),
-                Arc::clone(&metrics),
-            ),
+            resolution: Arc::clone(&directory.resolution),
+            identity,
+            hierarchy,
+            directory,
             tasks: Tasks::new(config.clone(), stores.clone(), Arc::clone(&metrics)),
             delivery: Delivery::new(
                 config.clone(),

@@ -56,7 +56,7 @@ pub(super) async fn discover(
         .caller()
         .map(|caller| {
             let pair = permit.pair(caller.as_str());
-            gateway.identity.issue_pair_token(pair)
+            gateway.identity.signed.issue_pair(pair)
         })
         .transpose()?;
     let about = token

@@ -174,7 +174,7 @@ pub(super) async fn remove(
     }
     let removed = gateway.directory.registrations.remove(&id).await;
     if removed.as_ref().err().is_none_or(is_gone) {
-        let revoked = gateway.identity.revoke_all(&id).await;
+        let revoked = gateway.identity.tokens.revoke_all(&id).await;
         revoked.map_err(|away| match removed {
             Ok(()) => Rejection::from(away).after_commit(false),
             Err(_) => away.into(),

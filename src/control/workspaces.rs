@@ -59,12 +59,16 @@ pub(super) async fn create(
 ) -> Result<Response, Rejection> {
     let creation = creation(&gateway, &caller, new).await?;
     // First, so that there is no workspace without an enrolment token.
-    let (enrolment, _) = gateway.identity.issue_enrolment(&creation.id).await?;
+    let (enrolment, _) = gateway
+        .identity
+        .tokens
+        .issue_enrolment(&creation.id)
+        .await?;
     let enrolment = enrolment.token;
     let workspace = match gateway.directory.registrations.create(&creation).await {
         Ok(workspace) => workspace,
         Err(refusal) => {
-            if let Err(error) = gateway.identity.withdraw_enrolment(&enrolment).await {
+            if let Err(error) = gateway.identity.tokens.withdraw_enrolment(&enrolment).await {
                 tracing::debug!(%error, workspace.id = %creation.id, "failed to withdraw the enrolment token of a failed creation");
             }
             return Err(refusal);

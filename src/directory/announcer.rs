@@ -12,7 +12,8 @@ use crate::events::{Event, Events, Kind};
 use crate::hierarchy::Lineage;
 use crate::ids::WorkspaceId;
 use crate::store::Unavailable;
-use crate::workspace::{Changed, Status, Step, Timestamp, Workspace, Workspaces};
+use crate::time::Timestamp;
+use crate::workspace::{Changed, Status, Step, Workspace, Workspaces};
 
 /// Longest card in an event, in bytes. A longer one must be fetched.
 const EVENT_CARD_BYTES_MAX: usize = 16 * 1024;
@@ -21,7 +22,7 @@ const EVENT_CARD_BYTES_MAX: usize = 16 * 1024;
 const LATE_LOOKS_MAX: u32 = 5;
 
 /// Announces changes of workspaces.
-pub(super) struct Announcer {
+pub(crate) struct Announcer {
     pub(super) workspaces: Workspaces,
     pub(super) events: Arc<Events>,
     pub(super) coherence: Arc<Coherence>,
@@ -116,7 +117,7 @@ impl Announcer {
         })
     }
 
-    /// Publishes a new card, of a workspace whose card is redacted.
+    /// Publishes the new card of a workspace. The card must be redacted before.
     pub(super) fn announce_card(&self, redacted: &Workspace) {
         let card = redacted.agent_card.as_deref();
         let card = card.filter(|card| card.get().len() <= EVENT_CARD_BYTES_MAX);

@@ -15,7 +15,8 @@ use crate::events::{Event, Events, Kind};
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
 use crate::store::Unavailable;
-use crate::workspace::{DeliveryMode, Liveness, Seen, Status, Timestamp, Workspace, Workspaces};
+use crate::time::Timestamp;
+use crate::workspace::{DeliveryMode, Liveness, Seen, Status, Workspace, Workspaces};
 
 /// Error rate from which a workspace is degraded.
 const DEGRADED_FROM: f64 = 0.5;
@@ -34,7 +35,7 @@ const ATTEMPTS_MAX: usize = 3;
 
 /// Body of a heartbeat.
 #[derive(Clone, Debug, Default)]
-pub struct Beat {
+pub struct Heartbeat {
     /// Share of failed calls, 0 to 1. `None` counts as none failed: an agent that never reports a rate
     /// would otherwise stay degraded for ever once it was wedged.
     pub error_rate: Option<f64>,
@@ -54,7 +55,7 @@ pub struct Beat {
 
 /// Result of a heartbeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Beaten {
+pub struct HeartbeatResult {
     /// Time until which the next heartbeat is due.
     pub expires_in: Duration,
     /// Status before.
@@ -80,7 +81,11 @@ impl Heartbeats {
     /// # Errors
     /// `invalid_params`, `workspace_not_found` (answered with `reregister`),
     /// `workspace_removed`, `store_unavailable`.
-    pub async fn record(&self, id: &WorkspaceId, beat: &Beat) -> Result<Beaten, Rejection> {
+    pub async fn record(
+        &self,
+        id: &WorkspaceId,
+        beat: &Heartbeat,
+    ) -> Result<HeartbeatResult, Rejection> {
         // NaN is out of range, too.
         if beat
             .error_rate
@@ -122,7 +127,7 @@ impl Heartbeats {
                     entry.url_renewal_failed();
                 }
                 let expires_in = self.presence.leases.ttl();
-                return Ok(Beaten {
+                return Ok(HeartbeatResult {
                     expires_in,
                     from,
                     to,
@@ -138,7 +143,7 @@ impl Heartbeats {
     }
 
     /// Publishes a heartbeat, and a change of its tasks.
-    fn announce(&self, workspace: &Workspace, beat: &Beat, now: Timestamp) {
+    fn announce(&self, workspace: &Workspace, beat: &Heartbeat, now: Timestamp) {
         let id = &workspace.id;
         let seen = beat.seen(id, now);
         let current_task = seen.current_task.clone();
@@ -175,7 +180,7 @@ impl Heartbeats {
         &self,
         workspace: &Workspace,
         to: Status,
-        beat: &Beat,
+        beat: &Heartbeat,
         now: Timestamp,
     ) -> Result<bool, Unavailable> {
         let id = &workspace.id;
@@ -225,12 +230,12 @@ impl Heartbeats {
             Some(seen) => (seen.active_tasks, seen.current_task),
             None => (workspace.active_tasks, workspace.current_task.clone()),
         };
-        let beat = Beat {
+        let beat = Heartbeat {
             // Between the two rates: a degraded workspace stays degraded.
             error_rate: Some(WELL_BELOW),
             active_tasks,
             current_task,
-            ..Beat::default()
+            ..Heartbeat::default()
         };
         if let Err(refusal) = self.record(id, &beat).await {
             let reason = refusal.reason.as_str();
@@ -272,7 +277,7 @@ fn existing(workspace: Option<&Workspace>) -> Result<&Workspace, Rejection> {
 
 /// Returns the status after a heartbeat. A heartbeat proves life. It does not undo a change by an operator; a
 /// workspace that hibernates or restarts comes back by registering.
-fn next_status(workspace: &Workspace, has_url: bool, beat: &Beat) -> Status {
+fn next_status(workspace: &Workspace, has_url: bool, beat: &Heartbeat) -> Status {
     let error_rate = beat.error_rate.unwrap_or(0.0);
     let trouble = beat.wedged || error_rate >= DEGRADED_FROM;
     let calm = !trouble && error_rate < WELL_BELOW;
@@ -287,7 +292,7 @@ fn next_status(workspace: &Workspace, has_url: bool, beat: &Beat) -> Status {
 }
 
 /// Returns the further members of the event of a change to `to`.
-fn status_payload(to: Status, beat: &Beat) -> Value {
+fn status_payload(to: Status, beat: &Heartbeat) -> Value {
     let mut payload = json!({});
     if to == Status::Degraded {
         payload["error_rate"] = json!(beat.error_rate.unwrap_or(0.0));
@@ -307,7 +312,7 @@ fn printable(text: &str, max: usize) -> String {
     printable.take(max).collect()
 }
 
-impl Beat {
+impl Heartbeat {
     /// Returns the values that are stored of a heartbeat.
     fn seen(&self, id: &WorkspaceId, now: Timestamp) -> Seen {
         Seen {

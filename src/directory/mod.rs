@@ -21,7 +21,7 @@ use std::sync::atomic::AtomicBool;
 use self::address::Resolver;
 pub use self::address::{Addresses, Endpoint, LookupFor, Policy, Settled};
 use self::announcer::Announcer;
-pub use self::heartbeats::{Beat, Beaten, Heartbeats};
+pub use self::heartbeats::{Heartbeat, HeartbeatResult, Heartbeats};
 pub use self::liveness::Lapses;
 use self::liveness::{HeartbeatBuffer, Presence};
 pub use self::registration::{

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use super::address::{Endpoint, Resolver};
+use super::address::Resolver;
 use super::liveness::{HeartbeatBuffer, Presence, Urls, must_beat};
 use super::rejections::not_found;
 use super::resolution::{Destination, Resolution, hidden_urls};
@@ -18,7 +18,8 @@ use crate::config::Live;
 use crate::hierarchy::{Permit, Rule};
 use crate::ids::WorkspaceId;
 use crate::rejection::Rejection;
-use crate::workspace::{DeliveryMode, Status, Timestamp, Workspace, Workspaces};
+use crate::time::Timestamp;
+use crate::workspace::{DeliveryMode, Status, Workspace, Workspaces};
 
 /// Result of discovery; the control plane adds `proxy_url` and, for workspaces, a token.
 #[derive(Clone, Debug, Serialize)]
@@ -105,7 +106,7 @@ impl Views {
         };
         // Another program may have written the key: a URL that the policy forbids is not returned.
         let url = url
-            .map(|url| Endpoint::parse(url, &self.resolver.policy()))
+            .map(|url| self.resolver.parse(url))
             .transpose()?
             .map(|endpoint| endpoint.url());
         Ok(Discovered {
@@ -200,7 +201,7 @@ impl Views {
         };
         let url = url.filter(|_| one.delivery_mode == DeliveryMode::Push);
         // Another program may have written the key: a URL that the policy forbids is not returned.
-        let url = url.and_then(|url| Endpoint::parse(url, &self.resolver.policy()).ok());
+        let url = url.and_then(|url| self.resolver.parse(url).ok());
         Peer {
             id: one.id.to_string(),
             name: one.name,

@@ -82,12 +82,7 @@ impl Proxy {
         let (proof, target) = self.check_caller(named, target, explanation).await?;
         let permit = self.check_access(&proof, &target, explanation).await?;
         let mut facts = Facts::default();
-        let looked = self
-            .gateway
-            .directory
-            .resolution
-            .explain(&permit, &mut facts)
-            .await;
+        let looked = self.gateway.resolution.explain(&permit, &mut facts).await;
         let destination = match looked {
             Ok(destination) => explanation.decided(Check::State, facts, Ok(destination))?,
             Err(not) => explanation.decided(not.at, facts, Err(not.why))?,
@@ -218,12 +213,7 @@ impl Proxy {
     ) -> Result<Option<String>, Rejection> {
         let (generation, by) = self.look_at_generation(permit, &agent.options).await;
         let mut call = json!({"method": "POST", "a2a": generation.map(word), "a2a_by": by});
-        let source = self
-            .gateway
-            .directory
-            .resolution
-            .card_source(permit)
-            .await?;
+        let source = self.gateway.resolution.card_source(permit).await?;
         let registered = source.registered.as_deref().map(str::as_bytes);
         let card = registered.and_then(|text| Card::read(text).ok());
         if let Some([only]) = card.map(|card| card.generations()).as_deref() {
@@ -264,7 +254,7 @@ impl Proxy {
         if options.has_card {
             return (Some(options.generation), "its registered card");
         }
-        let fetched = match self.gateway.directory.resolution.card_source(permit).await {
+        let fetched = match self.gateway.resolution.card_source(permit).await {
             Ok(source) => self.cards.generation(&source).await,
             Err(_) => None,
         };

@@ -192,13 +192,7 @@ impl Proxy {
                 let card = ExtendedCard {
                     gateway: Arc::clone(&self.gateway),
                     config: Arc::clone(&exchange.config),
-                    source: Box::pin(
-                        self.gateway
-                            .directory
-                            .resolution
-                            .card_source(&admitted.permit),
-                    )
-                    .await?,
+                    source: Box::pin(self.gateway.resolution.card_source(&admitted.permit)).await?,
                 };
                 Some(Rewrite::ExtendedCard(binding, Box::new(card)))
             }
@@ -225,7 +219,7 @@ impl Proxy {
         agent: &Agent,
         outgoing: &Outgoing,
     ) -> Result<Vec<u8>, Rejection> {
-        let caller_token = self.gateway.identity.issue_caller_token(
+        let caller_token = self.gateway.identity.signed.issue_caller(
             admitted.permit.pair(&admitted.proof.principal.to_string()),
             outgoing.method_name.as_deref(),
             &outgoing.body,

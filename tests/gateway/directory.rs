@@ -8,7 +8,7 @@ use a2a_gateway::coherence::Coherence;
 use a2a_gateway::config::{AuthMode, Config, Live};
 use a2a_gateway::db::Db;
 use a2a_gateway::directory::{
-    Beat, Creation, Destination, Directory, Editor, Registrar, Registration, Terms,
+    Creation, Destination, Directory, Editor, Heartbeat, Registrar, Registration, Terms,
 };
 use a2a_gateway::events::Events;
 use a2a_gateway::hierarchy::Hierarchy;
@@ -191,11 +191,11 @@ async fn replicas_agree_within_a_second() {
         assert!(one.turns("a", "127.0.0.1:9003").await < SOON);
         redis.command(&["DEL", "ws:a:url"]);
         assert!(two.turns("a", "127.0.0.1:9002").await < SOON);
-        let trouble = Beat {
+        let trouble = Heartbeat {
             error_rate: Some(1.0),
             active_tasks: 2,
             current_task: Some("t".to_owned()),
-            ..Beat::default()
+            ..Heartbeat::default()
         };
         two.directory
             .heartbeats
@@ -210,9 +210,9 @@ async fn replicas_agree_within_a_second() {
             (2, Some("t"))
         );
         two.register("b", "http://127.0.0.1:9004/").await;
-        let calm = Beat {
+        let calm = Heartbeat {
             error_rate: Some(0.0),
-            ..Beat::default()
+            ..Heartbeat::default()
         };
         two.directory
             .heartbeats
@@ -221,7 +221,7 @@ async fn replicas_agree_within_a_second() {
             .unwrap();
         two.directory
             .heartbeats
-            .record(&id("b"), &Beat::default())
+            .record(&id("b"), &Heartbeat::default())
             .await
             .unwrap();
         two.directory.heartbeats.flush().await.unwrap();
@@ -262,7 +262,7 @@ async fn a_lapse_is_seen_everywhere_within_two_seconds_and_undone_by_a_heartbeat
         assert_eq!(noted, [id("b")]);
         one.directory
             .heartbeats
-            .record(&id("a"), &Beat::default())
+            .record(&id("a"), &Heartbeat::default())
             .await
             .unwrap();
         assert_eq!(one.host("a").await, "127.0.0.1:9001");
@@ -301,7 +301,7 @@ async fn an_agent_is_found_while_redis_is_away_and_after_it_came_back_empty() {
     }
     one.directory
         .heartbeats
-        .record(&id("a"), &Beat::default())
+        .record(&id("a"), &Heartbeat::default())
         .await
         .unwrap();
     redis.restart();
@@ -315,7 +315,7 @@ async fn an_agent_is_found_while_redis_is_away_and_after_it_came_back_empty() {
     }
     one.directory
         .heartbeats
-        .record(&id("a"), &Beat::default())
+        .record(&id("a"), &Heartbeat::default())
         .await
         .unwrap();
     assert!(

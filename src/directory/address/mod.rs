@@ -5,7 +5,7 @@ mod addresses;
 mod endpoint;
 mod nameservers;
 mod origins;
-mod own;
+mod own_listeners;
 mod policy;
 mod resolver;
 mod settled;

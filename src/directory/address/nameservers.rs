@@ -38,14 +38,14 @@ impl NoAddress {
 }
 
 /// Resolver in use.
-pub(super) struct Directions {
+pub(super) struct Nameservers {
     /// Resolver for the servers of `address.nameservers`; `None`: the system's resolver.
     pub(super) asked: Option<TokioResolver>,
     /// Addresses of these servers.
     nameservers: Vec<SocketAddr>,
 }
 
-impl Directions {
+impl Nameservers {
     /// Keeps the resolver of `before` with its sockets if the servers are the same.
     pub(super) fn new(config: &Config, before: Option<&Self>) -> Self {
         let nameservers = config.address.nameservers.clone();
@@ -109,12 +109,12 @@ mod tests {
     #[test]
     fn the_same_servers_are_asked_on_after_a_reload() {
         let mut config: Config = toml::from_str(config::load::DEFAULT).unwrap();
-        assert!(Directions::new(&config, None).asked.is_none());
+        assert!(Nameservers::new(&config, None).asked.is_none());
         config.address.nameservers = vec!["127.0.0.1:5353".parse().unwrap()];
-        let first = Directions::new(&config, None);
+        let first = Nameservers::new(&config, None);
         assert!(first.asked.is_some());
-        assert!(Directions::new(&config, Some(&first)).asked.is_some());
+        assert!(Nameservers::new(&config, Some(&first)).asked.is_some());
         config.address.nameservers.clear();
-        assert!(Directions::new(&config, Some(&first)).asked.is_none());
+        assert!(Nameservers::new(&config, Some(&first)).asked.is_none());
     }
 }

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use super::addresses::Addresses;
 use super::endpoint::{Endpoint, Target};
-use super::own::is_of_this_machine;
+use super::own_listeners::is_of_this_machine;
 use super::policy::meant;
 use super::resolver::LookupFor;
 use crate::directory::rejections::conflict;
@@ -39,7 +39,7 @@ impl Addresses {
     ) -> Result<Origins, Rejection> {
         let mut origins = Vec::new();
         for url in urls.into_iter().flatten() {
-            let endpoint = Endpoint::parse(url, &self.resolver.policy())?;
+            let endpoint = self.resolver.parse(url)?;
             let asker = LookupFor::claiming();
             let addresses = self.resolver.addresses(&endpoint, asker).await;
             origins.extend(self.origins_at(&endpoint, &addresses, may_share)?);
@@ -74,7 +74,7 @@ impl Addresses {
     }
 
     async fn still_means(&self, held: &Held) -> bool {
-        let Ok(endpoint) = Endpoint::parse(&held.base, &self.resolver.policy()) else {
+        let Ok(endpoint) = self.resolver.parse(&held.base) else {
             return true;
         };
         if matches!(endpoint.target, Target::Literal(_)) {
@@ -121,7 +121,7 @@ impl Addresses {
 
     /// Returns the origin of a URL without a look-up. None if the policy forbids it: it is not called.
     fn origins_as_written(&self, url: &str) -> Vec<Origin> {
-        let Ok(endpoint) = Endpoint::parse(url, &self.resolver.policy()) else {
+        let Ok(endpoint) = self.resolver.parse(url) else {
             return Vec::new();
         };
         let addresses = match endpoint.target {

@@ -18,8 +18,8 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 
 use super::endpoint::{Endpoint, Target};
-use super::nameservers::{Directions, Failure, LOOKUP_MAX, NoAddress, look_up};
-use super::own::Own;
+use super::nameservers::{Failure, LOOKUP_MAX, Nameservers, NoAddress, look_up};
+use super::own_listeners::OwnListeners;
 use super::policy::Policy;
 use crate::config::live::Present;
 use crate::config::{Derived, Live};
@@ -121,13 +121,13 @@ impl Answer {
 /// Resolves names and checks the addresses.
 pub(crate) struct Resolver {
     policy: Derived<Policy>,
-    own: Derived<Own>,
+    own: Derived<OwnListeners>,
     names: Arc<Names>,
 }
 
 /// Cached answers.
 struct Names {
-    directions: Derived<Directions>,
+    nameservers: Derived<Nameservers>,
     answers: Cache<Arc<str>, Answer>,
     /// Last good answers, for look-ups without an answer in time.
     good: Cache<Arc<str>, Answer>,
@@ -155,9 +155,9 @@ impl Resolver {
     pub(crate) fn new(config: &Live) -> Self {
         Self {
             policy: Derived::new(config, |config, _| Policy::new(config)),
-            own: Derived::new(config, |config, _| Own::new(config)),
+            own: Derived::new(config, |config, _| OwnListeners::new(config)),
             names: Arc::new(Names {
-                directions: Derived::new(config, Directions::new),
+                nameservers: Derived::new(config, Nameservers::new),
                 answers: Cache::new(NAMES_MAX),
                 good: Cache::builder()
                     .max_capacity(NAMES_MAX)
@@ -173,6 +173,14 @@ impl Resolver {
     /// Policy in force.
     pub(crate) fn policy(&self) -> Present<Policy> {
         self.policy.get()
+    }
+
+    /// Parses the URL of an agent by the policy in force.
+    ///
+    /// # Errors
+    /// As [`Endpoint::parse`].
+    pub(crate) fn parse(&self, url: &str) -> Result<Endpoint, Rejection> {
+        Endpoint::parse(url, &self.policy())
     }
 
     /// Returns the address to dial for `endpoint`. A cached answer is checked, too: the policy may have become
@@ -321,7 +329,7 @@ impl Names {
 
     async fn answer(&self, name: &Arc<str>, place: Place) -> Result<Arc<[IpAddr]>, NoAddress> {
         let name = Arc::clone(name);
-        let asked = self.directions.get().asked.clone();
+        let asked = self.nameservers.get().asked.clone();
         // A task of its own holds the slot until the system's resolver returns, even if no request waits for
         // it.
         let lookup = tokio::spawn(async move {

@@ -10,7 +10,8 @@ use super::lease::lag_max;
 use crate::config::Live;
 use crate::ids::WorkspaceId;
 use crate::store::Unavailable;
-use crate::workspace::{Seen, Timestamp, Workspace, Workspaces};
+use crate::time::Timestamp;
+use crate::workspace::{Seen, Workspace, Workspaces};
 
 /// Workspaces in one statement: well under the 32,766 parameters that SQLite takes.
 const BATCH_MAX: usize = 500;

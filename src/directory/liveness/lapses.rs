@@ -16,7 +16,8 @@ use crate::ids::WorkspaceId;
 use crate::metrics::{Metrics, Noticed};
 use crate::shared::Notice;
 use crate::store::Unavailable;
-use crate::workspace::{Status, Timestamp, Workspaces};
+use crate::time::Timestamp;
+use crate::workspace::{Status, Workspaces};
 
 /// Workspaces per round trip.
 const BATCH_MAX: usize = 500;

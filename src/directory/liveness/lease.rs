@@ -18,7 +18,8 @@ use crate::config::Live;
 use crate::ids::WorkspaceId;
 use crate::shared::{Shared, Subscription};
 use crate::store::Unavailable;
-use crate::workspace::{Liveness, Timestamp, Workspace};
+use crate::time::Timestamp;
+use crate::workspace::{Liveness, Workspace};
 
 /// Maximum delay of a due write to SQL, besides the half TTL after which it is due.
 const SQL_LAG: Duration = Duration::from_secs(5);

@@ -13,7 +13,8 @@ use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
 use crate::shared::{Shared, Subscription};
 use crate::store::Unavailable;
-use crate::workspace::{DeliveryMode, Liveness, Status, Timestamp, Workspace, Workspaces};
+use crate::time::Timestamp;
+use crate::workspace::{DeliveryMode, Liveness, Status, Workspace, Workspaces};
 
 /// Lifetime of a URL key without renewal. Heartbeats renew it after half of it.
 const URL_TTL: Duration = Duration::from_secs(300);

@@ -20,10 +20,11 @@ use crate::directory::views::Views;
 use crate::ids::WorkspaceId;
 use crate::rejection::Rejection;
 use crate::store::Unavailable;
+use crate::time::Timestamp;
 use crate::trust::{Seal, Sealed};
 use crate::workspace::{
     Changed, DeliveryMode, Liveness, Move, Origins, SealedTls, Settings, Status, Surroundings,
-    Timestamp, Workspace, Workspaces, base,
+    Workspace, Workspaces, base,
 };
 
 /// Requested change. `None` leaves a setting as it is; `Some(None)` clears it.

@@ -9,7 +9,8 @@ use crate::directory::liveness::Lease;
 use crate::directory::rejections::{conflict, not_found, removed};
 use crate::ids::WorkspaceId;
 use crate::rejection::Rejection;
-use crate::workspace::{Liveness, Removed, Settings, Status, Surroundings, Timestamp, Workspace};
+use crate::time::Timestamp;
+use crate::workspace::{Liveness, Removed, Settings, Status, Surroundings, Workspace};
 
 impl Registrations {
     /// Pauses the workspace: no message reaches it until it is resumed. A paused workspace stays paused.
@@ -30,7 +31,8 @@ impl Registrations {
     /// not paused stays as it is; one with assumed liveness comes online from any status.
     ///
     /// # Errors
-    /// `conflict` if only its registration can bring it back; `workspace_not_found`, `workspace_removed`, `store_unavailable`.
+    /// `conflict` if only its registration can bring it back; `workspace_not_found`, `workspace_removed`,
+    /// `store_unavailable`.
     pub async fn resume(&self, id: &WorkspaceId) -> Result<Workspace, Rejection> {
         // If the lease cannot be read, the last sign of life counts.
         let lease = self.presence.leases.read(id).await;

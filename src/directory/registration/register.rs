@@ -7,15 +7,15 @@ use super::change::{Change, Registrations};
 use super::tree_rules::{Editor, org_below};
 use super::validate::{check_card, check_label};
 use crate::config::{CardAccess, Complete};
-use crate::directory::address::{Endpoint, NamedUrls, VettedUrls};
+use crate::directory::address::{NamedUrls, VettedUrls};
 use crate::directory::rejections::{conflict, invalid, not_found, not_permitted, removed};
 use crate::directory::resolution::{JsonRpc, called_at, card_text};
 use crate::directory::upstream::{UpstreamAuth, UpstreamTls, require_https};
 use crate::ids::WorkspaceId;
 use crate::rejection::Rejection;
+use crate::time::Timestamp;
 use crate::workspace::{
-    Created, DeliveryMode, Liveness, Move, NewWorkspace, Register, Status, Step, Timestamp,
-    Workspace, base,
+    Created, DeliveryMode, Liveness, Move, NewWorkspace, Register, Status, Step, Workspace, base,
 };
 
 /// Caller of a registration; it decides which members are allowed.
@@ -338,7 +338,7 @@ impl Registrations {
 
     /// Returns a mismatch between the registered URL and the registered card, and logs it.
     fn warn_of_mismatch(&self, workspace: &Workspace) -> Option<&'static str> {
-        let endpoint = Endpoint::parse(workspace.url.as_deref()?, &self.resolver.policy()).ok()?;
+        let endpoint = self.resolver.parse(workspace.url.as_deref()?).ok()?;
         let warning = JsonRpc::of(card_text(workspace), &endpoint).mismatch()?;
         tracing::warn!(workspace.id = %workspace.id, "An agent registered: {warning}");
         Some(warning)

@@ -200,7 +200,7 @@ impl Destinations {
                 "the workspace has registered no URL to be reached at",
             )
         })?;
-        let endpoint = Endpoint::parse(url, &self.resolver.policy())?;
+        let endpoint = self.resolver.parse(url)?;
         Ok(self.agent(workspace, endpoint))
     }
 

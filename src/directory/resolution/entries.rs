@@ -28,7 +28,8 @@ use crate::ids::WorkspaceId;
 use crate::metrics::{self, Metrics};
 use crate::rejection::Rejection;
 use crate::store::Unavailable;
-use crate::workspace::{Timestamp, Workspace, Workspaces};
+use crate::time::Timestamp;
+use crate::workspace::{Workspace, Workspaces};
 
 /// State of SQL at a load.
 #[derive(Clone, Copy, PartialEq, Eq)]

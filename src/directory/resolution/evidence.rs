@@ -9,7 +9,8 @@ use super::destination::{Destination, called_at};
 use super::entry::Entry;
 use crate::directory::liveness::{HeartbeatBuffer, Presence, Pulse, must_beat};
 use crate::explain::{Check, Fact, Source, Witness};
-use crate::workspace::{Timestamp, Workspace};
+use crate::time::Timestamp;
+use crate::workspace::Workspace;
 
 /// Evidence for one resolution.
 pub(super) struct Evidence<'e> {

@@ -34,7 +34,7 @@ async fn a_lapsed_workspace_is_offline_at_once_and_a_heartbeat_revives_it() {
         Status::Offline,
         "who notices writes it down"
     );
-    let beaten = room.beat("a", &Beat::default()).await;
+    let beaten = room.beat("a", &Heartbeat::default()).await;
     assert_eq!((beaten.from, beaten.to), (Status::Offline, Status::Online));
     assert_eq!(beaten.expires_in, TTL);
     room.agent("a").await;
@@ -53,7 +53,7 @@ async fn a_heartbeat_revives_a_lapse_that_nobody_wrote_down() {
             .unwrap()
             .has_lapsed()
     );
-    room.beat("a", &Beat::default()).await;
+    room.beat("a", &Heartbeat::default()).await;
     room.agent("a").await;
 }
 
@@ -108,13 +108,13 @@ async fn a_missing_lease_proves_nothing_when_the_shared_state_was_away() {
 async fn trouble_degrades_and_only_calm_restores() {
     let room = room().await;
     room.online("a").await;
-    let rate = |error_rate| Beat {
+    let rate = |error_rate| Heartbeat {
         error_rate: Some(error_rate),
-        ..Beat::default()
+        ..Heartbeat::default()
     };
-    let wedged = Beat {
+    let wedged = Heartbeat {
         wedged: true,
-        ..Beat::default()
+        ..Heartbeat::default()
     };
     for (beat, status) in [
         (rate(0.49), Status::Online),
@@ -123,7 +123,7 @@ async fn trouble_degrades_and_only_calm_restores() {
         (rate(0.09), Status::Online),
         (wedged.clone(), Status::Degraded),
         (wedged, Status::Degraded),
-        (Beat::default(), Status::Online),
+        (Heartbeat::default(), Status::Online),
     ] {
         assert_eq!(room.beat("a", &beat).await.to, status, "{beat:?}");
         assert_eq!(room.status("a").await, status, "{beat:?}");
@@ -177,7 +177,7 @@ async fn a_heartbeat_before_registration_makes_nobody_reachable() {
         .await
         .unwrap();
     assert_eq!(
-        room.beat("a", &Beat::default()).await.to,
+        room.beat("a", &Heartbeat::default()).await.to,
         Status::Provisioning
     );
     assert_eq!(room.refusal("a").await, Reason::WorkspaceRestarting);
@@ -187,11 +187,11 @@ async fn a_heartbeat_before_registration_makes_nobody_reachable() {
 async fn what_heartbeats_say_is_seen_at_once_and_written_later() {
     let room = room().await;
     room.online("a").await;
-    let beat = Beat {
+    let beat = Heartbeat {
         active_tasks: 3,
         current_task: Some("a\0b".to_owned()),
         idle_timeout_seconds: Some(7),
-        ..Beat::default()
+        ..Heartbeat::default()
     };
     let registered = room.workspaces.find(&id("a")).await.unwrap().unwrap();
     tokio::time::sleep(Duration::from_millis(2)).await;
@@ -209,7 +209,7 @@ async fn what_heartbeats_say_is_seen_at_once_and_written_later() {
     assert_eq!((row.active_tasks, row.last_seen), (0, registered.last_seen));
     room.online("b").await;
     tokio::time::sleep(Duration::from_millis(2)).await;
-    room.beat("b", &Beat::default()).await;
+    room.beat("b", &Heartbeat::default()).await;
     room.directory.heartbeats.flush().await.unwrap();
     let row = room.workspaces.find(&id("a")).await.unwrap().unwrap();
     assert_eq!((row.active_tasks, row.last_seen), (3, seen.last_seen));
@@ -233,7 +233,7 @@ async fn a_lost_url_key_comes_back_and_another_programs_stays() {
     room.shared.delete(&[url]).await.unwrap();
     room.shared.set(internal, foreign, None).await.unwrap();
     assert_eq!(
-        room.beat("a", &Beat::default()).await.to,
+        room.beat("a", &Heartbeat::default()).await.to,
         Status::Online,
         "it has a URL in SQL"
     );
@@ -260,7 +260,7 @@ async fn a_url_key_does_not_come_back_after_its_agent_left_on_another_replica() 
     left.await.unwrap().unwrap().unwrap();
     let keys = ["ws:a:url", "ws:a:internal_url"];
     room.shared.delete(&keys).await.unwrap();
-    room.beat("a", &Beat::default()).await;
+    room.beat("a", &Heartbeat::default()).await;
     assert_eq!(room.shared.get_many(&keys).await.unwrap(), [None, None]);
 }
 

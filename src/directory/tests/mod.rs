@@ -13,7 +13,8 @@ use crate::hierarchy::Permit;
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
 use crate::shares::Account;
-use crate::workspace::{DeliveryMode, Liveness, Status, Timestamp};
+use crate::time::Timestamp;
+use crate::workspace::{DeliveryMode, Liveness, Status};
 
 mod liveness;
 mod registering;
@@ -190,7 +191,7 @@ impl Room {
             .status
     }
 
-    async fn beat(&self, name: &str, beat: &Beat) -> Beaten {
+    async fn beat(&self, name: &str, beat: &Heartbeat) -> HeartbeatResult {
         self.directory
             .heartbeats
             .record(&id(name), beat)

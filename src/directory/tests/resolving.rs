@@ -51,7 +51,7 @@ async fn steady_state_asks_no_store_and_a_heartbeat_asks_once() {
     assert_eq!(room.metrics.store_operations(), before);
     for _ in 0..5 {
         pass(Duration::from_secs(60)).await;
-        room.beat("a", &Beat::default()).await;
+        room.beat("a", &Heartbeat::default()).await;
         // Beyond the lease that was read, and still from memory: the heartbeat came in here.
         let asked = room.metrics.store_operations();
         room.agent("a").await;
@@ -208,7 +208,10 @@ async fn when_the_shared_state_is_away_sql_says_where_the_agent_is() {
         .await;
     assert_eq!(refusal.unwrap_err().reason, Reason::StoreUnavailable);
     assert_eq!(room.agent("a").await.endpoint.host, "127.0.0.1:9001");
-    assert_eq!(room.beat("a", &Beat::default()).await.to, Status::Online);
+    assert_eq!(
+        room.beat("a", &Heartbeat::default()).await.to,
+        Status::Online
+    );
     assert!(
         room.directory
             .lapses

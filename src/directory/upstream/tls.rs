@@ -12,8 +12,9 @@ use super::secret::{open_for, seal_for};
 use crate::directory::rejections::{RETRY_AFTER, invalid};
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
+use crate::time::Timestamp;
 use crate::trust::{CertificateSummary, Certificates, PemError, Seal, private_key};
-use crate::workspace::{SealedTls, Timestamp, Workspace};
+use crate::workspace::{SealedTls, Workspace};
 
 /// Form of the three members, in each rejection.
 const FORM: &str = r#"`upstream_tls` is {"ca", "client_cert", "client_key"}, each of them PEM text: `ca` alone, the other two, or all three; null takes it back"#;

@@ -106,13 +106,7 @@ impl Proxy {
             Whose::Default => (Ok(default_workspace(&exchange.config)?), true),
         };
         let source = match allow(&self.gateway, exchange, head, target).await {
-            Ok(Allowed { permit, .. }) => {
-                self.gateway
-                    .directory
-                    .resolution
-                    .card_source(&permit)
-                    .await?
-            }
+            Ok(Allowed { permit, .. }) => self.gateway.resolution.card_source(&permit).await?,
             Err(refusal) if is_anonymous(&refusal, head) => {
                 let client = self.client(session);
                 self.public_source(exchange, client, refusal).await?
@@ -146,12 +140,7 @@ impl Proxy {
             return Err(refusal);
         };
         self.gateway.rates.read_card(client)?;
-        let public = self
-            .gateway
-            .directory
-            .resolution
-            .public_card_source(target)
-            .await?;
+        let public = self.gateway.resolution.public_card_source(target).await?;
         exchange.rule = public.is_some().then_some(PUBLIC_CARD);
         public.ok_or(refusal)
     }
@@ -175,7 +164,6 @@ impl Proxy {
         }
         let source = self
             .gateway
-            .directory
             .resolution
             .card_source(&admitted.permit)
             .await?;
@@ -196,7 +184,6 @@ impl Proxy {
     ) -> Result<Option<String>, Ended> {
         let source = self
             .gateway
-            .directory
             .resolution
             .card_source(&admitted.permit)
             .await?;
@@ -229,7 +216,6 @@ impl Proxy {
     ) -> Result<String, Ended> {
         let source = self
             .gateway
-            .directory
             .resolution
             .card_source(&admitted.permit)
             .await?;
@@ -314,13 +300,7 @@ impl Proxy {
         if options.has_card {
             return Ok(options.generation);
         }
-        let Ok(source) = self
-            .gateway
-            .directory
-            .resolution
-            .card_source(&admitted.permit)
-            .await
-        else {
+        let Ok(source) = self.gateway.resolution.card_source(&admitted.permit).await else {
             return Ok(options.generation);
         };
         if let Some(generation) = self.cards.generation(&source).await {

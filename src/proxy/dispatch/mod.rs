@@ -189,7 +189,7 @@ impl Proxy {
             Ok(permit) => permit,
             Err(why) => return judged(why),
         };
-        let destination = match gateway.directory.resolution.resolve(&permit).await {
+        let destination = match gateway.resolution.resolve(&permit).await {
             Ok(destination) => destination,
             Err(why) => return judged(why),
         };

@@ -1,34 +1,42 @@
 //! Issues, lists and revokes tokens.
 
+use std::sync::Arc;
+
 use secrecy::{ExposeSecret as _, SecretString};
 
 use super::credential::{CredentialHash, Form};
-use super::token::{Issue, IssuedToken, LIVE_TOKENS_MAX, NewEnrolment, Owner, TokenRow, fresh};
-use super::{Identity, Proof, now_ms};
-use crate::coherence::Invalidation;
+use super::proof::Proof;
+use super::token::{
+    Issue, IssuedToken, LIVE_TOKENS_MAX, NewEnrolment, Owner, TokenRow, Tokens, fresh,
+};
+use crate::coherence::{Coherence, Invalidation};
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
 use crate::store::Unavailable;
+use crate::time::Timestamp;
 
 /// Lifetime of an enrolment token.
 const ENROLMENT_TTL_MS: i64 = 24 * 3600 * 1000;
 
 /// Age up to which the end of a token is published again: longer than any replica trusts a cached proof.
-const RETOLD_MS: i64 = 1_000_000;
+const REPUBLISHED_MS: i64 = 1_000_000;
 
 /// Attempts to revoke a token that was never returned to a caller.
 const WITHDRAWALS_MAX: u32 = 5;
 
-impl Identity {
+/// Issues, lists and revokes tokens of workspaces and orgs.
+pub struct Issuance {
+    pub(super) tokens: Tokens,
+    pub(super) coherence: Arc<Coherence>,
+}
+
+impl Issuance {
     /// Issues a token for `workspace`.
     ///
     /// # Errors
     /// `conflict` when it has [`LIVE_TOKENS_MAX`] already; `workspace_not_found` when it does not exist or was
     /// removed.
-    pub async fn issue_workspace_token(
-        &self,
-        workspace: &WorkspaceId,
-    ) -> Result<IssuedToken, Rejection> {
+    pub async fn issue_workspace(&self, workspace: &WorkspaceId) -> Result<IssuedToken, Rejection> {
         let issued = self.issue_below(workspace, LIVE_TOKENS_MAX).await?;
         issued.ok_or_else(|| too_many("workspace"))
     }
@@ -38,7 +46,7 @@ impl Identity {
     ///
     /// # Errors
     /// `workspace_not_found` when it does not exist or was removed.
-    pub async fn issue_first_workspace_token(
+    pub async fn issue_first(
         &self,
         workspace: &WorkspaceId,
     ) -> Result<Option<IssuedToken>, Rejection> {
@@ -88,7 +96,7 @@ impl Identity {
     ///
     /// # Errors
     /// When the store cannot be asked.
-    pub async fn live_token_count(&self, workspace: &WorkspaceId) -> Result<u64, Unavailable> {
+    pub async fn count_live(&self, workspace: &WorkspaceId) -> Result<u64, Unavailable> {
         let live = self.tokens.count_workspace(workspace).await?;
         Ok(u64::try_from(live).unwrap_or(0))
     }
@@ -97,7 +105,7 @@ impl Identity {
     ///
     /// # Errors
     /// When the store cannot be asked.
-    pub async fn list_workspace_tokens(
+    pub async fn list_workspace(
         &self,
         workspace: &WorkspaceId,
         after: &str,
@@ -112,17 +120,21 @@ impl Identity {
     ///
     /// # Errors
     /// When the store cannot be asked.
-    pub async fn revoke_workspace_token(
+    pub async fn revoke_workspace(
         &self,
         workspace: &WorkspaceId,
         token_id: &str,
     ) -> Result<bool, Unavailable> {
         if self.revoke(Owner::Workspace(workspace), token_id).await? {
-            let ended = self.tokens.end_enrolments_with_last(workspace, now_ms());
+            let ended = self
+                .tokens
+                .end_enrolments_with_last(workspace, Timestamp::now().0);
             return ended.await.map(|()| true);
         }
         // Enrolment tokens are never cached, so there is nothing to invalidate.
-        let revoked = self.tokens.revoke_enrolment(workspace, token_id, now_ms());
+        let revoked = self
+            .tokens
+            .revoke_enrolment(workspace, token_id, Timestamp::now().0);
         Ok(revoked.await?.is_some())
     }
 
@@ -132,10 +144,10 @@ impl Identity {
     /// # Errors
     /// When the store cannot be asked.
     pub async fn revoke_all(&self, workspace: &WorkspaceId) -> Result<(), Unavailable> {
-        let since = now_ms() - RETOLD_MS;
+        let since = Timestamp::now().0 - REPUBLISHED_MS;
         let known = self.tokens.hashes_of_all(workspace, since).await?;
         let revoked = self.tokens.revoke_all(workspace, since).await;
-        self.tell_revoked(known, revoked).await
+        self.invalidate_revoked(known, revoked).await
     }
 
     /// Issues a token for one registration of `workspace`, valid for 24 h, and returns its expiry in
@@ -171,7 +183,9 @@ impl Identity {
         workspace: &WorkspaceId,
         proof: &Proof,
     ) -> Result<(), Unavailable> {
-        let ended = self.tokens.end_enrolments(workspace, proof.hash, now_ms());
+        let ended = self
+            .tokens
+            .end_enrolments(workspace, proof.hash, Timestamp::now().0);
         ended.await
     }
 
@@ -192,7 +206,7 @@ impl Identity {
     /// When the store cannot be asked.
     pub async fn redeem_enrolment(&self, proof: &Proof) -> Result<bool, Unavailable> {
         match proof.hash {
-            Some(hash) => self.tokens.redeem(hash, now_ms()).await,
+            Some(hash) => self.tokens.redeem(hash, Timestamp::now().0).await,
             None => Ok(true),
         }
     }
@@ -212,11 +226,7 @@ impl Identity {
     ///
     /// # Errors
     /// `conflict` when the org has [`LIVE_TOKENS_MAX`] already.
-    pub async fn issue_org_token(
-        &self,
-        org: &str,
-        note: Option<&str>,
-    ) -> Result<IssuedToken, Rejection> {
+    pub async fn issue_org(&self, org: &str, note: Option<&str>) -> Result<IssuedToken, Rejection> {
         let (token, hash) = fresh(Form::Org);
         if !self.tokens.issue_org(org, note, &token, hash).await? {
             return Err(too_many("org"));
@@ -228,7 +238,7 @@ impl Identity {
     ///
     /// # Errors
     /// When the store cannot be asked.
-    pub async fn list_org_tokens(
+    pub async fn list_org(
         &self,
         org: &str,
         after: &str,
@@ -237,11 +247,11 @@ impl Identity {
         self.tokens.list_org(org, after, limit).await
     }
 
-    /// As [`Identity::revoke_workspace_token`], for a token of `org`.
+    /// As [`Issuance::revoke_workspace`], for a token of `org`.
     ///
     /// # Errors
     /// When the store cannot be asked.
-    pub async fn revoke_org_token(&self, org: &str, token_id: &str) -> Result<bool, Unavailable> {
+    pub async fn revoke_org(&self, org: &str, token_id: &str) -> Result<bool, Unavailable> {
         self.revoke(Owner::Org(org), token_id).await
     }
 
@@ -254,14 +264,14 @@ impl Identity {
         };
         let revoked = self.tokens.revoke(owner, token_id).await;
         let known = vec![hash];
-        self.tell_revoked(known, revoked.map(Vec::from_iter))
+        self.invalidate_revoked(known, revoked.map(Vec::from_iter))
             .await?;
         Ok(true)
     }
 
     /// Invalidates caches after the commit, before the response. `known`: the hashes to invalidate if the
     /// store did not confirm the change in time.
-    async fn tell_revoked(
+    async fn invalidate_revoked(
         &self,
         known: Vec<String>,
         revoked: Result<Vec<String>, Unavailable>,

@@ -10,13 +10,13 @@ use crate::rejection::{Reason, Rejection};
 const DISCARD: u16 = 9;
 
 /// Addresses at which this process listens.
-pub(super) struct Own {
+pub(super) struct OwnListeners {
     listeners: [SocketAddr; 2],
     /// Scheme (true: https) and host of the public URL.
     public: Option<(bool, String)>,
 }
 
-impl Own {
+impl OwnListeners {
     pub(super) fn new(config: &Config) -> Self {
         let public = config.server.public_url.as_ref().map(|url| {
             let host = &url[url::Position::BeforeHost..url::Position::AfterPort];
@@ -75,15 +75,15 @@ mod tests {
     use super::super::policy::tests::shipped;
     use super::*;
 
-    fn own(listen: &str, admin: &str, public: Option<&str>) -> Own {
+    fn own(listen: &str, admin: &str, public: Option<&str>) -> OwnListeners {
         let mut config: Config = toml::from_str(crate::config::load::DEFAULT).unwrap();
         config.server.listen = listen.parse().unwrap();
         config.admin.listen = admin.parse().unwrap();
         config.server.public_url = public.map(|url| url.parse().unwrap());
-        Own::new(&config)
+        OwnListeners::new(&config)
     }
 
-    fn refuses(own: &Own, url: &str, address: &str) -> bool {
+    fn refuses(own: &OwnListeners, url: &str, address: &str) -> bool {
         let endpoint = Endpoint::parse(url, &shipped()).unwrap();
         own.judge(&endpoint, address.parse().unwrap()).is_err()
     }
