@@ -36,7 +36,8 @@ fn token(c: &mut Criterion) {
     let admin = runtime.block_on(gateway.prepare()).expect(WHY);
     let identity = &gateway.identity;
     let (canvas, _) = identity
-        .issue_canvas_token(&NewCanvas {
+        .signed
+        .issue_canvas(&NewCanvas {
             user: "ada",
             org: Some("acme"),
             workspaces: None,

@@ -17,7 +17,7 @@ use crate::config::{Config, Live};
 use crate::console::Console;
 use crate::db::Db;
 use crate::delivery::Delivery;
-use crate::directory::Directory;
+use crate::directory::{Directory, Resolution};
 use crate::drain::Drain;
 use crate::events::Events;
 use crate::hierarchy::Hierarchy;
@@ -82,6 +82,8 @@ pub struct Gateway {
     pub events: Arc<Events>,
     /// Addresses and liveness of agents.
     pub directory: Directory,
+    /// Destinations of permitted messages.
+    pub resolution: Arc<Resolution>,
     /// Inboxes, jobs, idempotent calls and stream logs.
     pub delivery: Arc<Delivery>,
     /// The feed of the operators' console.
@@ -132,31 +134,35 @@ impl Gateway {
         let stores = (db.clone(), shared.clone());
         let process = (Arc::clone(&drain), Arc::clone(&metrics), replica.clone());
         let console = Console::new(facts, &coherence, process);
+        let identity = Identity::new(
+            config.clone(),
+            db.clone(),
+            Arc::clone(&keys),
+            Arc::clone(&coherence),
+            Arc::clone(&metrics),
+        );
+        let hierarchy = Hierarchy::new(
+            workspaces.clone(),
+            db.clone(),
+            &coherence,
+            Arc::clone(&metrics),
+            config.clone(),
+        );
+        let directory = Directory::new(
+            &config,
+            workspaces.clone(),
+            shared.clone(),
+            Arc::clone(&coherence),
+            Arc::clone(&events),
+            Arc::new(seal),
+            Arc::clone(&metrics),
+        );
         Ok(Arc::new(Self {
-            identity: Identity::new(
-                config.clone(),
-                db.clone(),
-                Arc::clone(&keys),
-                Arc::clone(&coherence),
-                Arc::clone(&metrics),
-            ),
             rates: Rates::new(&config.get().rate),
-            hierarchy: Hierarchy::new(
-                workspaces.clone(),
-                db.clone(),
-                &coherence,
-                Arc::clone(&metrics),
-                config.clone(),
-            ),
-            directory: Directory::new(
-                &config,
-                workspaces.clone(),
-                shared.clone(),
-                Arc::clone(&coherence),
-                Arc::clone(&events),
-                Arc::new(seal),
-                Arc::clone(&metrics),
-            ),
+            resolution: Arc::clone(&directory.resolution),
+            identity,
+            hierarchy,
+            directory,
             tasks: Tasks::new(config.clone(), stores.clone(), Arc::clone(&metrics)),
             delivery: Delivery::new(
                 config.clone(),
@@ -209,7 +215,7 @@ impl Gateway {
         candidate: &FirstAdmin,
     ) -> Result<Option<SecretString>, Unavailable> {
         self.db.migrate().await?;
-        self.directory.backfill_origins().await?;
+        self.directory.addresses.backfill_origins().await?;
         let made = self.identity.ensure_admin_token(candidate).await?;
         if made.is_some() {
             let detail = json!({"kind": CredentialKind::Admin.as_str()});
@@ -243,8 +249,8 @@ impl Gateway {
             self.identity.run(),
             self.tasks.run(),
             self.rates.share(&self.shared, &self.metrics),
-            self.directory.follow(),
-            self.directory.follow_lapses(),
+            self.directory.entries.follow_url_keys(),
+            self.directory.lapses.follow_expired_leases(),
             self.events.run(&self.hierarchy),
             // Boxed: together they would overflow a thread's stack, and Pingora's runtime has no setting for
             // its size.
@@ -264,7 +270,7 @@ impl Gateway {
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tick.tick().await;
-            match self.directory.sweep().await {
+            match self.directory.lapses.sweep().await {
                 Ok(lapsed) if lapsed.is_empty() => {}
                 Ok(lapsed) => tracing::info!(count = lapsed.len(), "workspaces went offline"),
                 Err(error) => {
@@ -292,7 +298,7 @@ impl Gateway {
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tick.tick().await;
-            if let Err(error) = self.directory.flush_last_seen().await {
+            if let Err(error) = self.directory.heartbeats.flush().await {
                 tracing::debug!(error = %Chain(&error), "failed to write heartbeats; will retry");
             }
         }
@@ -346,14 +352,14 @@ impl Gateway {
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tick.tick().await;
-            self.directory.forget_silent();
+            self.directory.heartbeats.drop_silent();
         }
     }
 
     /// Rejects further changes, except by work that runs already: their audit records might not be written
     /// any more.
     pub fn close(&self) {
-        self.directory.close();
+        self.directory.lapses.close();
         self.delivery.jobs.close();
     }
 
@@ -361,7 +367,7 @@ impl Gateway {
     pub async fn flush(&self) {
         self.tasks.flush().await;
         self.delivery.streams.flush().await;
-        if let Err(error) = self.directory.flush_all().await {
+        if let Err(error) = self.directory.heartbeats.flush_all().await {
             tracing::warn!(error = %Chain(&error), "shutdown: the last heartbeats were not written");
         }
     }

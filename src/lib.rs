@@ -5,6 +5,8 @@
 
 pub mod ids;
 
+pub mod time;
+
 pub mod until;
 
 pub mod shares;

@@ -200,7 +200,7 @@ async fn load_of(gateway: &Gateway, id: &str) -> Result<Value, Rejection> {
         "id": workspace.id.as_str(),
         "replica": gateway.replica.as_str(),
         "calls": {
-            "in_progress": gateway.directory.calls_in_progress(&id),
+            "in_progress": gateway.directory.slots.in_progress(&id),
             "limit": workspace.max_concurrent.map_or(default, u64::from),
             "limit_by": if workspace.max_concurrent.is_some() { "the workspace" } else { "limits.target_concurrency" },
         },

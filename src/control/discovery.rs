@@ -50,13 +50,13 @@ pub(super) async fn discover(
     caller: Caller,
 ) -> Result<Response, Rejection> {
     let permit = gateway.hierarchy.permit(&caller.0, &id).await?;
-    let discovered = gateway.directory.discover(&permit).await?;
+    let discovered = gateway.directory.views.discover(&permit).await?;
     // A caller that is not a workspace has a credential that is valid for every target.
     let token = permit
         .caller()
         .map(|caller| {
             let pair = permit.pair(caller.as_str());
-            gateway.identity.issue_pair_token(pair)
+            gateway.identity.signed.issue_pair(pair)
         })
         .transpose()?;
     let about = token

@@ -18,7 +18,7 @@ use serde_json::json;
 use super::extract::Caller;
 use super::watch::{End, Step, Watch, Watcher};
 use crate::gateway::Gateway;
-use crate::identity::TICKET_TTL;
+use crate::identity::{TICKET_TTL, Tickets};
 use crate::metrics::EventReader;
 use crate::rejection::Rejection;
 use crate::workspace::Timestamp;
@@ -49,7 +49,7 @@ pub(super) async fn ticket(
         gateway.hierarchy.require_running(id).await?;
     }
     let (identity, shared) = (&gateway.identity, &gateway.shared);
-    let (ticket, lapses) = identity.issue_ticket(shared, &caller.0).await?;
+    let (ticket, lapses) = Tickets::new(identity, shared).issue(&caller.0).await?;
     let answer = Ticket {
         ticket: ticket.expose_secret(),
         expires_at: Timestamp(lapses),

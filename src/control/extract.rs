@@ -11,7 +11,7 @@ use http::request::Parts;
 use serde::Deserialize;
 
 use crate::gateway::Gateway;
-use crate::identity::{Allowance, Identity, Principal, Proof};
+use crate::identity::{Allowance, Principal, Proof};
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
 use crate::shares::Share;
@@ -233,7 +233,7 @@ pub(super) fn admit(gateway: &Gateway, parts: &Parts, proof: &Arc<Proof>) -> Res
         let _ = admitted.0.proof.set(Arc::clone(proof));
     }
     for claimed in parts.headers.get_all("x-workspace-id") {
-        Identity::check_caller(proof, Some(claimed.as_bytes()))?;
+        proof.check_caller(Some(claimed.as_bytes()))?;
     }
     let allowance = gateway.rates.admit(proof)?;
     if let (Some(allowance), Some(admitted)) = (allowance, admitted) {

@@ -116,7 +116,11 @@ pub(super) async fn change(
 ) -> Result<Response, Rejection> {
     let editor = editor(&gateway, &caller, &id).await?;
     let change = patch.change(caller.principal())?;
-    let workspace = gateway.directory.change(&id, &change, editor).await?;
+    let workspace = gateway
+        .directory
+        .registrations
+        .change(&id, &change, editor)
+        .await?;
     let about = about_change(About::workspace(&id), &change);
     let mut response = shown(&gateway, &caller, workspace).await;
     response.extensions_mut().insert(about);
@@ -135,7 +139,7 @@ pub(super) async fn pause(
     OptionalJson(Nothing {}): OptionalJson<Nothing>,
 ) -> Result<Response, Rejection> {
     editor(&gateway, &caller, &id).await?;
-    let workspace = gateway.directory.pause(&id).await?;
+    let workspace = gateway.directory.registrations.pause(&id).await?;
     Ok(shown(&gateway, &caller, workspace).await)
 }
 
@@ -147,7 +151,7 @@ pub(super) async fn resume(
     OptionalJson(Nothing {}): OptionalJson<Nothing>,
 ) -> Result<Response, Rejection> {
     editor(&gateway, &caller, &id).await?;
-    let workspace = gateway.directory.resume(&id).await?;
+    let workspace = gateway.directory.registrations.resume(&id).await?;
     Ok(shown(&gateway, &caller, workspace).await)
 }
 
@@ -168,9 +172,9 @@ pub(super) async fn remove(
     {
         return Err(refusal);
     }
-    let removed = gateway.directory.remove(&id).await;
+    let removed = gateway.directory.registrations.remove(&id).await;
     if removed.as_ref().err().is_none_or(is_gone) {
-        let revoked = gateway.identity.revoke_all(&id).await;
+        let revoked = gateway.identity.tokens.revoke_all(&id).await;
         revoked.map_err(|away| match removed {
             Ok(()) => Rejection::from(away).after_commit(false),
             Err(_) => away.into(),

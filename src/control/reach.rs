@@ -42,7 +42,7 @@ pub(super) async fn list(
         .await?;
     let next = page.after_last(&reached.found, reached.more);
     let ids: Vec<_> = reached.found.into_iter().map(|(id, _)| id).collect();
-    let mut workspaces = gateway.directory.views(&ids).await?;
+    let mut workspaces = gateway.directory.views.find_many(&ids).await?;
     // Drops workspaces that were removed after the page was found.
     workspaces.retain(|one| operator || one.status != Status::Removed);
     let views = views(&gateway, &caller, &mut workspaces).await;
@@ -67,7 +67,7 @@ pub(super) async fn peers(
         Principal::Workspace { .. } => Sight::Internal,
         _ => Sight::Host,
     };
-    let peers = gateway.directory.peers(reached.found, sight).await?;
+    let peers = gateway.directory.views.peers(reached.found, sight).await?;
     Ok(page.answer(&peers, next))
 }
 

@@ -14,7 +14,7 @@ use super::changed::about_workspace;
 use super::extract::{Caller, Registrant, not_permitted};
 use super::workspaces::{parse_optional, require_same_org};
 use crate::audit::change::About;
-use crate::directory::{self, AGENT_CARD_BYTES_MAX, Beat, Registrar, Registration, Terms};
+use crate::directory::{self, AGENT_CARD_BYTES_MAX, Heartbeat, Registrar, Registration, Terms};
 use crate::gateway::Gateway;
 use crate::identity::{IssuedToken, Principal};
 use crate::ids::WorkspaceId;
@@ -145,15 +145,22 @@ async fn enrol(
     registrar: &Registrar,
 ) -> Result<(directory::Registered, Option<IssuedToken>), Rejection> {
     // First, so that of two concurrent requests with the same token only one registers.
-    if !gateway.identity.redeem_enrolment(&caller.0).await? {
+    if !gateway.identity.tokens.redeem_enrolment(&caller.0).await? {
         return Err(Rejection::new(
             Reason::Unauthenticated,
             "the enrolment token was used just now; send the workspace token that its registration answered with",
         ));
     }
     let done = async {
-        let registered = gateway.directory.register(registration, registrar).await?;
-        let ended = gateway.identity.end_enrolments(&registration.id, &caller.0);
+        let registered = gateway
+            .directory
+            .registrations
+            .register(registration, registrar)
+            .await?;
+        let ended = gateway
+            .identity
+            .tokens
+            .end_enrolments(&registration.id, &caller.0);
         ended
             .await
             .map_err(|away| Rejection::from(away).after_commit(false))?;
@@ -163,9 +170,7 @@ async fn enrol(
             // The token would give the org access that only the workspace has.
             return Ok((registered, None));
         }
-        let first = gateway
-            .identity
-            .issue_first_workspace_token(&registration.id);
+        let first = gateway.identity.tokens.issue_first(&registration.id);
         // A token whose creation is uncertain is revoked when the uncertainty ends. Then another one can be issued.
         let again = gateway.coherence.doubt() + Duration::from_secs(1);
         let first = first
@@ -176,7 +181,7 @@ async fn enrol(
     match done.await {
         Ok(done) => Ok(done),
         Err(refusal) => {
-            if let Err(error) = gateway.identity.restore_enrolment(&caller.0).await {
+            if let Err(error) = gateway.identity.tokens.restore_enrolment(&caller.0).await {
                 tracing::warn!(%error, workspace.id = %registration.id, "registration failed, and its enrolment token could not be restored; the token is valid again in two minutes");
             }
             Err(refusal)
@@ -186,7 +191,7 @@ async fn enrol(
 
 /// The body of `POST /registry/heartbeat`. Other members are ignored for now.
 #[derive(Deserialize)]
-pub(super) struct Heartbeat {
+pub(super) struct HeartbeatBody {
     workspace_id: String,
     error_rate: Option<f64>,
     active_tasks: Option<u32>,
@@ -213,11 +218,11 @@ pub(super) struct Heard {
 pub(super) async fn heartbeat(
     State(gateway): State<Arc<Gateway>>,
     caller: Caller,
-    Json(body): Json<Heartbeat>,
+    Json(body): Json<HeartbeatBody>,
 ) -> Result<Answer<Heard>, Rejection> {
     let id = WorkspaceId::parse(&body.workspace_id)?;
     caller.require_own(&id)?;
-    let beat = Beat {
+    let beat = Heartbeat {
         error_rate: body.error_rate,
         wedged: body.runtime_state.as_deref() == Some("wedged"),
         active_tasks: body.active_tasks.unwrap_or(0),
@@ -226,7 +231,7 @@ pub(super) async fn heartbeat(
         uptime_seconds: body.uptime_seconds,
         idle_timeout_seconds: body.runtime_metadata.and_then(|m| m.idle_timeout_seconds),
     };
-    let beaten = gateway.directory.beat(&id, &beat).await;
+    let beaten = gateway.directory.heartbeats.record(&id, &beat).await;
     let beaten = beaten.map_err(|refusal| match refusal.reason {
         Reason::WorkspaceNotFound => refusal.fact("reregister", true),
         _ => refusal,
@@ -259,7 +264,11 @@ pub(super) async fn update_card(
     let id = WorkspaceId::parse(&body.workspace_id)?;
     caller.require_own(&id)?;
     refuse_large_card(&body.agent_card)?;
-    gateway.directory.update_card(&id, &body.agent_card).await?;
+    gateway
+        .directory
+        .registrations
+        .update_card(&id, &body.agent_card)
+        .await?;
     let status = "updated";
     Ok((Extension(About::workspace(&id)), Answer(Done { status })))
 }
@@ -278,7 +287,7 @@ pub(super) async fn deregister(
 ) -> Result<(Extension<About>, Answer<Done>), Rejection> {
     let id = WorkspaceId::parse(&body.workspace_id)?;
     caller.require_own(&id)?;
-    gateway.directory.deregister(&id).await?;
+    gateway.directory.registrations.deregister(&id).await?;
     let status = "deregistered";
     Ok((Extension(About::workspace(&id)), Answer(Done { status })))
 }

@@ -78,7 +78,8 @@ pub(super) async fn list(
     let (after, look_ahead) = (&page.after, page.look_ahead());
     let rows = gateway
         .identity
-        .list_workspace_tokens(&id, after, look_ahead);
+        .tokens
+        .list_workspace(&id, after, look_ahead);
     Ok(listed(&page, rows.await?, |row| WorkspaceToken {
         id: row.token_id,
         prefix: row.prefix,
@@ -98,7 +99,7 @@ pub(super) async fn issue(
     if caller.principal().workspace().is_some() {
         gateway.hierarchy.require_running(&id).await?;
     }
-    Ok(issued(&gateway.identity.issue_workspace_token(&id).await?))
+    Ok(issued(&gateway.identity.tokens.issue_workspace(&id).await?))
 }
 
 /// `DELETE /workspaces/{id}/tokens/{token_id}`.
@@ -109,7 +110,7 @@ pub(super) async fn revoke(
     caller: Caller,
 ) -> Result<Answer<Revoked>, Rejection> {
     caller.require_own_existing(&gateway, &id).await?;
-    let found = gateway.identity.revoke_workspace_token(&id, &token_id);
+    let found = gateway.identity.tokens.revoke_workspace(&id, &token_id);
     revoked(found.await?)
 }
 
@@ -129,7 +130,7 @@ pub(super) async fn enrol(
     if let Principal::Org { .. } = caller.principal() {
         gateway.hierarchy.require_ungranted(&id).await?;
     }
-    let (token, expires_at) = gateway.identity.issue_enrolment(&id).await?;
+    let (token, expires_at) = gateway.identity.tokens.issue_enrolment(&id).await?;
     let about = About::default().with("token_id", token.token_id.as_str());
     let answer = Enrolment {
         enrolment_token: token.token.expose_secret(),
@@ -147,7 +148,7 @@ pub(super) async fn list_org(
 ) -> Result<Answer<Listed<OrgToken>>, Rejection> {
     caller.require_operator()?;
     let (after, look_ahead) = (&page.after, page.look_ahead());
-    let rows = gateway.identity.list_org_tokens(&org, after, look_ahead);
+    let rows = gateway.identity.tokens.list_org(&org, after, look_ahead);
     Ok(listed(&page, rows.await?, |row| OrgToken {
         id: row.token_id,
         prefix: row.prefix,
@@ -172,7 +173,9 @@ pub(super) async fn issue_org(
     caller.require_operator()?;
     let note = new.note.as_deref();
     check_note(note)?;
-    Ok(issued(&gateway.identity.issue_org_token(&org, note).await?))
+    Ok(issued(
+        &gateway.identity.tokens.issue_org(&org, note).await?,
+    ))
 }
 
 /// `DELETE /orgs/{org}/tokens/{token_id}`.
@@ -183,7 +186,7 @@ pub(super) async fn revoke_org(
     caller: Caller,
 ) -> Result<Answer<Revoked>, Rejection> {
     caller.require_operator()?;
-    revoked(gateway.identity.revoke_org_token(&org, &token_id).await?)
+    revoked(gateway.identity.tokens.revoke_org(&org, &token_id).await?)
 }
 
 /// The body of `POST /canvas/tokens`.
@@ -228,7 +231,7 @@ pub(super) async fn issue_canvas(
     let ttl = new
         .ttl_seconds
         .map_or(CANVAS_TTL_DEFAULT, Duration::from_secs);
-    let (token, expires_at) = gateway.identity.issue_canvas_token(&NewCanvas {
+    let (token, expires_at) = gateway.identity.signed.issue_canvas(&NewCanvas {
         user: &new.user,
         org,
         workspaces: workspaces.as_deref(),

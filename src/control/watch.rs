@@ -13,7 +13,7 @@ use super::extract::{LastEventId, admit, authorization};
 use super::ws::Handshake;
 use crate::events::{Cut, Frame, Reader};
 use crate::gateway::Gateway;
-use crate::identity::Proof;
+use crate::identity::{Proof, Tickets};
 use crate::metrics::EventReader;
 use crate::rejection::{Reason, Rejection};
 
@@ -59,7 +59,7 @@ impl FromRequestParts<Arc<Gateway>> for Watcher {
                     Handshake::of(parts)?;
                 }
                 let (identity, shared) = (&gateway.identity, &gateway.shared);
-                identity.redeem_ticket(shared, &ticket).await?
+                Tickets::new(identity, shared).redeem(&ticket).await?
             }
             (field, None) => gateway.identity.authenticate(field).await?,
         };

@@ -59,12 +59,16 @@ pub(super) async fn create(
 ) -> Result<Response, Rejection> {
     let creation = creation(&gateway, &caller, new).await?;
     // First, so that there is no workspace without an enrolment token.
-    let (enrolment, _) = gateway.identity.issue_enrolment(&creation.id).await?;
+    let (enrolment, _) = gateway
+        .identity
+        .tokens
+        .issue_enrolment(&creation.id)
+        .await?;
     let enrolment = enrolment.token;
-    let workspace = match gateway.directory.create(&creation).await {
+    let workspace = match gateway.directory.registrations.create(&creation).await {
         Ok(workspace) => workspace,
         Err(refusal) => {
-            if let Err(error) = gateway.identity.withdraw_enrolment(&enrolment).await {
+            if let Err(error) = gateway.identity.tokens.withdraw_enrolment(&enrolment).await {
                 tracing::debug!(%error, workspace.id = %creation.id, "failed to withdraw the enrolment token of a failed creation");
             }
             return Err(refusal);
@@ -137,7 +141,7 @@ pub(super) async fn read(
     if caller.principal().workspace() != Some(&id) {
         gateway.hierarchy.permit(&caller.0, &id).await?;
     }
-    let workspace = gateway.directory.view(&id).await?;
+    let workspace = gateway.directory.views.find(&id).await?;
     Ok(shown(&gateway, &caller, workspace).await)
 }
 
@@ -156,7 +160,11 @@ pub(super) async fn views<'w>(
 ) -> Vec<View<'w>> {
     let sight = |one: &Workspace| urls(caller.principal(), &one.id);
     let hidden = |one: &Workspace| sight(one) == Urls::Hidden;
-    gateway.directory.conceal(workspaces, hidden).await;
+    gateway
+        .directory
+        .views
+        .redact_cards(workspaces, hidden)
+        .await;
     workspaces.iter().map(|one| one.view(sight(one))).collect()
 }
 

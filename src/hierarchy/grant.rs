@@ -19,7 +19,7 @@ use crate::ids::WorkspaceId;
 use crate::metrics::{self, Metrics};
 use crate::rejection::{Reason, Rejection};
 use crate::store::Unavailable;
-use crate::workspace::Timestamp;
+use crate::time::Timestamp;
 
 const FIND: &str = "SELECT id, expires_at FROM access_grants \
     WHERE caller_id = $1 AND target_id = $2 AND removed_at IS NULL";

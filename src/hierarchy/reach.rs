@@ -5,7 +5,8 @@ use crate::config::LineageReach;
 use crate::identity::{CredentialKind, Principal, Proof};
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
-use crate::workspace::{Among, LINE_MAX, Near, Step, Timestamp, Wish};
+use crate::time::Timestamp;
+use crate::workspace::{Among, LINE_MAX, Near, Step, Wish};
 
 /// Bytes of agent cards in one page: the page ends before the card that would exceed it, but has at least one
 /// workspace. Cards are a few KiB, and at most 256.

@@ -4,11 +4,8 @@
 //! canvas users as it likes: each has an account, and those of one org are a group.
 
 use super::credential::CredentialHash;
-use super::{CredentialKind, Principal, Proof};
+use super::proof::{CredentialKind, OPEN, Principal, Proof};
 use crate::shares::Account;
-
-/// Account of all callers without a credential, in open mode: they cannot be told apart.
-pub(super) const OPEN: Account = Account::alone(0);
 
 impl Proof {
     /// Sets the account that follows from principal, issuer and credential. Called once, when all of these are
@@ -39,7 +36,7 @@ fn number(name: &str) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::open_proof;
+    use super::super::proof::open_proof;
     use super::*;
     use crate::ids::WorkspaceId;
 

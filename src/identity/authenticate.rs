@@ -4,77 +4,32 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::credential::{Credential, CredentialHash, Form};
-use super::issuers::{NotForeign, Signer};
-use super::{CredentialKind, Identity, Principal, Proof, now_ms, open_proof};
-use crate::ids::WorkspaceId;
-use crate::metrics::CredentialFlaw;
+use moka::future::Cache;
+use secrecy::{ExposeSecret, SecretString};
+
+use super::credential::{Credential, CredentialHash, Form, Fresh};
+use super::issuance::Issuance;
+use super::issuers::{Issuers, NotForeign};
+use super::proof::{CredentialKind, Principal, Proof, open_proof};
+use super::refusal::{Refusal, unauthenticated};
+use super::signed::SignedTokens;
+use super::token::{Tokens, Uses};
+use crate::coherence::{Coherence, Coherent, Invalidation};
+use crate::config::{self, AuthMode, Config, Derived, Live};
+use crate::db::Db;
+use crate::metrics::{self, CredentialFlaw, Metrics};
 use crate::rejection::{Reason, Rejection};
-use crate::shares::Account;
 use crate::store::Unavailable;
-use crate::trust::{PAIR_TYP, TokenError, own_type};
+use crate::time::Timestamp;
+use crate::trust::{Keys, TokenError};
 
-/// Minimum interval between two recorded uses of one token.
-const USE_NOTED_EVERY_MS: i64 = 60_000;
+/// Entries of the cache of rejected credentials. It is a cache of its own, so that guesses evict no valid
+/// credential.
+const REFUSALS_MAX: u64 = 10_000;
 
-/// The reason why a credential proves nothing. It is not secret, since it depends on the credential alone.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Refusal {
-    /// In no table: never issued, revoked, or its workspace was removed.
-    Unknown,
-    /// A signed token of this gateway that is invalid.
-    Signed(TokenError),
-    /// An invalid token that names an issuer of `auth.issuers`.
-    Foreign(TokenError),
-    /// A pair token that was issued for one forwarded request.
-    Bound,
-}
-
-/// The contents of a valid signed token.
-pub(super) struct Signed {
-    pub(super) principal: Principal,
-    pub(super) kind: CredentialKind,
-    /// Milliseconds since 1970.
-    pub(super) expires_at: i64,
-    pub(super) signer: Signer,
-    /// The org token with which it was made.
-    pub(super) maker: Option<CredentialHash>,
-    pub(super) only_to: Option<WorkspaceId>,
-}
-
-impl Refusal {
-    const fn flaw(self) -> CredentialFlaw {
-        match self {
-            Self::Unknown => CredentialFlaw::Unknown,
-            Self::Signed(error) | Self::Foreign(error) => error.flaw(),
-            Self::Bound => CredentialFlaw::Bound,
-        }
-    }
-
-    pub(super) fn rejection(self) -> Rejection {
-        match self {
-            Self::Unknown => unauthenticated(
-                "the credential is unknown, revoked, or belongs to a removed workspace; send one that is live",
-            ),
-            Self::Signed(TokenError::Expired) | Self::Foreign(TokenError::Expired) => {
-                unauthenticated("the token has expired; ask its issuer for a new one")
-            }
-            Self::Foreign(TokenError::Malformed) => unauthenticated(
-                "the token's header is not one that is accepted: `alg` EdDSA, ES256, ES384, RS… or PS…, a `kid`, `typ` JWT or at+jwt, and none of `crit`, `jwk`, `jku`, `x5c`, `x5u`",
-            ),
-            Self::Foreign(TokenError::UnknownKey) => unauthenticated(
-                "the token names a key (`kid`) that its issuer does not publish for this `alg`",
-            ),
-            Self::Foreign(TokenError::Claims) => unauthenticated(
-                "the token is not meant for this gateway, or a claim is missing or of the wrong type: it needs `iss`, `aud`, `sub`, `exp`",
-            ),
-            Self::Bound => unauthenticated(
-                "the token was made for one forwarded request (`bh`), and proves its caller to that target only; GET /registry/discover/{id} gives one to call with",
-            ),
-            Self::Signed(error) | Self::Foreign(error) => unauthenticated(error.to_string()),
-        }
-    }
-}
+/// Lifetime of a rejected credential: it damps retry loops, and a token that another program writes into the
+/// table works within a second.
+const REFUSAL_TTL: Duration = Duration::from_secs(1);
 
 /// The reason why there is no proof.
 enum NoProof {
@@ -90,7 +45,105 @@ impl From<Unavailable> for NoProof {
     }
 }
 
+/// Authenticates credentials.
+pub struct Identity {
+    /// Opaque tokens: issued, listed, revoked.
+    pub tokens: Issuance,
+    /// Signed tokens.
+    pub signed: SignedTokens,
+    pub(super) config: Live,
+    pub(super) issuers: Issuers,
+    metrics: Arc<Metrics>,
+    pub(super) table: Tokens,
+    /// Hashes from the configuration and the environment.
+    pub(super) admins: Derived<Vec<CredentialHash>>,
+    pub(super) proofs: Coherent<CredentialHash, Arc<Proof>>,
+    refusals: Cache<CredentialHash, Refusal>,
+    /// The proof of requests without a credential, in open mode.
+    open: Arc<Proof>,
+    uses: Uses,
+}
+
 impl Identity {
+    /// Creates it; does not touch the stores.
+    pub fn new(
+        config: Live,
+        db: Db,
+        keys: Arc<Keys>,
+        coherence: Arc<Coherence>,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        let proofs = Coherent::new(
+            Arc::clone(&coherence),
+            Arc::clone(&metrics),
+            metrics::Cache::Credentials,
+            (config.get().directory.cache_entries, None),
+            |proof: &Arc<Proof>| proof.is_current(),
+        );
+        drop_on_invalidation(&coherence, &proofs);
+        let table = Tokens::new(db);
+        Self {
+            issuers: Issuers::new(&config.get().auth.issuers, Arc::clone(&metrics)),
+            metrics,
+            tokens: Issuance {
+                tokens: table.clone(),
+                coherence,
+            },
+            signed: SignedTokens {
+                config: config.clone(),
+                keys,
+            },
+            table,
+            admins: Derived::new(&config, |config, _| admins(config)),
+            config,
+            proofs,
+            refusals: Cache::builder()
+                .max_capacity(REFUSALS_MAX)
+                .time_to_live(REFUSAL_TTL)
+                .build(),
+            open: Arc::new(open_proof()),
+            uses: Uses::default(),
+        }
+    }
+
+    /// Returns the proof of a request without a credential: none, except in open mode.
+    pub(super) fn open(&self) -> Option<Arc<Proof>> {
+        let open = self.config.get().auth.mode == AuthMode::Open;
+        open.then(|| Arc::clone(&self.open))
+    }
+
+    /// Records uses of tokens, and keeps the keys of foreign issuers fresh, outside of requests. A background
+    /// task; runs until it is dropped.
+    pub async fn run(&self) {
+        tokio::join!(self.uses.run(&self.table), self.issuers.run());
+    }
+
+    /// Replaces `auth.issuers`. Tokens of an issuer that is removed are invalid at once.
+    pub fn set_issuers(&self, issuers: &[config::Issuer]) {
+        self.issuers.set(issuers);
+    }
+
+    /// Creates an admin token if there is none, neither configured nor stored. The caller prints it once. Of
+    /// several replicas that start at the same time, all but one get `None`. A retry must pass the same
+    /// `candidate`: if the store timed out, it may be stored already.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub async fn ensure_admin_token(
+        &self,
+        candidate: &FirstAdmin,
+    ) -> Result<Option<SecretString>, Unavailable> {
+        if !self.admins.get().is_empty() {
+            return Ok(None);
+        }
+        let Fresh { hash, text, .. } = &candidate.0;
+        let made = self
+            .table
+            .create_first_admin(*hash, Timestamp::now().0)
+            .await?;
+        Ok(made.then(|| text.clone()))
+    }
+
     /// Returns the principal that the value of an `Authorization` field proves. `None`: the request has no
     /// such field.
     ///
@@ -184,39 +237,8 @@ impl Identity {
         Err(self.refused(Refusal::Unknown))
     }
 
-    /// True if the org token with which a credential was made, if there was one, is still valid. Cached as if
-    /// the org token itself had been presented.
-    pub(super) async fn maker_stands(&self, proof: &Proof) -> Result<bool, Unavailable> {
-        let Some(maker) = proof.maker else {
-            return Ok(true);
-        };
-        let load = || async {
-            match self.tokens.find_org(maker).await {
-                Ok(Some((org, prefix))) => {
-                    let proof = Proof {
-                        principal: Principal::Org { org },
-                        kind: CredentialKind::Org,
-                        prefix,
-                        credential: Some(maker),
-                        ..open_proof()
-                    };
-                    Ok(Arc::new(proof.with_account()))
-                }
-                Ok(None) => Err(None),
-                Err(away) => Err(Some(away)),
-            }
-        };
-        match Box::pin(self.proofs.get_or_load(&maker, load)).await {
-            Ok(_) => Ok(true),
-            Err(why) => match &*why {
-                None => Ok(false),
-                Some(away) => Err(Unavailable::clone(away)),
-            },
-        }
-    }
-
     /// As [`Identity::authenticate`], for the one route that accepts an enrolment token. The token stays
-    /// unused; [`Identity::redeem_enrolment`] uses it up.
+    /// unused; [`Issuance::redeem_enrolment`] uses it up.
     ///
     /// # Errors
     /// As [`Identity::authenticate`].
@@ -230,7 +252,7 @@ impl Identity {
         };
         let hash = credential.hash();
         // Never cached: it is presented once.
-        let found = self.tokens.find_enrolment(hash, now_ms()).await?;
+        let found = self.table.find_enrolment(hash, Timestamp::now().0).await?;
         let id = found.ok_or_else(|| {
             self.flawed(
                 CredentialFlaw::Unknown,
@@ -241,25 +263,6 @@ impl Identity {
         let mut proof = prove(principal, CredentialKind::Enrolment, credential, hash);
         proof.hash = Some(hash);
         Ok(Arc::new(proof))
-    }
-
-    /// Checks `claimed`, the value of `X-Workspace-ID`, against the proven principal. The field is a claim,
-    /// never a proof (`docs/reference/credentials.md`, "Credentials").
-    ///
-    /// # Errors
-    /// `caller_mismatch` when it names anything else, or when the credential proves no workspace.
-    pub fn check_caller(proof: &Proof, claimed: Option<&[u8]>) -> Result<(), Rejection> {
-        let Some(claimed) = claimed else {
-            return Ok(());
-        };
-        let proven = proof.principal.workspace();
-        if proven.is_some_and(|id| id.as_str().as_bytes() == claimed) {
-            return Ok(());
-        }
-        Err(Rejection::new(
-            Reason::CallerMismatch,
-            "X-Workspace-ID names a workspace that the credential does not prove; leave it out, or send that workspace's token",
-        ))
     }
 
     fn parse<'a>(&self, field: &'a [u8]) -> Result<Credential<'a>, Rejection> {
@@ -290,19 +293,19 @@ impl Identity {
         let unknown = NoProof::Refused(Refusal::Unknown);
         let (principal, kind) = match credential.form {
             Form::Workspace => {
-                let found = self.tokens.find_workspace(hash).await?.ok_or(unknown)?;
-                self.note_use(found.token_id, found.last_used_at);
+                let found = self.table.find_workspace(hash).await?.ok_or(unknown)?;
+                self.uses.note(found.token_id, found.last_used_at);
                 let principal = Principal::Workspace {
                     id: found.workspace,
                 };
                 (principal, CredentialKind::Workspace)
             }
             Form::Org => {
-                let (org, _) = self.tokens.find_org(hash).await?.ok_or(unknown)?;
+                let (org, _) = self.table.find_org(hash).await?.ok_or(unknown)?;
                 (Principal::Org { org }, CredentialKind::Org)
             }
             Form::Admin => {
-                if !hash.is_one_of(&self.admins.get()) && !self.tokens.is_admin(hash).await? {
+                if !hash.is_one_of(&self.admins.get()) && !self.table.is_admin(hash).await? {
                     return Err(unknown);
                 }
                 (Principal::Operator, CredentialKind::Admin)
@@ -329,11 +332,11 @@ impl Identity {
         })?;
         let signed = match foreign {
             Some(signed) => signed,
-            None => match self.verify_own(text) {
+            None => match self.signed.verify(text) {
                 // Another replica may have created the key just now.
                 Err(Refusal::Signed(TokenError::UnknownKey)) => {
-                    self.look_for_key().await.map_err(NoProof::NoKeys)?;
-                    self.verify_own(text)
+                    self.signed.reload_keys().await.map_err(NoProof::NoKeys)?;
+                    self.signed.verify(text)
                 }
                 known => known,
             }
@@ -348,31 +351,53 @@ impl Identity {
         Ok(Arc::new(proof.with_account()))
     }
 
-    fn verify_own(&self, token: &str) -> Result<Signed, Refusal> {
-        if own_type(token).as_deref() == Some(PAIR_TYP) {
-            return self.verify_pair(token);
-        }
-        self.verify_canvas(token).map_err(Refusal::Signed)
+    /// Restores the principal from the output of [`Proof::stored`]. No request can create such a proof, and
+    /// permits are checked again with it. `None`: the text is invalid, or it is from open mode, which is off
+    /// now.
+    pub fn recall(&self, stored: &str) -> Option<Proof> {
+        Proof::recall(stored, self.open().is_some())
     }
+}
 
-    /// Reads the trust keys again, since the key of a token is unknown.
-    pub(super) async fn look_for_key(&self) -> Result<(), Rejection> {
-        self.keys.look_again().await.map_err(|error| {
-            Rejection::new(
-                Reason::StoreUnavailable,
-                "the token names a key that is not known, and keys.dir cannot be read to look for it; the log says why",
-            )
-            .retry_after(Duration::from_secs(1))
-            .cause(error)
-        })
-    }
+/// The admin token to be stored by a first start.
+pub struct FirstAdmin(Fresh);
 
-    /// Queues a use to be recorded, at most once a minute per token. A full queue drops it.
-    fn note_use(&self, token_id: String, last_used_at: Option<i64>) {
-        if last_used_at.is_none_or(|at| now_ms() - at >= USE_NOTED_EVERY_MS) {
-            let _ = self.uses.try_send(token_id);
-        }
+impl Default for FirstAdmin {
+    /// Generates a new one.
+    fn default() -> Self {
+        Self(Fresh::new(Form::Admin))
     }
+}
+
+/// Returns the hashes of the admin tokens in the configuration and the environment.
+fn admins(config: &Config) -> Vec<CredentialHash> {
+    let listed = config.auth.admin_token_sha256.iter().copied();
+    let token = config.auth.admin_token.as_ref();
+    listed
+        .map(CredentialHash::from)
+        .chain(token.map(|token| CredentialHash::of(token.expose_secret())))
+        .collect()
+}
+
+fn drop_on_invalidation(coherence: &Coherence, proofs: &Coherent<CredentialHash, Arc<Proof>>) {
+    let proofs = proofs.clone();
+    coherence.on_invalidation(move |what| {
+        let proofs = proofs.clone();
+        async move {
+            match what {
+                Invalidation::Credential(hex) => match CredentialHash::from_hex(&hex) {
+                    Some(hash) => proofs.forget(&hash).await,
+                    None => proofs.forget_all(),
+                },
+                Invalidation::Everything => proofs.forget_all(),
+                // A proof contains only the workspace's id; other modules cache its other facts.
+                Invalidation::Address(_)
+                | Invalidation::Grant(..)
+                | Invalidation::Lineage(_)
+                | Invalidation::Workspace(_) => {}
+            }
+        }
+    });
 }
 
 fn prove(
@@ -385,17 +410,8 @@ fn prove(
         principal,
         kind,
         prefix: credential.prefix().to_owned(),
-        account: Account::default(),
-        expires_at: None,
-        hash: None,
         credential: Some(hash),
-        signer: None,
-        maker: None,
-        only_to: None,
+        ..open_proof()
     }
     .with_account()
-}
-
-fn unauthenticated(message: impl Into<std::borrow::Cow<'static, str>>) -> Rejection {
-    Rejection::new(Reason::Unauthenticated, message)
 }

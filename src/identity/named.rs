@@ -9,9 +9,11 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::authenticate::Refusal;
+use super::authenticate::Identity;
+use super::proof::{CredentialKind, Principal, Proof, open_proof};
+use super::rate::Rates;
+use super::refusal::Refusal;
 use super::token::{Holder, Live};
-use super::{CredentialKind, Identity, Principal, Proof, Rates, open_proof};
 use crate::config::AuthMode;
 use crate::explain::{Check, Fact, Question, Source, Witness};
 use crate::ids::WorkspaceId;
@@ -153,7 +155,7 @@ impl Identity {
             let configured = configured.iter().map(|hash| (None, *hash));
             known.extend(configured.map(|live| Known::live(principal, live)));
         }
-        match self.tokens.live(holder).await {
+        match self.table.live(holder).await {
             Ok(live) => {
                 known.extend(live.into_iter().map(|live| Known::live(principal, live)));
                 Ok(Credentials {
@@ -242,7 +244,7 @@ impl Credentials {
         let looked: Vec<_> = known.map(|known| rates.look(known.account)).collect();
         witness.hear(|| {
             let each = self.known.iter().zip(&looked).take(SHOWN_MAX);
-            let each = each.map(|(known, looked)| told(known.prefix.as_deref(), looked));
+            let each = each.map(|(known, looked)| rate_json(known.prefix.as_deref(), looked));
             let value = json!({
                 "limited": !matches!(looked.first(), Some(Ok(None))),
                 "credentials": each.collect::<Vec<_>>(),
@@ -259,7 +261,7 @@ impl Credentials {
 }
 
 /// Returns the remaining allowance of a credential as JSON.
-fn told(prefix: Option<&str>, looked: &Result<Option<u64>, Rejection>) -> Value {
+fn rate_json(prefix: Option<&str>, looked: &Result<Option<u64>, Rejection>) -> Value {
     match looked {
         Ok(remaining) => json!({"prefix": prefix, "may_ask": true, "remaining": remaining}),
         Err(refusal) => {

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{CredentialKind, Identity, Principal, Proof, open_proof};
+use super::proof::{CredentialKind, Principal, Proof, open_proof};
 use crate::ids::WorkspaceId;
 
 /// A principal in a table.
@@ -28,8 +28,8 @@ enum Stored {
 }
 
 impl Proof {
-    /// Serializes the principal for a table, to be read by [`Identity::recall`]. Contains nothing of the
-    /// credential.
+    /// Serializes the principal for a table, to be read by [`Identity::recall`](super::Identity::recall).
+    /// Contains nothing of the credential.
     pub fn stored(&self) -> String {
         let stored = match &self.principal {
             _ if self.kind == CredentialKind::Open => Stored::Open,
@@ -53,15 +53,13 @@ impl Proof {
         // Strings and lists of strings: serialization cannot fail.
         serde_json::to_string(&stored).unwrap_or_default()
     }
-}
 
-impl Identity {
     /// Restores the principal from the output of [`Proof::stored`]. No request can create such a proof, and
     /// permits are checked again with it. The owner is not stored: see [`Proof::owner`]. `None`: the text is
     /// invalid, or it is from open mode, which is off now.
-    pub fn recall(&self, stored: &str) -> Option<Proof> {
+    pub(super) fn recall(stored: &str, is_open: bool) -> Option<Self> {
         let principal = match serde_json::from_str(stored).ok()? {
-            Stored::Open => return self.open().map(|proof| Proof::clone(&proof)),
+            Stored::Open => return is_open.then(open_proof),
             Stored::Workspace { id } => Principal::Workspace {
                 id: WorkspaceId::parse(&id).ok()?,
             },
@@ -90,7 +88,7 @@ impl Identity {
             Stored::Operator => Principal::Operator,
         };
         Some(
-            Proof {
+            Self {
                 principal,
                 kind: CredentialKind::Stored,
                 ..open_proof()

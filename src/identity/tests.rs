@@ -7,8 +7,15 @@ use secrecy::{ExposeSecret, SecretString};
 use serde_json::json;
 
 use super::*;
+use crate::coherence::Coherence;
+use crate::config::{AuthMode, Config, Live};
+use crate::db::Db;
+use crate::ids::WorkspaceId;
+use crate::metrics::Metrics;
 use crate::rejection::{Reason, Rejection};
 use crate::shared::Shared;
+use crate::time::Timestamp;
+use crate::trust::Keys;
 
 struct House {
     identity: Identity,
@@ -50,6 +57,10 @@ impl House {
         }
     }
 
+    fn tokens(&self) -> &Issuance {
+        &self.identity.tokens
+    }
+
     async fn plain() -> Self {
         Self::new(None, |_| {}).await
     }
@@ -80,7 +91,7 @@ impl House {
 
     fn canvas(&self, change: impl FnOnce(&mut serde_json::Value)) -> String {
         let issuer = self.config.get().issuer();
-        let now = now_ms() / 1000;
+        let now = Timestamp::now().0 / 1000;
         let mut claims = json!({"iss": issuer, "aud": issuer, "sub": "ada", "iat": now, "nbf": now,
             "exp": now + 60, "jti": "1", "scope": "a2a:canvas", "org": "acme"});
         change(&mut claims);
@@ -96,20 +107,18 @@ fn text(token: &IssuedToken) -> &str {
 async fn a_workspace_token_proves_its_workspace_until_revoked() {
     let house = House::plain().await;
     let id = house.workspace("ws-1").await;
-    let token = house.identity.issue_workspace_token(&id).await.unwrap();
+    let token = house.tokens().issue_workspace(&id).await.unwrap();
     let proof = house.ask(text(&token)).await.unwrap();
     assert_eq!(proof.principal, Principal::Workspace { id: id.clone() });
     assert_eq!(proof.kind, CredentialKind::Workspace);
     assert_eq!(proof.prefix, text(&token)[..8]);
 
-    let revoke = || house.identity.revoke_workspace_token(&id, &token.token_id);
+    let revoke = || house.tokens().revoke_workspace(&id, &token.token_id);
     assert!(revoke().await.unwrap());
     assert_eq!(house.reason(text(&token)).await, Reason::Unauthenticated);
     assert!(revoke().await.unwrap(), "repeating it is harmless");
     let other = WorkspaceId::parse("ws-2").unwrap();
-    let foreign = house
-        .identity
-        .revoke_workspace_token(&other, &token.token_id);
+    let foreign = house.tokens().revoke_workspace(&other, &token.token_id);
     assert!(!foreign.await.unwrap());
 }
 
@@ -119,7 +128,7 @@ async fn a_revocation_that_the_store_is_too_slow_to_answer_for_is_not_overlooked
     let house = House::new(None, change).await;
     let id = house.workspace("ws-1").await;
     for everything in [false, true] {
-        let token = house.identity.issue_workspace_token(&id).await.unwrap();
+        let token = house.tokens().issue_workspace(&id).await.unwrap();
         house.ask(text(&token)).await.unwrap();
         // Another connection writes, for longer than the timeout allows.
         let mut slow = house.db.begin_reading().await.unwrap();
@@ -128,9 +137,9 @@ async fn a_revocation_that_the_store_is_too_slow_to_answer_for_is_not_overlooked
         };
         run(&mut slow, "BEGIN IMMEDIATE").await;
         if everything {
-            house.identity.revoke_all(&id).await.unwrap_err();
+            house.tokens().revoke_all(&id).await.unwrap_err();
         } else {
-            let revoked = house.identity.revoke_workspace_token(&id, &token.token_id);
+            let revoked = house.tokens().revoke_workspace(&id, &token.token_id);
             revoked.await.unwrap_err();
         }
         // And commits the statement after its caller has timed out.
@@ -145,7 +154,7 @@ async fn a_revocation_that_the_store_is_too_slow_to_answer_for_is_not_overlooked
 async fn steady_state_asks_no_store_and_a_crowd_asks_once() {
     let house = House::plain().await;
     let id = house.workspace("ws-1").await;
-    let token = house.identity.issue_workspace_token(&id).await.unwrap();
+    let token = house.tokens().issue_workspace(&id).await.unwrap();
     let before = house.metrics.store_operations();
     let crowd = (0..50).map(|_| house.ask(text(&token)));
     for proof in futures_of(crowd).await {
@@ -195,8 +204,8 @@ async fn guesses_are_remembered_for_a_moment_and_evict_no_good_entry() {
 async fn a_removed_workspaces_tokens_prove_nothing_and_no_new_one_is_made() {
     let house = House::plain().await;
     let id = house.workspace("ws-1").await;
-    let token = house.identity.issue_workspace_token(&id).await.unwrap();
-    let (enrolment, _) = house.identity.issue_enrolment(&id).await.unwrap();
+    let token = house.tokens().issue_workspace(&id).await.unwrap();
+    let (enrolment, _) = house.tokens().issue_enrolment(&id).await.unwrap();
     let enrolment = enrolment.token;
     house.remove(&id).await;
     assert_eq!(house.reason(text(&token)).await, Reason::Unauthenticated);
@@ -205,7 +214,7 @@ async fn a_removed_workspaces_tokens_prove_nothing_and_no_new_one_is_made() {
         .identity
         .authenticate_enrolment(Some(field.as_bytes()));
     assert_eq!(refused.await.unwrap_err().reason, Reason::Unauthenticated);
-    let issued = house.identity.issue_workspace_token(&id).await;
+    let issued = house.tokens().issue_workspace(&id).await;
     assert_eq!(issued.unwrap_err().reason, Reason::WorkspaceNotFound);
 }
 
@@ -214,31 +223,27 @@ async fn fifty_live_tokens_are_enough() {
     let house = House::plain().await;
     let id = house.workspace("ws-1").await;
     for _ in 0..LIVE_TOKENS_MAX {
-        house.identity.issue_workspace_token(&id).await.unwrap();
+        house.tokens().issue_workspace(&id).await.unwrap();
     }
-    let refused = house.identity.issue_workspace_token(&id).await.unwrap_err();
+    let refused = house.tokens().issue_workspace(&id).await.unwrap_err();
     assert_eq!(refused.reason, Reason::Conflict);
-    assert_eq!(house.identity.live_token_count(&id).await.unwrap(), 50);
+    assert_eq!(house.tokens().count_live(&id).await.unwrap(), 50);
 
-    let page = house.identity.list_workspace_tokens(&id, "", 20).await;
+    let page = house.tokens().list_workspace(&id, "", 20).await;
     let page = page.unwrap();
     assert_eq!(page.len(), 20);
     let last = &page[19].token_id;
-    let rest = house.identity.list_workspace_tokens(&id, last, 500).await;
+    let rest = house.tokens().list_workspace(&id, last, 500).await;
     assert_eq!(rest.unwrap().len(), 30);
-    house
-        .identity
-        .revoke_workspace_token(&id, last)
-        .await
-        .unwrap();
-    house.identity.issue_workspace_token(&id).await.unwrap();
+    house.tokens().revoke_workspace(&id, last).await.unwrap();
+    house.tokens().issue_workspace(&id).await.unwrap();
 }
 
 #[tokio::test]
 async fn the_first_token_is_given_once() {
     let house = House::plain().await;
     let id = house.workspace("ws-1").await;
-    let first = || house.identity.issue_first_workspace_token(&id);
+    let first = || house.tokens().issue_first(&id);
     let given = futures_of((0..8).map(|_| first())).await;
     let given: Vec<_> = given.into_iter().map(Result::unwrap).collect();
     assert_eq!(given.iter().flatten().count(), 1);
@@ -248,7 +253,7 @@ async fn the_first_token_is_given_once() {
 async fn an_enrolment_token_registers_once_and_does_nothing_else() {
     let house = House::plain().await;
     let id = house.workspace("ws-1").await;
-    let (token, _) = house.identity.issue_enrolment(&id).await.unwrap();
+    let (token, _) = house.tokens().issue_enrolment(&id).await.unwrap();
     let token = token.token.expose_secret();
     assert_eq!(house.reason(token).await, Reason::Unauthenticated);
 
@@ -261,50 +266,50 @@ async fn an_enrolment_token_registers_once_and_does_nothing_else() {
     let proof = enrol().await.unwrap();
     assert_eq!(proof.kind, CredentialKind::Enrolment);
     assert_eq!(proof.principal.workspace(), Some(&id));
-    assert!(house.identity.redeem_enrolment(&proof).await.unwrap());
-    assert!(!house.identity.redeem_enrolment(&proof).await.unwrap());
+    assert!(house.tokens().redeem_enrolment(&proof).await.unwrap());
+    assert!(!house.tokens().redeem_enrolment(&proof).await.unwrap());
     assert_eq!(enrol().await.unwrap_err().reason, Reason::Unauthenticated);
 
-    house.identity.restore_enrolment(&proof).await.unwrap();
+    house.tokens().restore_enrolment(&proof).await.unwrap();
     enrol().await.unwrap();
 
     // Its holder crashed during the registration, more than two minutes ago.
-    let tokens = &house.identity.tokens;
+    let tokens = &house.identity.table;
     assert!(
         tokens
-            .redeem(proof.hash.unwrap(), now_ms() - 121_000)
+            .redeem(proof.hash.unwrap(), Timestamp::now().0 - 121_000)
             .await
             .unwrap()
     );
     enrol().await.unwrap();
-    assert!(house.identity.redeem_enrolment(&proof).await.unwrap());
-    assert!(!house.identity.redeem_enrolment(&proof).await.unwrap());
-    house.identity.restore_enrolment(&proof).await.unwrap();
+    assert!(house.tokens().redeem_enrolment(&proof).await.unwrap());
+    assert!(!house.tokens().redeem_enrolment(&proof).await.unwrap());
+    house.tokens().restore_enrolment(&proof).await.unwrap();
     // Likewise, but the workspace has a token: the registration completed.
     assert!(
         tokens
-            .redeem(proof.hash.unwrap(), now_ms() - 121_000)
+            .redeem(proof.hash.unwrap(), Timestamp::now().0 - 121_000)
             .await
             .unwrap()
     );
-    let issued = house.identity.issue_workspace_token(&id).await.unwrap();
+    let issued = house.tokens().issue_workspace(&id).await.unwrap();
     assert_eq!(enrol().await.unwrap_err().reason, Reason::Unauthenticated);
-    let revoked = house.identity.revoke_workspace_token(&id, &issued.token_id);
+    let revoked = house.tokens().revoke_workspace(&id, &issued.token_id);
     assert!(revoked.await.unwrap());
     assert_eq!(enrol().await.unwrap_err().reason, Reason::Unauthenticated);
-    assert!(!house.identity.redeem_enrolment(&proof).await.unwrap());
+    assert!(!house.tokens().redeem_enrolment(&proof).await.unwrap());
 }
 
 #[tokio::test]
 async fn org_tokens_act_in_their_org_until_revoked() {
     let house = House::plain().await;
-    let issued = house.identity.issue_org_token("acme", Some("ci")).await;
+    let issued = house.tokens().issue_org("acme", Some("ci")).await;
     let token = issued.unwrap();
     let proof = house.ask(text(&token)).await.unwrap();
     assert_eq!(proof.principal, Principal::Org { org: "acme".into() });
-    let listed = house.identity.list_org_tokens("acme", "", 10).await;
+    let listed = house.tokens().list_org("acme", "", 10).await;
     assert_eq!(listed.unwrap()[0].note.as_deref(), Some("ci"));
-    let revoke = |org| house.identity.revoke_org_token(org, &token.token_id);
+    let revoke = |org| house.tokens().revoke_org(org, &token.token_id);
     assert!(!revoke("other").await.unwrap());
     assert!(revoke("acme").await.unwrap());
     assert_eq!(house.reason(text(&token)).await, Reason::Unauthenticated);
@@ -363,7 +368,8 @@ async fn canvas_tokens_prove_a_user_within_their_time() {
     let hour = Duration::from_secs(3600);
     let (token, expires_at) = house
         .identity
-        .issue_canvas_token(&NewCanvas {
+        .signed
+        .issue_canvas(&NewCanvas {
             user: "ada",
             org: Some("acme"),
             workspaces: Some(&only),
@@ -371,7 +377,7 @@ async fn canvas_tokens_prove_a_user_within_their_time() {
             maker: None,
         })
         .unwrap();
-    assert!((expires_at - now_ms() - 3_600_000).abs() < 5000);
+    assert!((expires_at - Timestamp::now().0 - 3_600_000).abs() < 5000);
     let proof = house.ask(&token).await.unwrap();
     let expected = Principal::Canvas {
         user: "ada".into(),
@@ -394,7 +400,7 @@ async fn canvas_tokens_prove_a_user_within_their_time() {
         assert_eq!(reason, Reason::Unauthenticated);
     }
     for ttl in [Duration::ZERO, CANVAS_TTL_MAX + Duration::from_secs(1)] {
-        let refused = house.identity.issue_canvas_token(&NewCanvas {
+        let refused = house.identity.signed.issue_canvas(&NewCanvas {
             user: "ada",
             org: None,
             workspaces: None,
@@ -408,7 +414,7 @@ async fn canvas_tokens_prove_a_user_within_their_time() {
 #[tokio::test]
 async fn a_cached_canvas_proof_does_not_outlive_its_token() {
     let house = House::plain().await;
-    let now = now_ms() / 1000;
+    let now = Timestamp::now().0 / 1000;
     // Valid by the leeway when it is first seen; beyond it when it is seen again.
     let token = house.canvas(|claims| claims["exp"] = (now - 2).into());
     house.ask(&token).await.unwrap();
@@ -420,7 +426,7 @@ async fn a_cached_canvas_proof_does_not_outlive_its_token() {
 async fn a_store_that_cannot_be_read_refuses_but_a_cached_proof_counts() {
     let house = House::plain().await;
     let id = house.workspace("ws-1").await;
-    let issue = || house.identity.issue_workspace_token(&id);
+    let issue = || house.tokens().issue_workspace(&id);
     let (seen, unseen) = (issue().await.unwrap(), issue().await.unwrap());
     house.ask(text(&seen)).await.unwrap();
     house.db.pool().close().await;
@@ -434,16 +440,16 @@ async fn a_store_that_cannot_be_read_refuses_but_a_cached_proof_counts() {
 async fn the_callers_own_word_counts_only_when_it_is_proven() {
     let house = House::plain().await;
     let id = house.workspace("ws-1").await;
-    let token = house.identity.issue_workspace_token(&id).await.unwrap();
+    let token = house.tokens().issue_workspace(&id).await.unwrap();
     let proof = house.ask(text(&token)).await.unwrap();
-    Identity::check_caller(&proof, None).unwrap();
-    Identity::check_caller(&proof, Some(b"ws-1")).unwrap();
+    proof.check_caller(None).unwrap();
+    proof.check_caller(Some(b"ws-1")).unwrap();
     for claimed in [&b"ws-2"[..], b"", b"WS-1", b"ws-1 ", b"ws-1,ws-1"] {
-        let refused = Identity::check_caller(&proof, Some(claimed)).unwrap_err();
+        let refused = proof.check_caller(Some(claimed)).unwrap_err();
         assert_eq!(refused.reason, Reason::CallerMismatch);
     }
     let canvas = house.ask(&house.canvas(|_| {})).await.unwrap();
-    let refused = Identity::check_caller(&canvas, Some(b"ws-1")).unwrap_err();
+    let refused = canvas.check_caller(Some(b"ws-1")).unwrap_err();
     assert_eq!(refused.reason, Reason::CallerMismatch);
 }
 
@@ -451,11 +457,11 @@ async fn the_callers_own_word_counts_only_when_it_is_proven() {
 async fn uses_are_noted_behind_the_callers_back() {
     let house = House::plain().await;
     let id = house.workspace("ws-1").await;
-    let token = house.identity.issue_workspace_token(&id).await.unwrap();
+    let token = house.tokens().issue_workspace(&id).await.unwrap();
     house.ask(text(&token)).await.unwrap();
     let noted = async {
         loop {
-            let rows = house.identity.list_workspace_tokens(&id, "", 1).await;
+            let rows = house.tokens().list_workspace(&id, "", 1).await;
             if rows.unwrap()[0].last_used_at.is_some() {
                 break;
             }

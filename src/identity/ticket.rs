@@ -1,5 +1,4 @@
-//! Tickets, with which a browser authenticates a WebSocket, where it cannot send `Authorization`. Also checks
-//! whether the credential of a long-lived stream is still valid.
+//! Tickets, with which a browser authenticates a WebSocket, where it cannot send `Authorization`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,14 +6,14 @@ use std::time::Duration;
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
 
+use super::authenticate::Identity;
 use super::credential::{CredentialHash, Form, Fresh};
-use super::issuers::{Named, NotForeign, Signer};
-use super::{CredentialKind, Identity, Principal, Proof, now_ms};
+use super::issuers::NotForeign;
+use super::proof::{CredentialKind, KeyName, Principal, Proof, Signer, open_proof};
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
 use crate::shared::Shared;
-use crate::shares::Account;
-use crate::store::Unavailable;
+use crate::time::Timestamp;
 use crate::trust::{TOKEN_BYTES_MAX, TokenError, Verified};
 
 /// Lifetime of a ticket.
@@ -50,7 +49,7 @@ struct Claims {
     via: Option<String>,
     until_ms: i64,
     /// The key that signed the credential: when it is withdrawn, its tickets end as well.
-    signer: Named,
+    signer: KeyName,
 }
 
 /// A canvas user behind a ticket.
@@ -58,23 +57,27 @@ struct Vouched {
     principal: Principal,
     /// Milliseconds since 1970.
     until_ms: i64,
-    signer: Named,
+    signer: KeyName,
     maker: Option<CredentialHash>,
 }
 
-/// The credential behind a proof is no longer valid.
-struct Gone;
+/// Tickets in the shared state.
+pub struct Tickets<'a> {
+    identity: &'a Identity,
+    shared: &'a Shared,
+}
 
-impl Identity {
+impl<'a> Tickets<'a> {
+    /// Returns the tickets in `shared`.
+    pub fn new(identity: &'a Identity, shared: &'a Shared) -> Self {
+        Self { identity, shared }
+    }
+
     /// Issues a ticket for the caller, and returns its expiry in milliseconds since 1970.
     ///
     /// # Errors
     /// `store_unavailable`; `invalid_params` when a canvas token names too many workspaces.
-    pub async fn issue_ticket(
-        &self,
-        shared: &Shared,
-        proof: &Proof,
-    ) -> Result<(SecretString, i64), Rejection> {
+    pub async fn issue(&self, proof: &Proof) -> Result<(SecretString, i64), Rejection> {
         let fresh = Fresh::new(Form::Ticket);
         let stored = Stored {
             kind: proof.kind.as_str().to_owned(),
@@ -84,8 +87,8 @@ impl Identity {
         };
         let text = serde_json::to_string(&stored)
             .map_err(|error| Rejection::new(Reason::Internal, "no ticket").cause(error))?;
-        let lapses = now_ms() + i64::try_from(TICKET_TTL.as_millis()).unwrap_or(0);
-        shared
+        let lapses = Timestamp::now().0 + i64::try_from(TICKET_TTL.as_millis()).unwrap_or(0);
+        self.shared
             .set(&key(fresh.hash), &text, Some(TICKET_TTL))
             .await?;
         Ok((fresh.text, lapses))
@@ -96,11 +99,7 @@ impl Identity {
     /// # Errors
     /// `unauthenticated` when it is unknown, used, older than 30 s, or its maker's credential is no longer
     /// valid; `store_unavailable`.
-    pub async fn redeem_ticket(
-        &self,
-        shared: &Shared,
-        ticket: &SecretString,
-    ) -> Result<Arc<Proof>, Rejection> {
+    pub async fn redeem(&self, ticket: &SecretString) -> Result<Arc<Proof>, Rejection> {
         let refused = || {
             Rejection::new(
                 Reason::Unauthenticated,
@@ -111,7 +110,7 @@ impl Identity {
         if Form::of(text) != Some(Form::Ticket) {
             return Err(refused());
         }
-        let stored = shared.take(&key(CredentialHash::of(text))).await?;
+        let stored = self.shared.take(&key(CredentialHash::of(text))).await?;
         let stored = stored.ok_or_else(refused)?;
         let stored: Stored = serde_json::from_str(&stored).map_err(|_| refused())?;
         self.maker(stored).await?.ok_or_else(refused)
@@ -119,7 +118,7 @@ impl Identity {
 
     async fn maker(&self, stored: Stored) -> Result<Option<Arc<Proof>>, Rejection> {
         if stored.kind == CredentialKind::Open.as_str() {
-            return Ok(self.open());
+            return Ok(self.identity.open());
         }
         let Some(hash) = stored.hash.as_deref().and_then(CredentialHash::from_hex) else {
             return Ok(None);
@@ -132,10 +131,10 @@ impl Identity {
             let (principal, until, named) = (vouched.principal, vouched.until_ms, vouched.signer);
             maker = vouched.maker;
             let found = if named.issuer.is_none() {
-                let key = self.keys.find(&named.head);
+                let key = self.identity.signed.keys.find(&named.head);
                 key.map(|key| Signer::own(named.head, key))
             } else {
-                match self.issuers.signer(named).await {
+                match self.identity.issuers.signer(named).await {
                     Ok(found) => found,
                     Err(NotForeign::Refused(_)) => None,
                     Err(NotForeign::Unavailable(rejection)) => return Err(rejection),
@@ -154,7 +153,7 @@ impl Identity {
             ];
             let kind = tables.into_iter().find(|kind| kind.as_str() == stored.kind);
             let Some(kind) = kind else { return Ok(None) };
-            match self.principal_of(kind, hash).await? {
+            match self.identity.principal_of(kind, hash).await? {
                 Some(principal) => (kind, principal, None),
                 None => return Ok(None),
             }
@@ -163,89 +162,14 @@ impl Identity {
             principal,
             kind,
             prefix: stored.prefix,
-            account: Account::default(),
             expires_at,
-            hash: None,
             signer,
             maker,
-            only_to: None,
             credential: Some(hash),
+            ..open_proof()
         };
-        let good = proof.is_current() && self.maker_stands(&proof).await?;
+        let good = proof.is_current() && self.identity.maker_stands(&proof).await?;
         Ok(good.then(|| Arc::new(proof.with_account())))
-    }
-
-    /// True if the credential behind `proof` is still valid. From memory in steady state, so that it can be
-    /// called every second; while the store is unavailable, a valid credential stays valid.
-    pub async fn still_good(&self, proof: &Proof) -> bool {
-        proof.is_current() && self.stands(proof).await
-    }
-
-    /// As [`Identity::still_good`], except for expiry: a stream that began in time continues when its token
-    /// expires, but not when it is revoked.
-    pub async fn stands(&self, proof: &Proof) -> bool {
-        if proof
-            .signer
-            .as_ref()
-            .is_some_and(|by| by.key.is_withdrawn())
-        {
-            return false;
-        }
-        let Some(hash) = proof.credential else {
-            // No credential: valid as long as open mode is on.
-            return proof.kind != CredentialKind::Open || self.open().is_some();
-        };
-        if matches!(proof.kind, CredentialKind::Canvas | CredentialKind::Pair) {
-            // Signed, so only the token with which it was made is looked up.
-            return self.maker_stands(proof).await.unwrap_or(true);
-        }
-        let load = || async {
-            match self.principal_of(proof.kind, hash).await {
-                Ok(Some(principal)) => Ok(Arc::new(Proof {
-                    principal,
-                    ..proof.clone()
-                })),
-                Ok(None) => Err(Ok(Gone)),
-                Err(error) => Err(Err(error)),
-            }
-        };
-        match self.proofs.get_or_load(&hash, load).await {
-            Ok(now) => now.principal == proof.principal,
-            Err(why) => match &*why {
-                Ok(Gone) => false,
-                Err(Unavailable { .. }) => true,
-            },
-        }
-    }
-
-    /// Returns the principal that an opaque credential proves now.
-    async fn principal_of(
-        &self,
-        kind: CredentialKind,
-        hash: CredentialHash,
-    ) -> Result<Option<Principal>, Unavailable> {
-        Ok(match kind {
-            CredentialKind::Workspace => {
-                let found = self.tokens.find_workspace(hash).await?;
-                found.map(|found| Principal::Workspace {
-                    id: found.workspace,
-                })
-            }
-            CredentialKind::Org => {
-                let found = self.tokens.find_org(hash).await?;
-                found.map(|(org, _)| Principal::Org { org })
-            }
-            CredentialKind::Admin => {
-                let known =
-                    hash.is_one_of(&self.admins.get()) || self.tokens.is_admin(hash).await?;
-                known.then_some(Principal::Operator)
-            }
-            CredentialKind::Canvas
-            | CredentialKind::Enrolment
-            | CredentialKind::Open
-            | CredentialKind::Pair
-            | CredentialKind::Stored => None,
-        })
     }
 
     fn sign_canvas(&self, proof: &Proof) -> Result<Option<String>, Rejection> {
@@ -268,7 +192,10 @@ impl Identity {
                 "the canvas token has no signer or no end",
             ));
         };
-        let (issuer, now) = (self.config.get().issuer(), now_ms() / 1000);
+        let (issuer, now) = (
+            self.identity.config.get().issuer(),
+            Timestamp::now().0 / 1000,
+        );
         let ids = |list: &Vec<WorkspaceId>| list.iter().map(ToString::to_string).collect();
         let claims = Claims {
             aud: issuer.clone(),
@@ -283,9 +210,14 @@ impl Identity {
             until_ms,
             signer: signer.named.clone(),
         };
-        let signed = self.keys.sign(TYP, &claims).map_err(|error| {
-            Rejection::new(Reason::Internal, "the ticket could not be signed").cause(error)
-        })?;
+        let signed = self
+            .identity
+            .signed
+            .keys
+            .sign(TYP, &claims)
+            .map_err(|error| {
+                Rejection::new(Reason::Internal, "the ticket could not be signed").cause(error)
+            })?;
         if TOKEN_BYTES_MAX < signed.len() {
             return Err(Rejection::new(
                 Reason::InvalidParams,
@@ -297,12 +229,17 @@ impl Identity {
 
     /// Verifies the claims of a ticket. `None`: they are invalid.
     async fn verify_signed(&self, signed: &str) -> Result<Option<Vouched>, Rejection> {
-        let issuer = self.config.get().issuer();
-        let verify = || self.keys.verify::<Claims>(signed, TYP, &issuer, &issuer);
+        let issuer = self.identity.config.get().issuer();
+        let verify = || {
+            self.identity
+                .signed
+                .keys
+                .verify::<Claims>(signed, TYP, &issuer, &issuer)
+        };
         let mut verified = verify();
         if matches!(verified, Err(TokenError::UnknownKey)) {
             // The replica that signed it may use a newer key.
-            self.look_for_key().await?;
+            self.identity.signed.reload_keys().await?;
             verified = verify();
         }
         let Ok(Verified { claims, .. }) = verified else {

@@ -15,7 +15,7 @@ use crate::directory::{AgentOptions, Destination};
 use crate::gateway::Gateway;
 use crate::hierarchy::Permit;
 use crate::hops::{hops, whole_number};
-use crate::identity::{Identity, Proof};
+use crate::identity::Proof;
 use crate::ids::{InvalidWorkspaceId, WorkspaceId};
 use crate::rejection::{Reason, Rejection};
 use crate::shares::Account;
@@ -77,7 +77,7 @@ pub(super) async fn reach(
     head: &RequestHeader,
     allowed: Allowed,
 ) -> Result<Admitted, Rejection> {
-    let destination = gateway.directory.resolve(&allowed.permit).await?;
+    let destination = gateway.resolution.resolve(&allowed.permit).await?;
     Admitted::new(allowed, destination, head, &exchange.config)
 }
 
@@ -121,7 +121,7 @@ pub(super) async fn prove(
         .await?;
     exchange.proof = Some(Arc::clone(&proof));
     for claimed in head.headers.get_all("x-workspace-id") {
-        Identity::check_caller(&proof, Some(claimed.as_bytes()))?;
+        proof.check_caller(Some(claimed.as_bytes()))?;
     }
     exchange.allowance = gateway.rates.admit(&proof)?;
     Ok(proof)

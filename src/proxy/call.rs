@@ -33,7 +33,7 @@ impl Proxy {
             return Err(wrong_method(message, "GET, HEAD, POST, OPTIONS").into());
         }
         let allowed = allow(&self.gateway, exchange, session.req_header(), target).await?;
-        let admitted = match self.gateway.directory.resolve(&allowed.permit).await {
+        let admitted = match self.gateway.resolution.resolve(&allowed.permit).await {
             Ok(destination) => {
                 Admitted::new(allowed, destination, session.req_header(), &exchange.config)?
             }

@@ -138,7 +138,7 @@ impl Proxy {
         let hops = hops(&head.headers, exchange.config.forward.max_hops)?;
         check_media_type(&head.headers)?;
         let prefers_stream = prefers_stream(&head.headers);
-        let options = self.gateway.directory.options(permit).await?;
+        let options = self.gateway.resolution.options(permit).await?;
         let read = body::read(&self.relay, &exchange.config, session, proof.account).await;
         let (received, _share) = read?;
         let shape = CallShape {

@@ -82,7 +82,7 @@ impl Proxy {
         let (proof, target) = self.check_caller(named, target, explanation).await?;
         let permit = self.check_access(&proof, &target, explanation).await?;
         let mut facts = Facts::default();
-        let looked = self.gateway.directory.look(&permit, &mut facts).await;
+        let looked = self.gateway.resolution.explain(&permit, &mut facts).await;
         let destination = match looked {
             Ok(destination) => explanation.decided(Check::State, facts, Ok(destination))?,
             Err(not) => explanation.decided(not.at, facts, Err(not.why))?,
@@ -183,7 +183,7 @@ impl Proxy {
         let path = self.look_at_call(permit, agent, &mut facts).await;
         let path = explanation.decided(Check::Call, facts, path)?;
         let mut facts = Facts::default();
-        let slot = directory.look_for_slot(agent, account, &mut facts);
+        let slot = agent.slots.check(account, &mut facts);
         explanation.decided(Check::Slots, facts, slot)?;
         let endpoint = match path {
             Some(path) => agent.endpoint.at(path),
@@ -191,7 +191,8 @@ impl Proxy {
         };
         let mut facts = Facts::default();
         let address = directory
-            .agent_address_before(
+            .addresses
+            .agent_address(
                 &agent.settled,
                 &endpoint,
                 LookupFor::calling(account),
@@ -212,7 +213,7 @@ impl Proxy {
     ) -> Result<Option<String>, Rejection> {
         let (generation, by) = self.look_at_generation(permit, &agent.options).await;
         let mut call = json!({"method": "POST", "a2a": generation.map(word), "a2a_by": by});
-        let source = self.gateway.directory.card_source(permit).await?;
+        let source = self.gateway.resolution.card_source(permit).await?;
         let registered = source.registered.as_deref().map(str::as_bytes);
         let card = registered.and_then(|text| Card::read(text).ok());
         if let Some([only]) = card.map(|card| card.generations()).as_deref() {
@@ -253,7 +254,7 @@ impl Proxy {
         if options.has_card {
             return (Some(options.generation), "its registered card");
         }
-        let fetched = match self.gateway.directory.card_source(permit).await {
+        let fetched = match self.gateway.resolution.card_source(permit).await {
             Ok(source) => self.cards.generation(&source).await,
             Err(_) => None,
         };

@@ -105,8 +105,7 @@ impl Proxy {
             }
         };
         let asker = LookupFor::calling(admitted.account());
-        let directory = &self.gateway.directory;
-        let slot = match directory.slot(&agent, asker.account) {
+        let slot = match agent.slots.take(asker.account) {
             Ok(slot) => slot,
             Err(busy) => {
                 // Releases the idempotency key: the deferred call claims it again.
@@ -151,13 +150,13 @@ impl Proxy {
         asker: LookupFor,
         connect: Duration,
     ) -> Result<Box<HttpPeer>, Rejection> {
-        let directory = &self.gateway.directory;
+        let addresses = &self.gateway.directory.addresses;
         let (settled, at) = (&agent.settled, &agent.endpoint);
         let address = match target {
-            None => directory.agent_address(settled, at, asker).await?,
+            None => addresses.agent_address(settled, at, asker, &mut ()).await?,
             Some(target) => {
                 let at = at.at(target.to_owned());
-                Box::pin(directory.agent_address(settled, &at, asker)).await?
+                Box::pin(addresses.agent_address(settled, &at, asker, &mut ())).await?
             }
         };
         Ok(self.relay.upstream.peer(agent, address, connect).await)
@@ -193,7 +192,7 @@ impl Proxy {
                 let card = ExtendedCard {
                     gateway: Arc::clone(&self.gateway),
                     config: Arc::clone(&exchange.config),
-                    source: Box::pin(self.gateway.directory.card_source(&admitted.permit)).await?,
+                    source: Box::pin(self.gateway.resolution.card_source(&admitted.permit)).await?,
                 };
                 Some(Rewrite::ExtendedCard(binding, Box::new(card)))
             }
@@ -220,7 +219,7 @@ impl Proxy {
         agent: &Agent,
         outgoing: &Outgoing,
     ) -> Result<Vec<u8>, Rejection> {
-        let caller_token = self.gateway.identity.issue_caller_token(
+        let caller_token = self.gateway.identity.signed.issue_caller(
             admitted.permit.pair(&admitted.proof.principal.to_string()),
             outgoing.method_name.as_deref(),
             &outgoing.body,

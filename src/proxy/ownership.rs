@@ -75,7 +75,7 @@ pub(super) async fn check_for(
         Box::pin(asked).await?;
     }
     for url in &refs.push_urls {
-        Box::pin(gateway.directory.vet_webhook(url, proof.account)).await?;
+        Box::pin(gateway.directory.addresses.vet_webhook(url, proof.account)).await?;
     }
     Ok(())
 }

@@ -12,7 +12,6 @@ mod reach;
 mod row;
 mod sql;
 mod table;
-mod timestamp;
 mod view;
 
 use serde::{Deserialize, Serialize};
@@ -24,10 +23,10 @@ pub use self::origins::{Claim, Held, Origin, OriginTaken, Origins, base};
 pub use self::outline::Outline;
 pub use self::reach::{Among, Candidate, Near, Search, Wish};
 pub use self::table::{Created, LINE_MAX, Register, Seen, Step, Workspaces};
-pub use self::timestamp::Timestamp;
 pub use self::view::{Urls, View};
 use crate::config::{CardAccess, Complete};
 use crate::ids::WorkspaceId;
+pub use crate::time::Timestamp;
 use crate::trust::Sealed;
 
 /// A workspace: the address of an agent, with its stored state.

@@ -8,7 +8,7 @@ use a2a_gateway::coherence::Coherence;
 use a2a_gateway::config::{AuthMode, Config, Live};
 use a2a_gateway::db::Db;
 use a2a_gateway::directory::{
-    Beat, Creation, Destination, Directory, Editor, Registrar, Registration, Terms,
+    Creation, Destination, Directory, Editor, Heartbeat, Registrar, Registration, Terms,
 };
 use a2a_gateway::events::Events;
 use a2a_gateway::hierarchy::Hierarchy;
@@ -80,7 +80,7 @@ async fn replica(sql: &str, shared: &str, heartbeat_ttl: Duration) -> Replica {
         Arc::clone(&metrics),
     );
     let following = Arc::clone(&directory);
-    tokio::spawn(async move { tokio::join!(coherence.run(), following.follow()) });
+    tokio::spawn(async move { tokio::join!(coherence.run(), following.entries.follow_url_keys()) });
     Replica {
         directory,
         hierarchy,
@@ -96,7 +96,7 @@ impl Replica {
         let proof = self.identity.authenticate(None).await.unwrap();
         let permit = self.hierarchy.permit(&proof, &id(name)).await;
         let permit = permit.map_err(|refusal| refusal.reason)?;
-        let found = self.directory.resolve(&permit).await;
+        let found = self.directory.resolution.resolve(&permit).await;
         found.map_err(|refusal| refusal.reason)
     }
 
@@ -158,12 +158,16 @@ impl Replica {
             delivery_mode: None,
         };
         let operator = Registrar::Operator(Terms::default());
-        let done = self.directory.register(&registration, &operator).await;
+        let done = self
+            .directory
+            .registrations
+            .register(&registration, &operator)
+            .await;
         done.unwrap();
     }
 
     async fn status(&self, name: &str) -> Status {
-        self.directory.view(&id(name)).await.unwrap().status
+        self.directory.views.find(&id(name)).await.unwrap().status
     }
 }
 
@@ -187,14 +191,18 @@ async fn replicas_agree_within_a_second() {
         assert!(one.turns("a", "127.0.0.1:9003").await < SOON);
         redis.command(&["DEL", "ws:a:url"]);
         assert!(two.turns("a", "127.0.0.1:9002").await < SOON);
-        let trouble = Beat {
+        let trouble = Heartbeat {
             error_rate: Some(1.0),
             active_tasks: 2,
             current_task: Some("t".to_owned()),
-            ..Beat::default()
+            ..Heartbeat::default()
         };
-        two.directory.beat(&id("a"), &trouble).await.unwrap();
-        two.directory.flush_last_seen().await.unwrap();
+        two.directory
+            .heartbeats
+            .record(&id("a"), &trouble)
+            .await
+            .unwrap();
+        two.directory.heartbeats.flush().await.unwrap();
         let row = one.workspaces.find(&id("a")).await.unwrap().unwrap();
         assert_eq!(row.status, Status::Degraded);
         assert_eq!(
@@ -202,16 +210,21 @@ async fn replicas_agree_within_a_second() {
             (2, Some("t"))
         );
         two.register("b", "http://127.0.0.1:9004/").await;
-        let calm = Beat {
+        let calm = Heartbeat {
             error_rate: Some(0.0),
-            ..Beat::default()
+            ..Heartbeat::default()
         };
-        two.directory.beat(&id("a"), &calm).await.unwrap();
         two.directory
-            .beat(&id("b"), &Beat::default())
+            .heartbeats
+            .record(&id("a"), &calm)
             .await
             .unwrap();
-        two.directory.flush_last_seen().await.unwrap();
+        two.directory
+            .heartbeats
+            .record(&id("b"), &Heartbeat::default())
+            .await
+            .unwrap();
+        two.directory.heartbeats.flush().await.unwrap();
         let row = one.workspaces.find(&id("a")).await.unwrap().unwrap();
         assert_eq!(
             (row.status, row.active_tasks, row.current_task),
@@ -240,14 +253,16 @@ async fn a_lapse_is_seen_everywhere_within_two_seconds_and_undone_by_a_heartbeat
         // Nobody asks for this one: the sweep finds it, and one of the two notes it.
         let mut noted = Vec::new();
         while registered.elapsed() < ttl + Duration::from_secs(2) {
-            let (first, second) = tokio::join!(one.directory.sweep(), two.directory.sweep());
+            let (first, second) =
+                tokio::join!(one.directory.lapses.sweep(), two.directory.lapses.sweep());
             noted.extend(first.unwrap());
             noted.extend(second.unwrap());
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
         assert_eq!(noted, [id("b")]);
         one.directory
-            .beat(&id("a"), &Beat::default())
+            .heartbeats
+            .record(&id("a"), &Heartbeat::default())
             .await
             .unwrap();
         assert_eq!(one.host("a").await, "127.0.0.1:9001");
@@ -285,7 +300,8 @@ async fn an_agent_is_found_while_redis_is_away_and_after_it_came_back_empty() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     one.directory
-        .beat(&id("a"), &Beat::default())
+        .heartbeats
+        .record(&id("a"), &Heartbeat::default())
         .await
         .unwrap();
     redis.restart();
@@ -293,12 +309,13 @@ async fn an_agent_is_found_while_redis_is_away_and_after_it_came_back_empty() {
     while Instant::now() < until {
         assert_eq!(one.host("a").await, "127.0.0.1:9001");
         // While it is away no lapse can be proven; when it is back and empty, neither.
-        let swept = one.directory.sweep().await.unwrap_or_default();
+        let swept = one.directory.lapses.sweep().await.unwrap_or_default();
         assert!(swept.is_empty());
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     one.directory
-        .beat(&id("a"), &Beat::default())
+        .heartbeats
+        .record(&id("a"), &Heartbeat::default())
         .await
         .unwrap();
     assert!(
@@ -358,8 +375,13 @@ async fn lines_are_read_alike_on_postgresql() {
             upstream_auth: None,
             upstream_tls: None,
         };
-        one.directory.create(&creation).await.unwrap();
-        let taken = one.directory.create(&creation).await.unwrap_err();
+        one.directory.registrations.create(&creation).await.unwrap();
+        let taken = one
+            .directory
+            .registrations
+            .create(&creation)
+            .await
+            .unwrap_err();
         assert_eq!(taken.reason, Reason::Conflict);
         parent = Some(id(name));
     }

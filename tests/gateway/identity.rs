@@ -59,7 +59,13 @@ async fn workspace(gateway: &Gateway) -> WorkspaceId {
         upstream_auth: None,
         upstream_tls: None,
     };
-    gateway.directory.create(&creation).await.unwrap().id
+    gateway
+        .directory
+        .registrations
+        .create(&creation)
+        .await
+        .unwrap()
+        .id
 }
 
 async fn ask(gateway: &Gateway, token: &SecretString) -> Result<Principal, Reason> {
@@ -79,46 +85,48 @@ async fn every_kind_of_token_lives_and_dies_on_both_pairs() {
         assert_eq!(ask(&gateway, &admin).await, Ok(Principal::Operator));
 
         let (identity, id) = (&gateway.identity, workspace(&gateway).await);
-        let token = identity.issue_workspace_token(&id).await.unwrap();
+        let token = identity.tokens.issue_workspace(&id).await.unwrap();
         let own = Principal::Workspace { id: id.clone() };
         assert_eq!(ask(&gateway, &token.token).await, Ok(own));
-        let listed = identity.list_workspace_tokens(&id, "", 10).await.unwrap();
+        let listed = identity.tokens.list_workspace(&id, "", 10).await.unwrap();
         assert_eq!(listed.len(), 1);
         assert!(
             identity
-                .revoke_workspace_token(&id, &token.token_id)
+                .tokens
+                .revoke_workspace(&id, &token.token_id)
                 .await
                 .unwrap()
         );
         let refused = ask(&gateway, &token.token).await;
         assert_eq!(refused, Err(Reason::Unauthenticated));
 
-        let org = identity.issue_org_token("acme", None).await.unwrap();
+        let org = identity.tokens.issue_org("acme", None).await.unwrap();
         let acme = Principal::Org {
             org: "acme".to_owned(),
         };
         assert_eq!(ask(&gateway, &org.token).await, Ok(acme));
-        let listed = identity.list_org_tokens("acme", "", 10).await.unwrap();
+        let listed = identity.tokens.list_org("acme", "", 10).await.unwrap();
         assert_eq!(listed[0].note, None);
         assert!(
             identity
-                .revoke_org_token("acme", &org.token_id)
+                .tokens
+                .revoke_org("acme", &org.token_id)
                 .await
                 .unwrap()
         );
         let refused = ask(&gateway, &org.token).await;
         assert_eq!(refused, Err(Reason::Unauthenticated));
 
-        let (enrolment, _) = identity.issue_enrolment(&id).await.unwrap();
+        let (enrolment, _) = identity.tokens.issue_enrolment(&id).await.unwrap();
         let field = format!("Bearer {}", enrolment.token.expose_secret());
         let proof = identity
             .authenticate_enrolment(Some(field.as_bytes()))
             .await;
         let proof = proof.unwrap();
-        assert!(identity.redeem_enrolment(&proof).await.unwrap());
-        assert!(!identity.redeem_enrolment(&proof).await.unwrap());
-        identity.restore_enrolment(&proof).await.unwrap();
-        assert!(identity.redeem_enrolment(&proof).await.unwrap());
+        assert!(identity.tokens.redeem_enrolment(&proof).await.unwrap());
+        assert!(!identity.tokens.redeem_enrolment(&proof).await.unwrap());
+        identity.tokens.restore_enrolment(&proof).await.unwrap();
+        assert!(identity.tokens.redeem_enrolment(&proof).await.unwrap());
     }
 }
 
@@ -135,15 +143,15 @@ async fn limits_hold_for_those_who_come_at_once() {
                 asked.spawn(async move {
                     let identity = &gateway.identity;
                     if expected == 1 {
-                        return identity.issue_first_workspace_token(&id).await.map(|_| ());
+                        return identity.tokens.issue_first(&id).await.map(|_| ());
                     }
-                    identity.issue_workspace_token(&id).await.map(|_| ())
+                    identity.tokens.issue_workspace(&id).await.map(|_| ())
                 });
             }
             for done in asked.join_all().await {
                 assert!(done.is_ok() || expected > 1);
             }
-            let live = gateway.identity.live_token_count(&id).await.unwrap();
+            let live = gateway.identity.tokens.count_live(&id).await.unwrap();
             assert_eq!(i64::try_from(live).unwrap(), expected);
         }
     }
@@ -167,11 +175,11 @@ async fn replicas_agree_on_the_first_admin_and_hear_of_a_revocation() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     let id = workspace(&one).await;
-    let token = one.identity.issue_workspace_token(&id).await.unwrap();
+    let token = one.identity.tokens.issue_workspace(&id).await.unwrap();
     for gateway in [&one, &other] {
         assert!(ask(gateway, &token.token).await.is_ok());
     }
-    let revoked = one.identity.revoke_workspace_token(&id, &token.token_id);
+    let revoked = one.identity.tokens.revoke_workspace(&id, &token.token_id);
     assert!(revoked.await.unwrap());
     assert!(ask(&one, &token.token).await.is_err());
     let refused = async {

@@ -31,7 +31,7 @@ const CHECK_EVERY: Duration = Duration::from_secs(1);
 pub(super) async fn note_life(gateway: &Gateway, proof: &Proof, id: &WorkspaceId) {
     if proof.principal.workspace() == Some(id) && gateway.delivery.inbox.note_life(id).await {
         // Boxed: rarely taken, and an inline future would enlarge that of every request.
-        Box::pin(gateway.directory.shows_life(id)).await;
+        Box::pin(gateway.directory.heartbeats.record_poll(id)).await;
     }
 }
 

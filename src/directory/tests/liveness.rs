@@ -12,11 +12,16 @@ async fn a_lapsed_workspace_is_offline_at_once_and_a_heartbeat_revives_it() {
     room.agent("a").await;
     pass(Duration::from_secs(8)).await;
     assert_eq!(
-        room.directory.view(&id("a")).await.unwrap().status,
+        room.directory.views.find(&id("a")).await.unwrap().status,
         Status::Offline
     );
     let permit = Permit::of(None, id("a"));
-    let refusal = room.directory.resolve(&permit).await.unwrap_err();
+    let refusal = room
+        .directory
+        .resolution
+        .resolve(&permit)
+        .await
+        .unwrap_err();
     assert_eq!(refusal.reason, Reason::WorkspaceOffline);
     assert_eq!(
         refusal.message,
@@ -29,7 +34,7 @@ async fn a_lapsed_workspace_is_offline_at_once_and_a_heartbeat_revives_it() {
         Status::Offline,
         "who notices writes it down"
     );
-    let beaten = room.beat("a", &Beat::default()).await;
+    let beaten = room.beat("a", &Heartbeat::default()).await;
     assert_eq!((beaten.from, beaten.to), (Status::Offline, Status::Online));
     assert_eq!(beaten.expires_in, TTL);
     room.agent("a").await;
@@ -40,8 +45,15 @@ async fn a_heartbeat_revives_a_lapse_that_nobody_wrote_down() {
     let room = room().await;
     room.online("a").await;
     pass(TTL + Duration::from_secs(1)).await;
-    assert!(room.directory.entry(&id("a")).await.unwrap().has_lapsed());
-    room.beat("a", &Beat::default()).await;
+    assert!(
+        room.directory
+            .entries
+            .get(&id("a"))
+            .await
+            .unwrap()
+            .has_lapsed()
+    );
+    room.beat("a", &Heartbeat::default()).await;
     room.agent("a").await;
 }
 
@@ -51,7 +63,11 @@ async fn the_sweep_finds_what_lapsed_and_only_that() {
     room.online("alive").await;
     // Up on paper, never seen, no lease: what a crash leaves behind.
     for name in ["dead", "assumed", "paused"] {
-        room.directory.create(&creation(name)).await.unwrap();
+        room.directory
+            .registrations
+            .create(&creation(name))
+            .await
+            .unwrap();
     }
     room.set_status("dead", Status::Degraded).await;
     room.set_status("paused", Status::Paused).await;
@@ -60,10 +76,10 @@ async fn the_sweep_finds_what_lapsed_and_only_that() {
         url: registration("x").url,
         ..creation("outsider")
     };
-    room.directory.create(&assumed).await.unwrap();
-    assert_eq!(room.directory.sweep().await.unwrap(), [id("dead")]);
+    room.directory.registrations.create(&assumed).await.unwrap();
+    assert_eq!(room.directory.lapses.sweep().await.unwrap(), [id("dead")]);
     assert_eq!(room.status("dead").await, Status::Offline);
-    assert_eq!(room.directory.sweep().await.unwrap(), []);
+    assert_eq!(room.directory.lapses.sweep().await.unwrap(), []);
     for (name, status) in [
         ("alive", Status::Online),
         ("paused", Status::Paused),
@@ -92,13 +108,13 @@ async fn a_missing_lease_proves_nothing_when_the_shared_state_was_away() {
 async fn trouble_degrades_and_only_calm_restores() {
     let room = room().await;
     room.online("a").await;
-    let rate = |error_rate| Beat {
+    let rate = |error_rate| Heartbeat {
         error_rate: Some(error_rate),
-        ..Beat::default()
+        ..Heartbeat::default()
     };
-    let wedged = Beat {
+    let wedged = Heartbeat {
         wedged: true,
-        ..Beat::default()
+        ..Heartbeat::default()
     };
     for (beat, status) in [
         (rate(0.49), Status::Online),
@@ -107,14 +123,18 @@ async fn trouble_degrades_and_only_calm_restores() {
         (rate(0.09), Status::Online),
         (wedged.clone(), Status::Degraded),
         (wedged, Status::Degraded),
-        (Beat::default(), Status::Online),
+        (Heartbeat::default(), Status::Online),
     ] {
         assert_eq!(room.beat("a", &beat).await.to, status, "{beat:?}");
         assert_eq!(room.status("a").await, status, "{beat:?}");
         room.agent("a").await;
     }
     for wrong in [-0.01, 1.01, f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
-        let refusal = room.directory.beat(&id("a"), &rate(wrong)).await;
+        let refusal = room
+            .directory
+            .heartbeats
+            .record(&id("a"), &rate(wrong))
+            .await;
         assert_eq!(refusal.unwrap_err().reason, Reason::InvalidParams);
         assert_eq!(room.status("a").await, Status::Online);
     }
@@ -128,11 +148,17 @@ async fn trouble_degrades_and_only_calm_restores() {
         assert_eq!(room.beat("a", &rate(0.0)).await.to, status);
     }
     room.set_status("a", Status::Removed).await;
-    let removed = room.directory.beat(&id("a"), &rate(0.0)).await.unwrap_err();
+    let removed = room
+        .directory
+        .heartbeats
+        .record(&id("a"), &rate(0.0))
+        .await
+        .unwrap_err();
     assert_eq!(removed.reason, Reason::WorkspaceRemoved);
     let ghost = room
         .directory
-        .beat(&id("ghost"), &rate(0.0))
+        .heartbeats
+        .record(&id("ghost"), &rate(0.0))
         .await
         .unwrap_err();
     assert_eq!(ghost.reason, Reason::WorkspaceNotFound);
@@ -145,9 +171,13 @@ async fn trouble_degrades_and_only_calm_restores() {
 #[tokio::test]
 async fn a_heartbeat_before_registration_makes_nobody_reachable() {
     let room = room().await;
-    room.directory.create(&creation("a")).await.unwrap();
+    room.directory
+        .registrations
+        .create(&creation("a"))
+        .await
+        .unwrap();
     assert_eq!(
-        room.beat("a", &Beat::default()).await.to,
+        room.beat("a", &Heartbeat::default()).await.to,
         Status::Provisioning
     );
     assert_eq!(room.refusal("a").await, Reason::WorkspaceRestarting);
@@ -157,11 +187,11 @@ async fn a_heartbeat_before_registration_makes_nobody_reachable() {
 async fn what_heartbeats_say_is_seen_at_once_and_written_later() {
     let room = room().await;
     room.online("a").await;
-    let beat = Beat {
+    let beat = Heartbeat {
         active_tasks: 3,
         current_task: Some("a\0b".to_owned()),
         idle_timeout_seconds: Some(7),
-        ..Beat::default()
+        ..Heartbeat::default()
     };
     let registered = room.workspaces.find(&id("a")).await.unwrap().unwrap();
     tokio::time::sleep(Duration::from_millis(2)).await;
@@ -170,7 +200,7 @@ async fn what_heartbeats_say_is_seen_at_once_and_written_later() {
         room.agent("a").await.idle_timeout,
         Some(Duration::from_secs(7))
     );
-    let seen = room.directory.view(&id("a")).await.unwrap();
+    let seen = room.directory.views.find(&id("a")).await.unwrap();
     assert_eq!(
         (seen.active_tasks, seen.current_task.as_deref()),
         (3, Some("ab"))
@@ -179,12 +209,12 @@ async fn what_heartbeats_say_is_seen_at_once_and_written_later() {
     assert_eq!((row.active_tasks, row.last_seen), (0, registered.last_seen));
     room.online("b").await;
     tokio::time::sleep(Duration::from_millis(2)).await;
-    room.beat("b", &Beat::default()).await;
-    room.directory.flush_last_seen().await.unwrap();
+    room.beat("b", &Heartbeat::default()).await;
+    room.directory.heartbeats.flush().await.unwrap();
     let row = room.workspaces.find(&id("a")).await.unwrap().unwrap();
     assert_eq!((row.active_tasks, row.last_seen), (3, seen.last_seen));
     let asked = room.metrics.store_operations();
-    room.directory.flush_last_seen().await.unwrap();
+    room.directory.heartbeats.flush().await.unwrap();
     assert_eq!(
         room.metrics.store_operations(),
         asked,
@@ -203,7 +233,7 @@ async fn a_lost_url_key_comes_back_and_another_programs_stays() {
     room.shared.delete(&[url]).await.unwrap();
     room.shared.set(internal, foreign, None).await.unwrap();
     assert_eq!(
-        room.beat("a", &Beat::default()).await.to,
+        room.beat("a", &Heartbeat::default()).await.to,
         Status::Online,
         "it has a URL in SQL"
     );
@@ -230,7 +260,7 @@ async fn a_url_key_does_not_come_back_after_its_agent_left_on_another_replica() 
     left.await.unwrap().unwrap().unwrap();
     let keys = ["ws:a:url", "ws:a:internal_url"];
     room.shared.delete(&keys).await.unwrap();
-    room.beat("a", &Beat::default()).await;
+    room.beat("a", &Heartbeat::default()).await;
     assert_eq!(room.shared.get_many(&keys).await.unwrap(), [None, None]);
 }
 
@@ -245,9 +275,10 @@ async fn a_status_for_which_the_store_did_not_answer_is_told_if_it_was_changed()
     // Nobody publishes here: what was told waits.
     let told = || room.metrics.queues.events_kept.get();
     let before = told();
-    let made = room.directory.tell_status_if_made(&a, at);
+    let announcer = &room.directory.heartbeats.announcer;
+    let made = announcer.announce_status_if_made(&a, at);
     let other = at.after(Duration::from_millis(1));
-    let other = room.directory.tell_status_if_made(&a, other);
+    let other = announcer.announce_status_if_made(&a, other);
     assert_eq!(told(), before, "not before its doubt is over");
     other.await.unwrap();
     made.await.unwrap();

@@ -1,13 +1,20 @@
 //! The room on SQLite and in-process shared state.
 
+use std::time::Duration;
+
 use serde_json::value::RawValue;
 
 use super::*;
+use crate::a2a::Generation;
 use crate::coherence::Invalidation;
-use crate::config::{AgentPrefix, Config, Live};
+use crate::config::{AgentPrefix, Complete, Config, Live};
 use crate::db::Db;
 use crate::hierarchy::Permit;
-use crate::workspace::{DeliveryMode, Liveness, Status, Timestamp};
+use crate::ids::WorkspaceId;
+use crate::rejection::{Reason, Rejection};
+use crate::shares::Account;
+use crate::time::Timestamp;
+use crate::workspace::{DeliveryMode, Liveness, Status};
 
 mod liveness;
 mod registering;
@@ -120,9 +127,14 @@ fn registration(name: &str) -> Registration {
 impl Room {
     /// A registered workspace.
     async fn online(&self, name: &str) {
-        self.directory.create(&creation(name)).await.unwrap();
+        self.directory
+            .registrations
+            .create(&creation(name))
+            .await
+            .unwrap();
         let itself = Registrar::Itself;
         self.directory
+            .registrations
             .register(&registration(name), &itself)
             .await
             .unwrap();
@@ -130,7 +142,11 @@ impl Room {
 
     async fn resolve(&self, name: &str) -> Result<Destination, Reason> {
         let permit = Permit::of(None, id(name));
-        self.directory.resolve(&permit).await.map_err(|r| r.reason)
+        self.directory
+            .resolution
+            .resolve(&permit)
+            .await
+            .map_err(|r| r.reason)
     }
 
     async fn agent(&self, name: &str) -> Arc<Agent> {
@@ -175,8 +191,12 @@ impl Room {
             .status
     }
 
-    async fn beat(&self, name: &str, beat: &Beat) -> Beaten {
-        self.directory.beat(&id(name), beat).await.unwrap()
+    async fn beat(&self, name: &str, beat: &Heartbeat) -> HeartbeatResult {
+        self.directory
+            .heartbeats
+            .record(&id(name), beat)
+            .await
+            .unwrap()
     }
 }
 

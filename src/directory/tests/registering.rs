@@ -9,7 +9,11 @@ async fn reason<T>(outcome: impl Future<Output = Result<T, Rejection>>) -> Optio
 #[tokio::test]
 async fn a_registration_is_checked_before_it_counts() {
     let room = room().await;
-    room.directory.create(&creation("a")).await.unwrap();
+    room.directory
+        .registrations
+        .create(&creation("a"))
+        .await
+        .unwrap();
     let with = |change: fn(&mut Registration)| {
         let mut registration = registration("a");
         change(&mut registration);
@@ -32,14 +36,20 @@ async fn a_registration_is_checked_before_it_counts() {
         ),
         (with(|r| r.id = id("ghost")), Reason::WorkspaceNotFound),
     ] {
-        let outcome = room.directory.register(&registration, &Registrar::Itself);
+        let outcome = room
+            .directory
+            .registrations
+            .register(&registration, &Registrar::Itself);
         assert_eq!(reason(outcome).await, Some(expected), "{registration:?}");
     }
     assert_eq!(room.status("a").await, Status::Provisioning);
     assert_eq!(room.shared.get("ws:a:url").await.unwrap(), None);
     room.set_status("a", Status::Removed).await;
     let again = registration("a");
-    let outcome = room.directory.register(&again, &Registrar::Itself);
+    let outcome = room
+        .directory
+        .registrations
+        .register(&again, &Registrar::Itself);
     assert_eq!(reason(outcome).await, Some(Reason::WorkspaceRemoved));
     assert_eq!(room.status("a").await, Status::Removed);
 }
@@ -58,6 +68,7 @@ async fn registering_again_updates_and_forgets_what_is_not_said_any_more() {
     };
     let done = room
         .directory
+        .registrations
         .register(&again, &Registrar::Itself)
         .await
         .unwrap();
@@ -67,28 +78,40 @@ async fn registering_again_updates_and_forgets_what_is_not_said_any_more() {
     assert_eq!(agent.options.generation, Generation::V0);
     assert_eq!(room.shared.get("ws:a:internal_url").await.unwrap(), None);
     let permit = Permit::of(Some(id("b")), id("a"));
-    let found = room.directory.discover(&permit).await.unwrap();
+    let found = room.directory.views.discover(&permit).await.unwrap();
     assert_eq!(found.url.as_deref(), Some("http://127.0.0.1:9002/"));
 }
 
 #[tokio::test]
 async fn a_name_that_cannot_be_looked_up_is_a_mistake_only_where_we_connect() {
     let room = room().await;
-    room.directory.create(&creation("a")).await.unwrap();
+    room.directory
+        .registrations
+        .create(&creation("a"))
+        .await
+        .unwrap();
     let unknown = Some("http://agent.invalid:8000/".to_owned());
     let inside = Registration {
         internal_url: unknown.clone(),
         ..registration("a")
     };
     assert_eq!(
-        reason(room.directory.register(&inside, &Registrar::Itself)).await,
+        reason(
+            room.directory
+                .registrations
+                .register(&inside, &Registrar::Itself)
+        )
+        .await,
         None
     );
     let outside = Registration {
         url: unknown,
         ..registration("a")
     };
-    let outcome = room.directory.register(&outside, &Registrar::Itself);
+    let outcome = room
+        .directory
+        .registrations
+        .register(&outside, &Registrar::Itself);
     assert_eq!(reason(outcome).await, Some(Reason::AgentUnreachable));
 }
 
@@ -102,6 +125,7 @@ async fn an_org_token_creates_in_its_org_and_moves_nothing() {
     let terms = Terms::default;
     let done = room
         .directory
+        .registrations
         .register(&registration("a"), &by("acme", terms()))
         .await
         .unwrap();
@@ -111,10 +135,12 @@ async fn an_org_token_creates_in_its_org_and_moves_nothing() {
     room.agent("a").await;
     let foreign = room
         .directory
+        .registrations
         .register(&registration("a"), &by("other", terms()))
         .await;
     assert_eq!(foreign.unwrap_err().reason, Reason::NotPermitted);
     room.directory
+        .registrations
         .register(&registration("p"), &by("acme", terms()))
         .await
         .unwrap();
@@ -124,11 +150,13 @@ async fn an_org_token_creates_in_its_org_and_moves_nothing() {
     };
     let moved = room
         .directory
+        .registrations
         .register(&registration("a"), &by("acme", below.clone()))
         .await;
     assert_eq!(moved.unwrap_err().reason, Reason::NotPermitted);
     let new = room
         .directory
+        .registrations
         .register(&registration("c"), &by("acme", below))
         .await
         .unwrap();
@@ -139,13 +167,21 @@ async fn an_org_token_creates_in_its_org_and_moves_nothing() {
 async fn an_operator_moves_but_makes_no_cycle_and_crosses_no_org() {
     let room = room().await;
     for name in ["a", "b", "c"] {
-        room.directory.create(&creation(name)).await.unwrap();
+        room.directory
+            .registrations
+            .create(&creation(name))
+            .await
+            .unwrap();
     }
     let elsewhere = Creation {
         org: Some("other".to_owned()),
         ..creation("x")
     };
-    room.directory.create(&elsewhere).await.unwrap();
+    room.directory
+        .registrations
+        .create(&elsewhere)
+        .await
+        .unwrap();
     let below = |parent: &str| {
         Registrar::Operator(Terms {
             parent_id: Some(id(parent)),
@@ -156,7 +192,7 @@ async fn an_operator_moves_but_makes_no_cycle_and_crosses_no_org() {
     let moved = |child: &'static str, parent: &'static str| {
         let (child, by) = (registration(child), below(parent));
         let directory = &room.directory;
-        async move { directory.register(&child, &by).await }
+        async move { directory.registrations.register(&child, &by).await }
     };
     let done = moved("b", "a").await.unwrap();
     assert_eq!(done.workspace.parent_id, Some(id("a")));
@@ -174,7 +210,11 @@ async fn of_two_opposite_moves_at_once_one_is_made() {
     for round in 0..20 {
         let [a, b] = ["a", "b"].map(|side| format!("{side}{round}"));
         for name in [&a, &b] {
-            room.directory.create(&creation(name)).await.unwrap();
+            room.directory
+                .registrations
+                .create(&creation(name))
+                .await
+                .unwrap();
         }
         let moved = |child: &str, parent: &str| {
             let terms = Terms {
@@ -183,7 +223,9 @@ async fn of_two_opposite_moves_at_once_one_is_made() {
             };
             let (child, room) = (registration(child), Arc::clone(&room));
             let by = Registrar::Operator(terms);
-            tokio::spawn(async move { reason(room.directory.register(&child, &by)).await })
+            tokio::spawn(
+                async move { reason(room.directory.registrations.register(&child, &by)).await },
+            )
         };
         let (one, other) = tokio::join!(moved(&a, &b), moved(&b, &a));
         let both = [one.unwrap(), other.unwrap()];
@@ -203,7 +245,11 @@ async fn of_two_opposite_moves_at_once_one_is_made() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn of_many_that_register_a_new_workspace_at_once_all_do() {
     let room = Arc::new(room().await);
-    room.directory.create(&creation("top")).await.unwrap();
+    room.directory
+        .registrations
+        .create(&creation("top"))
+        .await
+        .unwrap();
     let mut all = tokio::task::JoinSet::new();
     for _ in 0..32 {
         let terms = Terms {
@@ -212,7 +258,7 @@ async fn of_many_that_register_a_new_workspace_at_once_all_do() {
         };
         let (new, room) = (registration("new"), Arc::clone(&room));
         let by = Registrar::Operator(terms);
-        all.spawn(async move { room.directory.register(&new, &by).await });
+        all.spawn(async move { room.directory.registrations.register(&new, &by).await });
     }
     let all = all.join_all().await;
     let created = all.iter().filter(|done| done.as_ref().unwrap().created);
@@ -222,7 +268,11 @@ async fn of_many_that_register_a_new_workspace_at_once_all_do() {
 #[tokio::test]
 async fn a_url_is_kept_as_it_was_understood_or_not_at_all() {
     let room = room().await;
-    room.directory.create(&creation("a")).await.unwrap();
+    room.directory
+        .registrations
+        .create(&creation("a"))
+        .await
+        .unwrap();
     let with = |url: &str| Registration {
         url: Some(url.to_owned()),
         internal_url: Some(url.to_owned()),
@@ -230,6 +280,7 @@ async fn a_url_is_kept_as_it_was_understood_or_not_at_all() {
     };
     let done = room
         .directory
+        .registrations
         .register(&with("HTTP://0x7f.1:9001/a/../b"), &Registrar::Itself)
         .await
         .unwrap();
@@ -242,22 +293,31 @@ async fn a_url_is_kept_as_it_was_understood_or_not_at_all() {
         "http://127.0.0.1/\0",
         "http://127.0.0.1/ ",
     ] {
-        let outcome = reason(room.directory.register(&with(wrong), &Registrar::Itself)).await;
+        let outcome = reason(
+            room.directory
+                .registrations
+                .register(&with(wrong), &Registrar::Itself),
+        )
+        .await;
         assert_eq!(outcome, Some(Reason::InvalidParams), "{wrong:?}");
         let creation = Creation {
             card_url: Some(wrong.to_owned()),
             ..creation("new")
         };
-        let outcome = reason(room.directory.create(&creation)).await;
+        let outcome = reason(room.directory.registrations.create(&creation)).await;
         assert_eq!(outcome, Some(Reason::InvalidParams), "{wrong:?}");
     }
     // A move that comes with a wrong URL is not made.
-    room.directory.create(&creation("b")).await.unwrap();
+    room.directory
+        .registrations
+        .create(&creation("b"))
+        .await
+        .unwrap();
     let by = Registrar::Operator(Terms {
         parent_id: Some(id("b")),
         ..Terms::default()
     });
-    let outcome = reason(room.directory.register(&with("nowhere"), &by)).await;
+    let outcome = reason(room.directory.registrations.register(&with("nowhere"), &by)).await;
     assert_eq!(outcome, Some(Reason::InvalidParams));
     let found = room.workspaces.find(&id("a")).await.unwrap().unwrap();
     assert_eq!(found.parent_id, None);
@@ -270,13 +330,13 @@ async fn a_creation_is_checked_and_an_id_is_given_once() {
         org: Some("acme".to_owned()),
         ..creation("p")
     };
-    let parent = room.directory.create(&acme).await.unwrap();
+    let parent = room.directory.registrations.create(&acme).await.unwrap();
     assert_eq!(parent.status, Status::Provisioning);
     let child = Creation {
         parent_id: Some(id("p")),
         ..creation("c")
     };
-    let made = room.directory.create(&child).await.unwrap();
+    let made = room.directory.registrations.create(&child).await.unwrap();
     assert_eq!(
         made.org.as_deref(),
         Some("acme"),
@@ -314,7 +374,7 @@ async fn a_creation_is_checked_and_an_id_is_given_once() {
             Reason::AddressForbidden,
         ),
     ] {
-        let outcome = reason(room.directory.create(&creation)).await;
+        let outcome = reason(room.directory.registrations.create(&creation)).await;
         assert_eq!(outcome, Some(expected), "{creation:?}");
     }
 }
@@ -322,14 +382,18 @@ async fn a_creation_is_checked_and_an_id_is_given_once() {
 #[tokio::test]
 async fn a_removed_parent_has_no_new_children_and_a_nameless_creation_gets_an_id() {
     let room = room().await;
-    room.directory.create(&creation("p")).await.unwrap();
+    room.directory
+        .registrations
+        .create(&creation("p"))
+        .await
+        .unwrap();
     room.set_status("p", Status::Removed).await;
     let orphan = Creation {
         parent_id: Some(id("p")),
         ..creation("new")
     };
     assert_eq!(
-        reason(room.directory.create(&orphan)).await,
+        reason(room.directory.registrations.create(&orphan)).await,
         Some(Reason::Conflict)
     );
 }
@@ -344,12 +408,16 @@ async fn an_assumed_workspace_is_online_without_heartbeats() {
         complete: Some(Complete::Off),
         ..creation("x")
     };
-    room.directory.create(&outsider).await.unwrap();
+    room.directory
+        .registrations
+        .create(&outsider)
+        .await
+        .unwrap();
     pass(2 * TTL).await;
     let agent = room.agent("x").await;
     assert_eq!(agent.options.complete, Complete::Off);
-    let _held = room.directory.slot(&agent, Account::alone(1)).unwrap();
-    assert!(room.directory.slot(&agent, Account::alone(2)).is_err());
+    let _held = agent.slots.take(Account::alone(1)).unwrap();
+    assert!(agent.slots.take(Account::alone(2)).is_err());
 }
 
 #[tokio::test]
@@ -357,7 +425,7 @@ async fn the_workspace_reads_as_the_contract_says() {
     use crate::workspace::Urls;
     let room = room().await;
     room.online("a").await;
-    let workspace = room.directory.view(&id("a")).await.unwrap();
+    let workspace = room.directory.views.find(&id("a")).await.unwrap();
     let shown = serde_json::to_value(workspace.view(Urls::Shown)).unwrap();
     let members: Vec<_> = shown
         .as_object()

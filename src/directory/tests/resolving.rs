@@ -13,10 +13,12 @@ async fn a_registered_agent_is_found_with_all_that_a_call_needs() {
     assert_eq!(agent.options.complete, Complete::Full);
     let address = room
         .directory
+        .addresses
         .agent_address(
             &agent.settled,
             &agent.endpoint,
             LookupFor::calling(Account::alone(1)),
+            &mut (),
         )
         .await
         .unwrap();
@@ -49,7 +51,7 @@ async fn steady_state_asks_no_store_and_a_heartbeat_asks_once() {
     assert_eq!(room.metrics.store_operations(), before);
     for _ in 0..5 {
         pass(Duration::from_secs(60)).await;
-        room.beat("a", &Beat::default()).await;
+        room.beat("a", &Heartbeat::default()).await;
         // Beyond the lease that was read, and still from memory: the heartbeat came in here.
         let asked = room.metrics.store_operations();
         room.agent("a").await;
@@ -81,7 +83,11 @@ async fn each_status_has_its_refusal() {
 #[tokio::test]
 async fn a_poll_target_is_an_inbox_also_while_its_agent_is_away() {
     let room = room().await;
-    room.directory.create(&creation("p")).await.unwrap();
+    room.directory
+        .registrations
+        .create(&creation("p"))
+        .await
+        .unwrap();
     let poll = Registration {
         delivery_mode: Some(DeliveryMode::Poll),
         url: None,
@@ -89,6 +95,7 @@ async fn a_poll_target_is_an_inbox_also_while_its_agent_is_away() {
         ..registration("p")
     };
     room.directory
+        .registrations
         .register(&poll, &Registrar::Itself)
         .await
         .unwrap();
@@ -148,7 +155,11 @@ async fn when_sql_is_away_a_name_goes_on_at_the_addresses_that_were_its_own() {
             url: Some("http://localhost:9001/a2a".to_owned()),
             ..registration(name)
         };
-        let registered = room.directory.register(&named, &Registrar::Itself).await;
+        let registered = room
+            .directory
+            .registrations
+            .register(&named, &Registrar::Itself)
+            .await;
         registered.unwrap();
     }
     let address = async |name: &str| {
@@ -156,7 +167,8 @@ async fn when_sql_is_away_a_name_goes_on_at_the_addresses_that_were_its_own() {
         let asker = LookupFor::calling(Account::alone(1));
         let address = room
             .directory
-            .agent_address(&agent.settled, &agent.endpoint, asker)
+            .addresses
+            .agent_address(&agent.settled, &agent.endpoint, asker, &mut ())
             .await;
         address.map_err(|refusal| refusal.reason)
     };
@@ -184,16 +196,25 @@ async fn what_is_said_to_have_changed_is_never_served_stale() {
 #[tokio::test]
 async fn when_the_shared_state_is_away_sql_says_where_the_agent_is() {
     let room = room_on("redis://127.0.0.1:1/").await;
-    room.directory.create(&creation("a")).await.unwrap();
+    room.directory
+        .registrations
+        .create(&creation("a"))
+        .await
+        .unwrap();
     let refusal = room
         .directory
+        .registrations
         .register(&registration("a"), &Registrar::Itself)
         .await;
     assert_eq!(refusal.unwrap_err().reason, Reason::StoreUnavailable);
     assert_eq!(room.agent("a").await.endpoint.host, "127.0.0.1:9001");
-    assert_eq!(room.beat("a", &Beat::default()).await.to, Status::Online);
+    assert_eq!(
+        room.beat("a", &Heartbeat::default()).await.to,
+        Status::Online
+    );
     assert!(
         room.directory
+            .lapses
             .sweep()
             .await
             .is_ok_and(|lapsed| lapsed.is_empty())
@@ -206,14 +227,11 @@ async fn when_the_shared_state_is_away_sql_says_where_the_agent_is() {
 async fn slots_are_counted_across_reloads() {
     let room = room().await;
     room.online("a").await;
-    let one = room
-        .directory
-        .slot(&*room.agent("a").await, Account::alone(1))
-        .unwrap();
+    let one = room.agent("a").await.slots.take(Account::alone(1)).unwrap();
     room.coherence.apply(&Invalidation::Everything).await;
     let agent = room.agent("a").await;
-    let two = room.directory.slot(&agent, Account::alone(2)).unwrap();
-    let busy = room.directory.slot(&agent, Account::alone(3)).unwrap_err();
+    let two = agent.slots.take(Account::alone(2)).unwrap();
+    let busy = agent.slots.take(Account::alone(3)).unwrap_err();
     assert_eq!(
         (busy.reason, busy.retry_after),
         (Reason::AgentBusy, Some(1))
@@ -229,7 +247,7 @@ async fn discovery_tells_each_caller_its_own_url() {
     room.online("a").await;
     let ask = async |caller: Option<&str>| {
         let permit = Permit::of(caller.map(id), id("a"));
-        room.directory.discover(&permit).await
+        room.directory.views.discover(&permit).await
     };
     let inside = ask(Some("b")).await.unwrap();
     assert_eq!(inside.url.as_deref(), Some("http://10.0.0.7:8000/a2a"));
@@ -250,21 +268,26 @@ async fn long_cards_leave_room_for_fewer_entries() {
     let long = card(&format!(r#"{{"name":"{}"}}"#, "x".repeat(64 << 10)));
     for n in 0..40 {
         let name = format!("w{n}");
-        room.directory.create(&creation(&name)).await.unwrap();
+        room.directory
+            .registrations
+            .create(&creation(&name))
+            .await
+            .unwrap();
         let registration = Registration {
             agent_card: long.clone(),
             ..registration(&name)
         };
         let itself = Registrar::Itself;
         room.directory
+            .registrations
             .register(&registration, &itself)
             .await
             .unwrap();
         room.resolve(&name).await.unwrap();
     }
-    room.directory.known.run_pending_tasks().await;
+    room.directory.entries.known.run_pending_tasks().await;
     // Each counts as eight, the most that one does.
-    let known = room.directory.known.entry_count();
+    let known = room.directory.entries.known.entry_count();
     assert!((1..=12).contains(&known), "{known} entries of 64 KiB");
     for n in 0..100 {
         let name = format!("short{n}");
@@ -274,8 +297,8 @@ async fn long_cards_leave_room_for_fewer_entries() {
     // Who is asked for again and again stays for that, beside a cache full of short ones.
     for _ in 0..40 {
         room.resolve("w0").await.unwrap();
-        room.directory.entries.decide_now().await;
+        room.directory.entries.cache.decide_now().await;
     }
     let id = WorkspaceId::parse("w0").unwrap();
-    assert!(room.directory.entries.get(&id).await.is_some());
+    assert!(room.directory.entries.cache.get(&id).await.is_some());
 }

@@ -7,7 +7,8 @@ use crate::db::Db;
 use crate::hierarchy::{Grant, NewGrant};
 use crate::ids::RequestId;
 use crate::shared::Shared;
-use crate::workspace::{DeliveryMode, Liveness, NewWorkspace, Status, Timestamp};
+use crate::time::Timestamp;
+use crate::workspace::{DeliveryMode, Liveness, NewWorkspace, Status};
 
 struct Room {
     hierarchy: Hierarchy,

@@ -7,15 +7,15 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use futures_util::future::join_all;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use tokio::sync::Notify;
 
-use super::authenticate::Signed;
-use super::{CredentialKind, Principal, now_ms};
+use super::proof::{CredentialKind, KeyName, Principal, Signed, Signer, is_name};
 use crate::config;
 use crate::ids::WorkspaceId;
 use crate::metrics::Metrics;
 use crate::rejection::{Reason, Rejection};
+use crate::time::Timestamp;
 use crate::trust::{
     Crowded, FETCH_PAUSE, LEEWAY_SECONDS, Patience, PublicKey, Published, TokenError, TokenHead,
     claimed_issuer,
@@ -27,36 +27,8 @@ const PATIENCE: Patience = Patience {
     stale_max: Duration::from_secs(3600),
 };
 
-/// Characters of the longest name of a user or an org.
-const NAME_CHARS_MAX: usize = 256;
-
 /// Workspaces in one token at most.
 const WORKSPACES_MAX: usize = 200;
-
-/// The key that signed a token.
-#[derive(Clone, Debug)]
-pub(super) struct Signer {
-    pub(super) named: Named,
-    /// Once it is withdrawn, the token is invalid.
-    pub(super) key: Arc<PublicKey>,
-}
-
-impl Signer {
-    /// Returns a key of this gateway as a signer.
-    pub(super) fn own(head: TokenHead, key: Arc<PublicKey>) -> Self {
-        let named = Named { issuer: None, head };
-        Self { named, key }
-    }
-}
-
-/// The name of a key, by which another replica can find it.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Named {
-    /// `None`: this gateway.
-    pub(super) issuer: Option<String>,
-    #[serde(flatten)]
-    pub(super) head: TokenHead,
-}
 
 /// The reason why a foreign token proves nothing.
 pub(super) enum NotForeign {
@@ -143,7 +115,7 @@ impl Issuers {
 
     /// Returns the foreign key of that name, if its issuer still publishes it. `None`: the issuer was
     /// removed.
-    pub(super) async fn signer(&self, named: Named) -> Result<Option<Signer>, NotForeign> {
+    pub(super) async fn signer(&self, named: KeyName) -> Result<Option<Signer>, NotForeign> {
         let issuer = named.issuer.as_deref().and_then(|name| self.of(name));
         let Some(issuer) = issuer else {
             return Ok(None);
@@ -182,7 +154,7 @@ impl Issuer {
         let expires_at = claims.exp.saturating_mul(1000);
         let principal = claims.principal()?;
         let issuer = Some(issuer.clone());
-        let named = Named { issuer, head };
+        let named = KeyName { issuer, head };
         Ok(Signed {
             principal,
             kind: CredentialKind::Canvas,
@@ -239,7 +211,10 @@ struct Claims {
 impl Claims {
     fn principal(self) -> Result<Principal, TokenError> {
         let leeway = i64::try_from(LEEWAY_SECONDS).unwrap_or(0);
-        if self.iat.is_some_and(|iat| iat > now_ms() / 1000 + leeway) {
+        if self
+            .iat
+            .is_some_and(|iat| iat > Timestamp::now().0 / 1000 + leeway)
+        {
             return Err(TokenError::Immature);
         }
         let names = [Some(&self.sub), self.org.as_ref()];
@@ -257,12 +232,6 @@ impl Claims {
             confined: false,
         })
     }
-}
-
-fn is_name(text: &str) -> bool {
-    !text.trim().is_empty()
-        && text.chars().count() <= NAME_CHARS_MAX
-        && !text.chars().any(char::is_control)
 }
 
 #[cfg(test)]

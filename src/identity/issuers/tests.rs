@@ -21,7 +21,7 @@ fn claims_name_a_canvas_user_or_nobody() {
         }),
     };
     let many: Vec<String> = (0..=WORKSPACES_MAX).map(|n| format!("w{n}")).collect();
-    let soon = now_ms() / 1000 + 60;
+    let soon = Timestamp::now().0 / 1000 + 60;
     for (claims, expected) in [
         (json!({"sub": "ada", "exp": 1}), Ok(canvas(None, None))),
         (

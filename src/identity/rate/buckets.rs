@@ -65,7 +65,7 @@ pub(super) struct Left {
     /// Time until it is full again.
     pub(super) full_in: Duration,
     /// Requests that are not published to other replicas yet, this one included.
-    pub(super) untold: u32,
+    pub(super) unpublished: u32,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -74,7 +74,7 @@ struct Bucket {
     /// Time at which it is full again; 0: never used.
     full_at: u64,
     /// Requests here since the last publication.
-    untold: u32,
+    unpublished: u32,
 }
 
 /// The table. If all places of a key are taken by buckets that are not full, the key takes over the fullest
@@ -101,28 +101,28 @@ impl Buckets {
         }
     }
 
-    /// Takes one request from the bucket of `key`, or returns the wait until one is allowed. `tell`: true if
+    /// Takes one request from the bucket of `key`, or returns the wait until one is allowed. `publish`: true if
     /// the request is published to other replicas.
     pub(super) fn take(
         &self,
         key: u64,
         quota: Quota,
         now: u64,
-        tell: bool,
+        publish: bool,
     ) -> Result<Left, Duration> {
         let place = self.place(key);
         let mut set = self.set(place);
         let bucket = find(&mut set, key);
         let owed = quota.with_one_more(bucket.full_at, now)?;
         bucket.full_at = now + owed;
-        if tell {
-            bucket.untold = bucket.untold.saturating_add(1);
+        if publish {
+            bucket.unpublished = bucket.unpublished.saturating_add(1);
             self.mark(place);
         }
         Ok(Left {
             remaining: (quota.capacity - owed) / quota.interval,
             full_in: Duration::from_nanos(owed),
-            untold: bucket.untold,
+            unpublished: bucket.unpublished,
         })
     }
 
@@ -135,7 +135,7 @@ impl Buckets {
             // The request was not taken, so it is left, too.
             remaining: (quota.capacity - owed) / quota.interval + 1,
             full_in: Duration::from_nanos(owed - quota.interval),
-            untold: bucket.untold,
+            unpublished: bucket.unpublished,
         })
     }
 
@@ -149,8 +149,8 @@ impl Buckets {
         bucket.full_at = full_at.min(quota.reach(now));
     }
 
-    /// Passes unpublished requests to `tell`: of at most `most` sets. True if there may be more.
-    pub(super) fn drain_untold(&self, most: usize, mut tell: impl FnMut(u64, u32)) -> bool {
+    /// Passes unpublished requests to `publish`: of at most `most` sets. True if there may be more.
+    pub(super) fn drain_unpublished(&self, most: usize, mut publish: impl FnMut(u64, u32)) -> bool {
         let mut left = most;
         let first = self.next.load(Ordering::Relaxed);
         for word in (0..self.marks.len()).map(|at| (first + at) % self.marks.len()) {
@@ -168,8 +168,8 @@ impl Buckets {
                 mark.fetch_and(!bit, Ordering::Relaxed);
                 let within = usize::try_from(bit.trailing_zeros()).unwrap_or(0);
                 let mut set = self.set(64 * word + within);
-                for bucket in set.iter_mut().filter(|bucket| bucket.untold > 0) {
-                    tell(bucket.key, std::mem::take(&mut bucket.untold));
+                for bucket in set.iter_mut().filter(|bucket| bucket.unpublished > 0) {
+                    publish(bucket.key, std::mem::take(&mut bucket.unpublished));
                 }
             }
         }
@@ -211,7 +211,7 @@ fn find(set: &mut [Bucket; WAYS], key: u64) -> &mut Bucket {
     let bucket = &mut set[at];
     if !own {
         bucket.key = key;
-        bucket.untold = 0;
+        bucket.unpublished = 0;
     }
     bucket
 }
@@ -264,12 +264,12 @@ mod tests {
     fn what_is_left_is_counted_down() {
         let (buckets, quota) = (Buckets::new(1), quota(1, 3));
         let left = |now| buckets.take(1, quota, now, true).unwrap();
-        for (remaining, untold) in [(2, 1), (1, 2), (0, 3)] {
+        for (remaining, unpublished) in [(2, 1), (1, 2), (0, 3)] {
             let full_in = Duration::from_secs(3 - remaining);
             let expected = Left {
                 remaining,
                 full_in,
-                untold,
+                unpublished,
             };
             assert_eq!(left(SECOND), expected);
         }
@@ -340,7 +340,7 @@ mod tests {
         let mut told = std::collections::BTreeMap::new();
         for portion in 0.. {
             let before = told.len();
-            buckets.drain_untold(8, |key, count| {
+            buckets.drain_unpublished(8, |key, count| {
                 assert!(told.insert(key, count).is_none());
             });
             if told.len() == before {

@@ -53,10 +53,10 @@ impl Rates {
             return;
         }
         self.enable_gossip();
-        tokio::join!(self.tell(shared, metrics), self.hear(shared, metrics));
+        tokio::join!(self.publish(shared, metrics), self.receive(shared, metrics));
     }
 
-    async fn tell(&self, shared: &Shared, metrics: &Metrics) {
+    async fn publish(&self, shared: &Shared, metrics: &Metrics) {
         loop {
             let began = Instant::now();
             tokio::select! {
@@ -71,7 +71,7 @@ impl Rates {
                     message,
                     count,
                     more,
-                }) = self.untold()
+                }) = self.pending_update()
                 else {
                     break;
                 };
@@ -89,19 +89,19 @@ impl Rates {
         }
     }
 
-    async fn hear(&self, shared: &Shared, metrics: &Metrics) {
+    async fn receive(&self, shared: &Shared, metrics: &Metrics) {
         let mut subscription = shared.subscribe(CHANNEL);
         loop {
             // Gossip that was missed while the link was down is forgiven.
             if let Notice::Message(text) = subscription.next().await {
-                metrics.rate_share(RateShare::Heard, self.heard(&text));
+                metrics.rate_share(RateShare::Heard, self.apply_update(&text));
             }
         }
     }
 
     /// Returns the next message: the sender, then `c` (caller), `u` (users of an org), `f` (failures) or `r`
     /// (cards read) with a key, `*` and a count, all in hexadecimal. Keys are of hashes.
-    pub(super) fn untold(&self) -> Option<PendingUpdate> {
+    pub(super) fn pending_update(&self) -> Option<PendingUpdate> {
         let mut message = format!("{:x}", self.replica);
         let (mut sum, mut more) = (0, false);
         for (kind, limit) in [
@@ -113,7 +113,7 @@ impl Rates {
             let Some(buckets) = limit.buckets.get() else {
                 continue;
             };
-            more |= buckets.drain_untold(SETS_MAX / 4, |key, count| {
+            more |= buckets.drain_unpublished(SETS_MAX / 4, |key, count| {
                 sum += u64::from(count);
                 // Writing into a string does not fail.
                 let _ = write!(message, " {kind}{key:x}*{count:x}");
@@ -135,7 +135,7 @@ impl Rates {
     }
 
     /// Applies a message of another replica. Returns the number of requests in it.
-    pub(super) fn heard(&self, message: &str) -> u64 {
+    pub(super) fn apply_update(&self, message: &str) -> u64 {
         let mut words = message.split(' ');
         let teller = words.next().and_then(|id| u64::from_str_radix(id, 16).ok());
         if teller.is_none_or(|id| id == self.replica) {

@@ -16,7 +16,7 @@ use sha2::{Digest, Sha256};
 use tokio::sync::Notify;
 
 use self::buckets::{Buckets, Quota};
-use super::Proof;
+use super::proof::Proof;
 use crate::config;
 use crate::rejection::{Reason, Rejection};
 use crate::shares::Account;
@@ -144,7 +144,7 @@ pub struct Rates {
     /// Distinguishes this replica's messages from those of other replicas.
     replica: u64,
     /// True if there may be other replicas.
-    telling: AtomicBool,
+    publishing: AtomicBool,
     /// Notified when a key was used a lot, so that it is published early.
     soon: Notify,
     /// Gossip received before this time is stale and ignored.
@@ -161,7 +161,7 @@ impl Rates {
             cards: Limit::new(ADDRESSES_SCALE),
             began: Instant::now(),
             replica: rand::random(),
-            telling: AtomicBool::new(false),
+            publishing: AtomicBool::new(false),
             soon: Notify::new(),
             ignore_gossip_until: AtomicU64::new(0),
         };
@@ -258,10 +258,10 @@ impl Rates {
         let Some((rule, buckets)) = limit.on() else {
             return Ok(None);
         };
-        let tell = self.telling.load(Ordering::Relaxed);
-        match buckets.take(key, rule.quota, self.now(), tell) {
+        let publish = self.publishing.load(Ordering::Relaxed);
+        match buckets.take(key, rule.quota, self.now(), publish) {
             Ok(left) => {
-                if left.untold == rule.soon {
+                if left.unpublished == rule.soon {
                     self.soon.notify_one();
                 }
                 Ok(Some(Allowance {
@@ -275,7 +275,7 @@ impl Rates {
     }
 
     fn enable_gossip(&self) {
-        self.telling.store(true, Ordering::Relaxed);
+        self.publishing.store(true, Ordering::Relaxed);
     }
 
     /// Returns nanoseconds since the start, from 1 on.

@@ -1,7 +1,7 @@
 //! Limits over accounts, groups and addresses, and what replicas tell each other of them.
 
 use super::*;
-use crate::identity::open_proof;
+use crate::identity::proof::open_proof;
 
 fn rates(caller_per_second: u32, caller_burst: u32, failures_per_second: u32) -> Rates {
     Rates::new(&config::Rate {
@@ -138,11 +138,11 @@ fn limits_change_while_they_are_in_use() {
 fn what_one_let_pass_the_others_owe() {
     let [one, other] = [(); 2].map(|()| rates(1, 100, 5));
     let client = IpAddr::from([192, 0, 2, 1]);
-    assert_eq!(one.untold(), None);
+    assert_eq!(one.pending_update(), None);
     for _ in 0..60 {
         one.admit(&proof(7)).unwrap();
     }
-    assert_eq!(one.untold(), None, "nobody to tell");
+    assert_eq!(one.pending_update(), None, "nobody to tell");
     one.enable_gossip();
     for _ in 0..40 {
         one.admit(&proof(7)).unwrap();
@@ -150,11 +150,11 @@ fn what_one_let_pass_the_others_owe() {
     for _ in 0..3 {
         let _ = one.failed(client, refused());
     }
-    let told = one.untold().unwrap();
+    let told = one.pending_update().unwrap();
     assert_eq!(told.count, 43);
-    assert_eq!(one.untold(), None, "told once");
-    assert_eq!(one.heard(&told.message), 0, "our own word");
-    assert_eq!(other.heard(&told.message), 43);
+    assert_eq!(one.pending_update(), None, "told once");
+    assert_eq!(one.apply_update(&told.message), 0, "our own word");
+    assert_eq!(other.apply_update(&told.message), 43);
     let left = other.admit(&proof(7)).unwrap().unwrap();
     assert_eq!(left.remaining, 59);
     for _ in 0..2 {
@@ -165,7 +165,7 @@ fn what_one_let_pass_the_others_owe() {
     assert_eq!(said, Reason::RateLimited);
     // One that stood still hears old news.
     other.on_clock_jump();
-    assert_eq!(other.heard(&told.message), 0);
+    assert_eq!(other.apply_update(&told.message), 0);
 }
 
 #[test]
@@ -187,8 +187,8 @@ fn what_is_no_message_of_ours_changes_nothing() {
         "0 \u{e9}7*1",
         "0  c7**1",
     ] {
-        assert_eq!(rates.heard(message), 0, "{message:?}");
+        assert_eq!(rates.apply_update(message), 0, "{message:?}");
     }
     let long = format!("0{}", " c7*1".repeat(100_000));
-    assert_eq!(rates.heard(&long), 512);
+    assert_eq!(rates.apply_update(&long), 512);
 }

@@ -69,16 +69,16 @@ const END_WITH_LAST: &str = "UPDATE enrolment_tokens SET revoked_at = $2 \
       (SELECT 1 FROM workspace_auth_tokens g WHERE g.workspace_id = $1 AND g.revoked_at IS NULL)";
 
 /// A row to be inserted.
-pub(in crate::identity) struct NewEnrolment<'a> {
-    pub(in crate::identity) workspace: &'a WorkspaceId,
-    pub(in crate::identity) token: &'a IssuedToken,
-    pub(in crate::identity) hash: CredentialHash,
+pub(crate) struct NewEnrolment<'a> {
+    pub(crate) workspace: &'a WorkspaceId,
+    pub(crate) token: &'a IssuedToken,
+    pub(crate) hash: CredentialHash,
     /// Milliseconds since 1970.
-    pub(in crate::identity) expires_at: i64,
+    pub(crate) expires_at: i64,
 }
 
 impl Tokens {
-    pub(in crate::identity) async fn find_enrolment(
+    pub(crate) async fn find_enrolment(
         &self,
         hash: CredentialHash,
         now: i64,
@@ -96,7 +96,7 @@ impl Tokens {
 
     /// Inserts an enrolment token. True if there was room for it: a workspace has at most
     /// [`LIVE_TOKENS_MAX`].
-    pub(in crate::identity) async fn insert_enrolment(
+    pub(crate) async fn insert_enrolment(
         &self,
         new: &NewEnrolment<'_>,
     ) -> Result<bool, Unavailable> {
@@ -114,11 +114,7 @@ impl Tokens {
     }
 
     /// Redeems a token. True if this call used it up.
-    pub(in crate::identity) async fn redeem(
-        &self,
-        hash: CredentialHash,
-        now: i64,
-    ) -> Result<bool, Unavailable> {
+    pub(crate) async fn redeem(&self, hash: CredentialHash, now: i64) -> Result<bool, Unavailable> {
         let query = sqlx::query(REDEEM)
             .bind(hash.to_hex())
             .bind(now)
@@ -128,26 +124,20 @@ impl Tokens {
         Ok(done.rows_affected() == 1)
     }
 
-    pub(in crate::identity) async fn withdraw(
-        &self,
-        hash: CredentialHash,
-    ) -> Result<(), Unavailable> {
+    pub(crate) async fn withdraw(&self, hash: CredentialHash) -> Result<(), Unavailable> {
         let query = sqlx::query(WITHDRAW).bind(hash.to_hex());
         let work = async { query.execute(self.db.pool()).await };
         self.db.run("withdraw_enrolment", work).await.map(|_| ())
     }
 
-    pub(in crate::identity) async fn restore(
-        &self,
-        hash: CredentialHash,
-    ) -> Result<(), Unavailable> {
+    pub(crate) async fn restore(&self, hash: CredentialHash) -> Result<(), Unavailable> {
         let query = sqlx::query(RESTORE).bind(hash.to_hex());
         let work = async { query.execute(self.db.pool()).await };
         self.db.run("restore_enrolment", work).await.map(|_| ())
     }
 
     /// Revokes a token and returns its hash; `None`: the workspace never had it.
-    pub(in crate::identity) async fn revoke_enrolment(
+    pub(crate) async fn revoke_enrolment(
         &self,
         workspace: &WorkspaceId,
         token_id: &str,
@@ -165,7 +155,7 @@ impl Tokens {
     }
 
     /// Ends all enrolment tokens of a workspace except the one of hash `but`, which its registration uses up.
-    pub(in crate::identity) async fn end_enrolments(
+    pub(crate) async fn end_enrolments(
         &self,
         workspace: &WorkspaceId,
         but: Option<CredentialHash>,
@@ -180,7 +170,7 @@ impl Tokens {
     }
 
     /// Ends all enrolment tokens of a workspace that has no other live token.
-    pub(in crate::identity) async fn end_enrolments_with_last(
+    pub(crate) async fn end_enrolments_with_last(
         &self,
         workspace: &WorkspaceId,
         now: i64,

@@ -4,6 +4,7 @@
 
 mod enrolment;
 mod revoke;
+mod uses;
 
 use secrecy::SecretString;
 use sqlx::any::AnyRow;
@@ -11,11 +12,12 @@ use sqlx::{AssertSqlSafe, Row};
 
 pub(super) use self::enrolment::NewEnrolment;
 pub(super) use self::revoke::Owner;
+pub(super) use self::uses::Uses;
 use super::credential::{CredentialHash, Form, Fresh};
-use super::now_ms;
 use crate::db::Db;
 use crate::ids::WorkspaceId;
 use crate::store::Unavailable;
+use crate::time::Timestamp;
 
 /// Live tokens of one workspace, or of one org, at most (`docs/reference/http-api.md`, "Tokens").
 pub const LIVE_TOKENS_MAX: i64 = 50;
@@ -266,8 +268,8 @@ impl Tokens {
             let query = sqlx::query(LIST_WORKSPACE)
                 .bind(workspace.as_str())
                 .bind(after)
-                .bind(now_ms())
-                .bind(now_ms() - enrolment::REDEEMING_MS)
+                .bind(Timestamp::now().0)
+                .bind(Timestamp::now().0 - enrolment::REDEEMING_MS)
                 .bind(i64::from(limit));
             let rows = query.fetch_all(self.db.pool()).await?;
             rows.iter().map(token_row).collect()
@@ -338,7 +340,7 @@ pub(super) fn fresh(form: Form) -> (IssuedToken, CredentialHash) {
         token: fresh.text,
         token_id: uuid::Uuid::now_v7().to_string(),
         prefix: fresh.prefix,
-        created_at: now_ms(),
+        created_at: Timestamp::now().0,
     };
     (token, fresh.hash)
 }

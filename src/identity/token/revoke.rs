@@ -3,9 +3,9 @@
 use sqlx::Row as _;
 
 use super::Tokens;
-use crate::identity::now_ms;
 use crate::ids::WorkspaceId;
 use crate::store::Unavailable;
+use crate::time::Timestamp;
 
 const HASH_WORKSPACE: &str =
     "SELECT token_hash FROM workspace_auth_tokens WHERE workspace_id = $1 AND id = $2";
@@ -35,7 +35,7 @@ const REVOKE_ALL: [&str; 2] = [
 
 /// The owner of a token.
 #[derive(Clone, Copy)]
-pub(in crate::identity) enum Owner<'a> {
+pub(crate) enum Owner<'a> {
     Workspace(&'a WorkspaceId),
     Org(&'a str),
 }
@@ -51,7 +51,7 @@ impl<'a> Owner<'a> {
 
 impl Tokens {
     /// Returns the hash of a token, revoked or not; `None`: its owner never had it.
-    pub(in crate::identity) async fn hash(
+    pub(crate) async fn hash(
         &self,
         owner: Owner<'_>,
         token_id: &str,
@@ -66,7 +66,7 @@ impl Tokens {
     }
 
     /// Revokes a token and returns its hash.
-    pub(in crate::identity) async fn revoke(
+    pub(crate) async fn revoke(
         &self,
         owner: Owner<'_>,
         token_id: &str,
@@ -76,7 +76,7 @@ impl Tokens {
             Owner::Org(_) => REVOKE_ORG,
         };
         let query = sqlx::query(text).bind(owner.name());
-        let query = query.bind(token_id).bind(now_ms());
+        let query = query.bind(token_id).bind(Timestamp::now().0);
         let work = async {
             let row = self.db.changed(query).await?;
             row.map(|row| row.try_get(0)).transpose()
@@ -86,7 +86,7 @@ impl Tokens {
 
     /// Returns the hashes of the tokens of `workspace`, its enrolment tokens included, that are live or ended
     /// after `since`.
-    pub(in crate::identity) async fn hashes_of_all(
+    pub(crate) async fn hashes_of_all(
         &self,
         workspace: &WorkspaceId,
         since: i64,
@@ -105,12 +105,12 @@ impl Tokens {
     }
 
     /// Revokes these tokens and returns their hashes.
-    pub(in crate::identity) async fn revoke_all(
+    pub(crate) async fn revoke_all(
         &self,
         workspace: &WorkspaceId,
         since: i64,
     ) -> Result<Vec<String>, Unavailable> {
-        let now = now_ms();
+        let now = Timestamp::now().0;
         let work = async {
             let mut hashes = Vec::new();
             for text in REVOKE_ALL {

@@ -61,7 +61,8 @@ async fn try_fetch(
     let patience = (timeouts.connect + PATIENCE).min(timeouts.total);
     let deadline = Instant::now() + patience;
     let asker = LookupFor::calling(asked.account);
-    let address = directory.agent_address(&place.settled, &place.endpoint, asker);
+    let (addresses, witness) = (&directory.addresses, &mut ());
+    let address = addresses.agent_address(&place.settled, &place.endpoint, asker, witness);
     let address = timeout_at(deadline, address);
     let address = address.await.map_err(|_| late())??;
     let peer = match &place.agent {

@@ -106,7 +106,7 @@ impl Proxy {
             Whose::Default => (Ok(default_workspace(&exchange.config)?), true),
         };
         let source = match allow(&self.gateway, exchange, head, target).await {
-            Ok(Allowed { permit, .. }) => self.gateway.directory.card_source(&permit).await?,
+            Ok(Allowed { permit, .. }) => self.gateway.resolution.card_source(&permit).await?,
             Err(refusal) if is_anonymous(&refusal, head) => {
                 let client = self.client(session);
                 self.public_source(exchange, client, refusal).await?
@@ -140,7 +140,7 @@ impl Proxy {
             return Err(refusal);
         };
         self.gateway.rates.read_card(client)?;
-        let public = self.gateway.directory.public_card_source(target).await?;
+        let public = self.gateway.resolution.public_card_source(target).await?;
         exchange.rule = public.is_some().then_some(PUBLIC_CARD);
         public.ok_or(refusal)
     }
@@ -162,7 +162,11 @@ impl Proxy {
         if options.has_card || !is_about_push(exchange.method, refs) {
             return Ok(());
         }
-        let source = self.gateway.directory.card_source(&admitted.permit).await?;
+        let source = self
+            .gateway
+            .resolution
+            .card_source(&admitted.permit)
+            .await?;
         let kept = self.kept_card(Some(session), exchange, admitted.hops, &source);
         let pushes = Box::pin(kept).await?.pushes;
         require_push(pushes != Some(false), exchange.method, refs)?;
@@ -178,7 +182,11 @@ impl Proxy {
         admitted: &Admitted,
         generation: Generation,
     ) -> Result<Option<String>, Ended> {
-        let source = self.gateway.directory.card_source(&admitted.permit).await?;
+        let source = self
+            .gateway
+            .resolution
+            .card_source(&admitted.permit)
+            .await?;
         let kept = self
             .kept_card(Some(session), exchange, admitted.hops, &source)
             .await?;
@@ -206,7 +214,11 @@ impl Proxy {
         admitted: &Admitted,
         method: Option<&str>,
     ) -> Result<String, Ended> {
-        let source = self.gateway.directory.card_source(&admitted.permit).await?;
+        let source = self
+            .gateway
+            .resolution
+            .card_source(&admitted.permit)
+            .await?;
         let kept = self
             .kept_card(caller, exchange, admitted.hops, &source)
             .await?;
@@ -288,7 +300,7 @@ impl Proxy {
         if options.has_card {
             return Ok(options.generation);
         }
-        let Ok(source) = self.gateway.directory.card_source(&admitted.permit).await else {
+        let Ok(source) = self.gateway.resolution.card_source(&admitted.permit).await else {
             return Ok(options.generation);
         };
         if let Some(generation) = self.cards.generation(&source).await {

@@ -189,12 +189,12 @@ impl Proxy {
             Ok(permit) => permit,
             Err(why) => return judged(why),
         };
-        let destination = match gateway.directory.resolve(&permit).await {
+        let destination = match gateway.resolution.resolve(&permit).await {
             Ok(destination) => destination,
             Err(why) => return judged(why),
         };
         let slot = match &destination {
-            Destination::Agent(agent) => match gateway.directory.slot(agent, proof.account) {
+            Destination::Agent(agent) => match agent.slots.take(proof.account) {
                 Ok(slot) => Some(slot),
                 Err(busy) => return Outlook::Later(busy, false),
             },

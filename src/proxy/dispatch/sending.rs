@@ -186,10 +186,12 @@ impl Proxy {
         let address = self
             .gateway
             .directory
+            .addresses
             .agent_address(
                 &agent.settled,
                 endpoint,
                 LookupFor::calling(admitted.account()),
+                &mut (),
             )
             .await;
         let address = address.map_err(not_sent)?;

@@ -1,0 +1,20 @@
+//! Addresses of agents: the URL is parsed once, its host is resolved, each address is checked by the policy and
+//! claimed in SQL for one workspace, and the checked address is the one dialled.
+
+mod addresses;
+mod endpoint;
+mod nameservers;
+mod origins;
+mod own_listeners;
+mod policy;
+mod resolver;
+mod settled;
+mod vetting;
+
+pub use self::addresses::Addresses;
+pub use self::endpoint::Endpoint;
+pub use self::policy::Policy;
+pub use self::resolver::LookupFor;
+pub(super) use self::resolver::Resolver;
+pub use self::settled::Settled;
+pub(super) use self::vetting::{NamedUrls, VettedUrls};

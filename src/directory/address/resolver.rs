@@ -1,0 +1,499 @@
+//! Resolves names to addresses: one look-up, each address checked by the policy, and the checked address is the
+//! one dialled.
+//!
+//! Answers are cached for a few seconds, so that a busy agent does not cost a look-up for each message.
+//! Look-ups of one name are shared, and bounded in number, since the system's resolver cannot be cancelled. A
+//! caller has at most half of the look-ups that other callers leave; it takes its slot before it shares a
+//! look-up. If no answer comes in time, an agent's last good address counts for a while. Names are resolved by
+//! the system's resolver, or by the servers of `address.nameservers`.
+
+use std::collections::HashSet;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use moka::future::Cache;
+use serde_json::json;
+use tokio::sync::Notify;
+use tokio::time::{Instant, timeout};
+
+use super::endpoint::{Endpoint, Target};
+use super::nameservers::{Failure, LOOKUP_MAX, Nameservers, NoAddress, look_up};
+use super::own_listeners::OwnListeners;
+use super::policy::Policy;
+use crate::config::live::Present;
+use crate::config::{Derived, Live};
+use crate::explain::{Check, Fact, Source, Witness};
+use crate::rejection::{Delivery, Reason, Rejection};
+use crate::shares::{Account, Bound, Share, Shares};
+
+/// Lifetime of an answer. Short: agents move with their containers.
+const ANSWER_TTL: Duration = Duration::from_secs(5);
+/// Lifetime of a failure: shields the resolver from a caller that retries.
+const FAILURE_TTL: Duration = Duration::from_secs(1);
+/// Maximum names in the cache.
+const NAMES_MAX: u64 = 10_000;
+/// Maximum concurrent look-ups, including those that no request awaits any more.
+const LOOKUPS_MAX: usize = 64;
+/// Maximum wait for a fresh answer if there is an earlier address.
+const FRESH_WITHIN: Duration = Duration::from_millis(100);
+/// Lifetime of an agent's last good address while its name is resolved again.
+const LAST_GOOD_MAX: Duration = Duration::from_secs(60);
+
+/// Account for look-ups of registrations: together they have at most half of what calls leave.
+const REGISTRATIONS: Account = Account::alone(u64::MAX);
+
+/// Result of a look-up, and its time.
+#[derive(Clone)]
+struct Answer {
+    addresses: Result<Arc<[IpAddr]>, NoAddress>,
+    asked_at: Instant,
+}
+
+/// Purpose and account of a look-up.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LookupFor {
+    /// Account of the caller.
+    pub account: Account,
+    /// True if the last good address counts when no answer comes in time.
+    pub last_good: bool,
+    /// True if only an answer counts that came after this look-up began.
+    pub fresh: bool,
+}
+
+impl LookupFor {
+    /// For a call of `account` to an agent.
+    pub fn calling(account: Account) -> Self {
+        Self {
+            account,
+            last_good: true,
+            fresh: false,
+        }
+    }
+
+    /// For a URL in a request of `account`, which must resolve now.
+    pub fn naming(account: Account) -> Self {
+        Self {
+            account,
+            last_good: false,
+            fresh: false,
+        }
+    }
+
+    /// For the origins of a registration.
+    pub(super) fn claiming() -> Self {
+        Self::naming(REGISTRATIONS)
+    }
+
+    /// For a registration: requires a fresh answer, since it decides which workspace holds the server.
+    pub(super) fn registering() -> Self {
+        Self {
+            account: REGISTRATIONS,
+            last_good: false,
+            fresh: true,
+        }
+    }
+}
+
+/// Checked host of an endpoint.
+pub(super) struct Resolved {
+    /// Address to dial.
+    pub(super) address: SocketAddr,
+    /// All addresses of the host, if it is a name.
+    pub(super) of_name: Option<Arc<[IpAddr]>>,
+}
+
+impl Answer {
+    fn is_old(&self) -> bool {
+        let ttl = if self.addresses.is_ok() {
+            ANSWER_TTL
+        } else {
+            FAILURE_TTL
+        };
+        self.asked_at.elapsed() >= ttl
+    }
+
+    fn is_silence(&self) -> bool {
+        matches!(self.addresses, Err(NoAddress::Silence(_)))
+    }
+}
+
+/// Resolves names and checks the addresses.
+pub(crate) struct Resolver {
+    policy: Derived<Policy>,
+    own: Derived<OwnListeners>,
+    names: Arc<Names>,
+}
+
+/// Cached answers.
+struct Names {
+    nameservers: Derived<Nameservers>,
+    answers: Cache<Arc<str>, Answer>,
+    /// Last good answers, for look-ups without an answer in time.
+    good: Cache<Arc<str>, Answer>,
+    /// Names with an expired good answer that are being resolved.
+    asking: Mutex<HashSet<Arc<str>>>,
+    places: Arc<Shares>,
+    /// Notified when a slot is free.
+    freed: Arc<Notify>,
+}
+
+/// Slot of a look-up. Dropping it wakes the requests that wait for one.
+struct Place {
+    share: Option<Share>,
+    freed: Arc<Notify>,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.share = None;
+        self.freed.notify_waiters();
+    }
+}
+
+impl Resolver {
+    pub(crate) fn new(config: &Live) -> Self {
+        Self {
+            policy: Derived::new(config, |config, _| Policy::new(config)),
+            own: Derived::new(config, |config, _| OwnListeners::new(config)),
+            names: Arc::new(Names {
+                nameservers: Derived::new(config, Nameservers::new),
+                answers: Cache::new(NAMES_MAX),
+                good: Cache::builder()
+                    .max_capacity(NAMES_MAX)
+                    .time_to_live(LAST_GOOD_MAX)
+                    .build(),
+                asking: Mutex::default(),
+                places: Arc::default(),
+                freed: Arc::default(),
+            }),
+        }
+    }
+
+    /// Policy in force.
+    pub(crate) fn policy(&self) -> Present<Policy> {
+        self.policy.get()
+    }
+
+    /// Parses the URL of an agent by the policy in force.
+    ///
+    /// # Errors
+    /// As [`Endpoint::parse`].
+    pub(crate) fn parse(&self, url: &str) -> Result<Endpoint, Rejection> {
+        Endpoint::parse(url, &self.policy())
+    }
+
+    /// Returns the address to dial for `endpoint`. A cached answer is checked, too: the policy may have become
+    /// stricter.
+    ///
+    /// # Errors
+    /// `address_forbidden` if any address is; `agent_unreachable` if no answer comes in time.
+    pub(super) async fn resolve(
+        &self,
+        endpoint: &Endpoint,
+        asker: LookupFor,
+        witness: &mut impl Witness,
+    ) -> Result<Resolved, Rejection> {
+        let (address, of_name) = match &endpoint.target {
+            Target::Literal(address) => {
+                let chosen = self.choose(endpoint, &[*address]);
+                witness.hear(|| fact_of(endpoint, &[*address], &chosen, Source::Memory));
+                (chosen?, None)
+            }
+            Target::Name(name) => {
+                let (answer, source) = self.names.find(name, asker).await;
+                let answers = answer.addresses;
+                let chosen = match &answers {
+                    Ok(answers) => self.choose(endpoint, answers),
+                    Err(none) => Err(unknown_name(endpoint, none.clone().failure())),
+                };
+                witness.hear(|| {
+                    let known = answers.as_deref().unwrap_or_default();
+                    fact_of(endpoint, known, &chosen, source).aged(answer.asked_at.elapsed())
+                });
+                (chosen?, answers.ok())
+            }
+        };
+        Ok(Resolved {
+            address: SocketAddr::new(address, endpoint.port),
+            of_name,
+        })
+    }
+
+    /// Returns all addresses of `endpoint`'s host; none if the look-up fails.
+    pub(super) async fn addresses(&self, endpoint: &Endpoint, asker: LookupFor) -> Arc<[IpAddr]> {
+        match &endpoint.target {
+            Target::Literal(address) => [*address].into(),
+            Target::Name(name) => {
+                let (answer, _) = self.names.find(name, asker).await;
+                answer.addresses.unwrap_or_else(|_| [].into())
+            }
+        }
+    }
+
+    fn choose(&self, endpoint: &Endpoint, answers: &[IpAddr]) -> Result<IpAddr, Rejection> {
+        let own = self.own.get();
+        for address in answers {
+            own.judge(endpoint, *address)?;
+        }
+        choose(endpoint, &self.policy(), answers)
+    }
+}
+
+impl Names {
+    async fn find(self: &Arc<Self>, name: &Arc<str>, asker: LookupFor) -> (Answer, Source) {
+        if asker.fresh {
+            let answer = self.ask(name, asker.account, Some(Instant::now()));
+            return (Box::pin(answer).await, Source::Dns);
+        }
+        match self.answers.get(name).await.filter(|a| !a.is_old()) {
+            // A timeout proves nothing if there is an earlier good answer.
+            Some(silence) if asker.last_good && silence.is_silence() => {
+                let good = self.good.get(name).await;
+                (good.unwrap_or(silence), Source::Memory)
+            }
+            Some(answer) => (answer, Source::Memory),
+            // Boxed: a miss is rare, and its future would otherwise widen every exchange's.
+            None => Box::pin(self.look_up(name, asker)).await,
+        }
+    }
+
+    async fn look_up(self: &Arc<Self>, name: &Arc<str>, asker: LookupFor) -> (Answer, Source) {
+        let good = match asker.last_good {
+            true => self.good.get(name).await,
+            false => None,
+        };
+        let Some(good) = good else {
+            return (self.ask(name, asker.account, None).await, Source::Dns);
+        };
+        // One request resolves the name again; the others use the earlier answer.
+        if !self.asking().insert(Arc::clone(name)) {
+            return (good, Source::Memory);
+        }
+        let (names, asked) = (Arc::clone(self), Arc::clone(name));
+        let asking = tokio::spawn(async move {
+            let answer = names.ask(&asked, asker.account, None).await;
+            names.asking().remove(&asked);
+            answer
+        });
+        match timeout(FRESH_WITHIN, asking).await {
+            Ok(Ok(answer)) if !answer.is_silence() => (answer, Source::Dns),
+            Ok(_) | Err(_) => (good, Source::Memory),
+        }
+    }
+
+    /// Resolves the name in the account of the caller, and joins a look-up in progress, except for an answer
+    /// from before `since`.
+    async fn ask(&self, name: &Arc<str>, account: Account, since: Option<Instant>) -> Answer {
+        let Ok(place) = timeout(LOOKUP_MAX, self.place(account)).await else {
+            // No look-up was made: this is not an answer for other callers.
+            return Answer {
+                addresses: Err(NoAddress::Silence(None)),
+                asked_at: Instant::now(),
+            };
+        };
+        let ask = async {
+            Answer {
+                addresses: self.answer(name, place).await,
+                asked_at: Instant::now(),
+            }
+        };
+        let is_old =
+            |answer: &Answer| answer.is_old() || since.is_some_and(|since| answer.asked_at < since);
+        let entry = self.answers.entry_by_ref(name);
+        let entry = entry.or_insert_with_if(ask, is_old).await;
+        let is_fresh = entry.is_fresh();
+        let answer = entry.into_value();
+        if is_fresh && answer.addresses.is_ok() {
+            self.good.insert(Arc::clone(name), answer.clone()).await;
+        } else if matches!(answer.addresses, Err(NoAddress::Said(_))) {
+            self.good.invalidate(name).await;
+        }
+        answer
+    }
+
+    /// Waits for a slot of `account`.
+    async fn place(&self, account: Account) -> Place {
+        loop {
+            // Subscribe before the check, so that no wake-up is lost.
+            let freed = self.freed.notified();
+            if let Ok(share) = self.places.take(account, 1, Bound::places(LOOKUPS_MAX)) {
+                return Place {
+                    share: Some(share),
+                    freed: Arc::clone(&self.freed),
+                };
+            }
+            freed.await;
+        }
+    }
+
+    async fn answer(&self, name: &Arc<str>, place: Place) -> Result<Arc<[IpAddr]>, NoAddress> {
+        let name = Arc::clone(name);
+        let asked = self.nameservers.get().asked.clone();
+        // A task of its own holds the slot until the system's resolver returns, even if no request waits for
+        // it.
+        let lookup = tokio::spawn(async move {
+            let answers = look_up(&name, asked).await;
+            drop(place);
+            answers
+        });
+        match timeout(LOOKUP_MAX, lookup).await {
+            Ok(Ok(Ok(answers))) if answers.is_empty() => Err(NoAddress::Said(None)),
+            Ok(Ok(Ok(answers))) => Ok(answers.into()),
+            Ok(Ok(Err(none))) => Err(none),
+            Ok(Err(error)) => Err(NoAddress::Silence(Some(Arc::new(error)))),
+            Err(late) => Err(NoAddress::Silence(Some(Arc::new(late)))),
+        }
+    }
+
+    fn asking(&self) -> MutexGuard<'_, HashSet<Arc<str>>> {
+        self.asking.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Reports the addresses of the host, and the one that is dialled, to the witness.
+fn fact_of(
+    endpoint: &Endpoint,
+    addresses: &[IpAddr],
+    chosen: &Result<IpAddr, Rejection>,
+    source: Source,
+) -> Fact {
+    let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+    let value = json!({
+        "host": endpoint.host,
+        "addresses": addresses,
+        "dialled": chosen.as_ref().ok().map(ToString::to_string),
+        "port": endpoint.port,
+        "tls": endpoint.tls,
+    });
+    Fact::new(Check::Address, source, value)
+}
+
+/// One forbidden address rejects all: a name with a forbidden address among others is an attack. IPv4 comes
+/// first, since an agent that listens on "localhost" usually has that.
+fn choose(endpoint: &Endpoint, policy: &Policy, answers: &[IpAddr]) -> Result<IpAddr, Rejection> {
+    for address in answers {
+        endpoint.judge(*address, policy)?;
+    }
+    let first = answers.iter().find(|address| address.is_ipv4());
+    let first = first.or(answers.first()).copied();
+    first.ok_or_else(|| unknown_name(endpoint, None))
+}
+
+fn unknown_name(endpoint: &Endpoint, failure: Failure) -> Rejection {
+    let title = endpoint.title;
+    let message =
+        format!("the name in {title} has no address: check it, and the DNS that the gateway asks");
+    let refusal = Rejection::new(Reason::AgentUnreachable, message).delivered(Delivery::NotSent);
+    Rejection {
+        cause: failure,
+        ..refusal
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::policy::tests::{policy, trusting};
+    use super::*;
+    use crate::config::{self, Config};
+
+    fn resolver(allow: &[&str]) -> Resolver {
+        let mut config: Config = toml::from_str(config::load::DEFAULT).unwrap();
+        config.address.allow = allow.iter().map(|net| net.parse().unwrap()).collect();
+        Resolver::new(&config.into())
+    }
+
+    fn named(policy: &Policy) -> Endpoint {
+        Endpoint::parse("http://agent.example:81/", policy).unwrap()
+    }
+
+    fn addresses(texts: &[&str]) -> Vec<IpAddr> {
+        texts.iter().map(|text| text.parse().unwrap()).collect()
+    }
+
+    #[test]
+    fn one_refused_answer_refuses_the_name() {
+        let policy = policy(&["127.0.0.0/8"]);
+        let mixed = addresses(&["8.8.8.8", "169.254.169.254"]);
+        let refusal = choose(&named(&policy), &policy, &mixed).unwrap_err();
+        assert_eq!(refusal.reason, Reason::AddressForbidden);
+        let none = choose(&named(&policy), &policy, &[]).unwrap_err();
+        assert_eq!(none.reason, Reason::AgentUnreachable);
+    }
+
+    #[test]
+    fn the_first_address_of_ipv4_is_dialled() {
+        let both = addresses(&["2606:4700::1111", "8.8.8.8", "8.8.4.4"]);
+        let policy = policy(&[]);
+        assert_eq!(choose(&named(&policy), &policy, &both).unwrap(), both[1]);
+        let six = addresses(&["2606:4700::1111"]);
+        assert_eq!(choose(&named(&policy), &policy, &six).unwrap(), six[0]);
+    }
+
+    #[test]
+    fn the_name_of_a_trusted_agent_may_mean_anything_but_metadata() {
+        let policy = trusting(&["http://agent.example:81"]);
+        let private = addresses(&["10.0.0.1", "198.18.0.1"]);
+        assert_eq!(
+            choose(&named(&policy), &policy, &private).unwrap(),
+            private[0]
+        );
+        let metadata = addresses(&["10.0.0.1", "fd00:ec2::254"]);
+        assert!(choose(&named(&policy), &policy, &metadata).is_err());
+    }
+
+    #[tokio::test]
+    async fn a_name_is_judged_by_what_it_means_not_by_how_it_reads() {
+        let endpoint = |policy: &Policy| Endpoint::parse("http://localhost:81/", policy).unwrap();
+        let open = resolver(&["127.0.0.0/8", "::1/128"]);
+        let resolved = open
+            .resolve(&endpoint(&open.policy()), LookupFor::default(), &mut ())
+            .await
+            .unwrap();
+        let address = resolved.address;
+        assert!(address.ip().is_loopback());
+        assert_eq!(address.port(), 81);
+        let strict = resolver(&[]);
+        let refused = strict
+            .resolve(&endpoint(&strict.policy()), LookupFor::default(), &mut ())
+            .await;
+        let refusal = refused.err().unwrap();
+        assert_eq!(refusal.reason, Reason::AddressForbidden);
+    }
+
+    #[tokio::test]
+    async fn an_answer_is_kept_while_it_is_fresh() {
+        let resolver = resolver(&[]);
+        let name: Arc<str> = "agent.invalid".into();
+        let kept: IpAddr = "8.8.8.8".parse().unwrap();
+        let answer = Answer {
+            addresses: Ok([kept].into()),
+            asked_at: Instant::now(),
+        };
+        let names = &resolver.names;
+        names.answers.insert(Arc::clone(&name), answer).await;
+        let find = async || names.find(&name, LookupFor::default()).await.0.addresses;
+        assert_eq!(*find().await.unwrap(), [kept]);
+        tokio::time::pause();
+        tokio::time::advance(ANSWER_TTL).await;
+        assert!(find().await.is_err());
+    }
+
+    #[tokio::test]
+    async fn one_caller_cannot_take_all_look_ups() {
+        let names = resolver(&[]).names;
+        let mut held = Vec::new();
+        for _ in 0..LOOKUPS_MAX / 2 {
+            held.push(names.place(Account::alone(7)).await);
+        }
+        let more = timeout(Duration::from_millis(20), names.place(Account::alone(7))).await;
+        assert!(more.is_err(), "it has its half");
+        held.push(names.place(Account::alone(8)).await);
+        // Its half is smaller by now: of 63.
+        let (freed, ()) = tokio::join!(names.place(Account::alone(7)), async {
+            held.drain(..2);
+        });
+        drop((freed, held));
+        assert_eq!(names.places.taken(), 0);
+    }
+}

@@ -1,0 +1,331 @@
+//! Heartbeats (`docs/reference/http-api.md`, "`POST /registry/heartbeat`"): they renew the lease, and change
+//! the status if needed. In steady state a heartbeat costs one write to the shared state and none to SQL.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::announcer::Announcer;
+use super::liveness::{HeartbeatBuffer, Presence};
+use super::rejections::{invalid, not_found, removed};
+use super::resolution::{Entries, Entry};
+use crate::events::{Event, Events, Kind};
+use crate::ids::WorkspaceId;
+use crate::rejection::{Reason, Rejection};
+use crate::store::Unavailable;
+use crate::time::Timestamp;
+use crate::workspace::{DeliveryMode, Liveness, Seen, Status, Workspace, Workspaces};
+
+/// Error rate from which a workspace is degraded.
+const DEGRADED_FROM: f64 = 0.5;
+/// Error rate below which a degraded workspace is online again. Between the two rates the status does not
+/// change.
+const WELL_BELOW: f64 = 0.1;
+/// Longest description of the current task, in characters. A longer one is cut, not rejected: it is a label,
+/// and a heartbeat must not fail for it.
+const TASK_CHARS_MAX: usize = 1024;
+/// Longest sample of an error in an event, in characters.
+const SAMPLE_CHARS_MAX: usize = 512;
+/// Retention of heartbeats in the buffer, in TTLs of leases.
+const BUFFER_TTLS: u32 = 2;
+/// Maximum attempts of a heartbeat to change a status that concurrent writers change, too.
+const ATTEMPTS_MAX: usize = 3;
+
+/// Body of a heartbeat.
+#[derive(Clone, Debug, Default)]
+pub struct Heartbeat {
+    /// Share of failed calls, 0 to 1. `None` counts as none failed: an agent that never reports a rate
+    /// would otherwise stay degraded for ever once it was wedged.
+    pub error_rate: Option<f64>,
+    /// `runtime_state` is `wedged`.
+    pub wedged: bool,
+    /// Active tasks.
+    pub active_tasks: u32,
+    /// Description of its current task.
+    pub current_task: Option<String>,
+    /// Sample of its errors, as free text.
+    pub sample_error: Option<String>,
+    /// Uptime of its process, as the number in the request.
+    pub uptime_seconds: Option<serde_json::Number>,
+    /// Longest silence in its answers, in seconds. `None` keeps the value of before; 0 removes it.
+    pub idle_timeout_seconds: Option<u32>,
+}
+
+/// Result of a heartbeat.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeartbeatResult {
+    /// Time until which the next heartbeat is due.
+    pub expires_in: Duration,
+    /// Status before.
+    pub from: Status,
+    /// Status after.
+    pub to: Status,
+}
+
+/// Records heartbeats, and other signs of life.
+pub struct Heartbeats {
+    pub(super) entries: Arc<Entries>,
+    pub(super) workspaces: Workspaces,
+    pub(super) presence: Arc<Presence>,
+    pub(super) buffer: Arc<HeartbeatBuffer>,
+    pub(super) announcer: Arc<Announcer>,
+    pub(super) events: Arc<Events>,
+}
+
+impl Heartbeats {
+    /// Records a heartbeat. While the shared state is away it counts on this replica, and on other replicas by
+    /// way of SQL.
+    ///
+    /// # Errors
+    /// `invalid_params`, `workspace_not_found` (answered with `reregister`),
+    /// `workspace_removed`, `store_unavailable`.
+    pub async fn record(
+        &self,
+        id: &WorkspaceId,
+        beat: &Heartbeat,
+    ) -> Result<HeartbeatResult, Rejection> {
+        // NaN is out of range, too.
+        if beat
+            .error_rate
+            .is_some_and(|rate| !(0.0..=1.0).contains(&rate))
+        {
+            return Err(invalid("error_rate must be between 0 and 1"));
+        }
+        let now = Timestamp::now();
+        let mut entry = match self.entries.get(id).await {
+            Ok(entry) => entry,
+            Err(refusal) => {
+                // The status is unknown without SQL. The heartbeat still proves that the agent lives.
+                self.renew_lease(id, now).await;
+                return Err(refusal);
+            }
+        };
+        // Renew the lease first: the writer of a lapse reads the lease again afterwards.
+        existing(entry.workspace.as_ref())?;
+        let began = Instant::now();
+        let renewed = self.renew_lease(id, now).await;
+        if entry.has_lapsed() {
+            // A replica may have recorded the lapse before the lease was renewed. The row decides.
+            entry = self.reload(id).await?;
+        }
+        for _ in 0..ATTEMPTS_MAX {
+            let workspace = existing(entry.workspace.as_ref())?;
+            let (from, to) = (
+                workspace.status,
+                next_status(workspace, entry.urls.host.is_some(), beat),
+            );
+            if self.write_changes(workspace, to, beat, now).await? {
+                entry.extend(began, self.presence.leases.ttl());
+                self.announce(workspace, beat, now);
+                // If the lease cannot be renewed, neither can the keys.
+                if renewed
+                    && entry.claim_url_renewal()
+                    && !self.presence.renew_urls(workspace, to).await
+                {
+                    entry.url_renewal_failed();
+                }
+                let expires_in = self.presence.leases.ttl();
+                return Ok(HeartbeatResult {
+                    expires_in,
+                    from,
+                    to,
+                });
+            }
+            // A concurrent writer changed it.
+            entry = self.reload(id).await?;
+        }
+        Err(Rejection::new(
+            Reason::Conflict,
+            "the workspace's status changes too fast; send the next heartbeat as usual",
+        ))
+    }
+
+    /// Publishes a heartbeat, and a change of its tasks.
+    fn announce(&self, workspace: &Workspace, beat: &Heartbeat, now: Timestamp) {
+        let id = &workspace.id;
+        let seen = beat.seen(id, now);
+        let current_task = seen.current_task.clone();
+        if self.buffer.note(seen, workspace) {
+            let payload = json!({"current_task": current_task, "active_tasks": beat.active_tasks});
+            self.events.tell(Event::new(Kind::TaskUpdated, id, payload));
+        }
+        if self.events.heard() {
+            let payload =
+                json!({"active_tasks": beat.active_tasks, "uptime_seconds": beat.uptime_seconds});
+            let event = Event::new(Kind::WorkspaceHeartbeat, id, payload);
+            self.events.tell(event);
+        }
+    }
+
+    /// Reads the row again, on every replica: the change may have been committed after the store's answer timed
+    /// out, so that no replica was notified.
+    async fn reload(&self, id: &WorkspaceId) -> Result<Arc<Entry>, Rejection> {
+        self.announcer.invalidate(id).await;
+        self.entries.get(id).await
+    }
+
+    /// Renews the lease. False if the shared state does not answer.
+    async fn renew_lease(&self, id: &WorkspaceId, now: Timestamp) -> bool {
+        let renewed = self.presence.leases.renew(id, now).await;
+        if let Err(error) = &renewed {
+            tracing::debug!(%error, workspace.id = %id, "failed to renew a lease; the heartbeat goes to SQL");
+        }
+        renewed.is_ok()
+    }
+
+    /// Writes changes to the row, if there are any; false if the row has another status.
+    async fn write_changes(
+        &self,
+        workspace: &Workspace,
+        to: Status,
+        beat: &Heartbeat,
+        now: Timestamp,
+    ) -> Result<bool, Unavailable> {
+        let id = &workspace.id;
+        let timeout = beat.idle_timeout_seconds.map(|s| (s > 0).then_some(s));
+        let timeout = timeout.filter(|new| *new != workspace.idle_timeout_seconds);
+        if workspace.status == to && timeout.is_none() {
+            return Ok(true);
+        }
+        if workspace.status != to {
+            let set = self
+                .workspaces
+                .set_status(id, workspace.status, to, now)
+                .await;
+            self.announcer.resolve_doubt(id, now, &set).await;
+            if !set? {
+                return Ok(false);
+            }
+            let payload = status_payload(to, beat);
+            self.announcer.announce_status_with(id, to, payload);
+        }
+        let timed = match timeout {
+            Some(seconds) => self.workspaces.set_idle_timeout(id, seconds, now).await,
+            None => Ok(()),
+        };
+        self.announcer.invalidate_after(id, &timed).await;
+        timed?;
+        if workspace.status != to {
+            self.announcer.announce_if_overtaken(id, to).await;
+        }
+        Ok(true)
+    }
+
+    /// Records a request of a polling agent to its inbox: it counts as a heartbeat without tasks and errors. Best
+    /// effort.
+    pub async fn record_poll(&self, id: &WorkspaceId) {
+        let Ok(entry) = self.entries.get(id).await else {
+            return;
+        };
+        let polls = entry.workspace.as_ref().filter(|workspace| {
+            workspace.delivery_mode == DeliveryMode::Poll
+                && workspace.liveness == Liveness::Heartbeat
+        });
+        let Some(workspace) = polls else {
+            return;
+        };
+        let (active_tasks, current_task) = match self.buffer.of(id) {
+            Some(seen) => (seen.active_tasks, seen.current_task),
+            None => (workspace.active_tasks, workspace.current_task.clone()),
+        };
+        let beat = Heartbeat {
+            // Between the two rates: a degraded workspace stays degraded.
+            error_rate: Some(WELL_BELOW),
+            active_tasks,
+            current_task,
+            ..Heartbeat::default()
+        };
+        if let Err(refusal) = self.record(id, &beat).await {
+            let reason = refusal.reason.as_str();
+            tracing::debug!(workspace.id = %id, reason, "failed to record a sign of life; the next one will retry");
+        }
+    }
+
+    /// Writes the queued heartbeats. Runs every second.
+    ///
+    /// # Errors
+    /// When SQL does not answer; the heartbeats stay queued.
+    pub async fn flush(&self) -> Result<(), Unavailable> {
+        self.buffer.flush(&self.workspaces).await
+    }
+
+    /// Writes all heartbeats, at shutdown.
+    ///
+    /// # Errors
+    /// When SQL does not answer.
+    pub async fn flush_all(&self) -> Result<(), Unavailable> {
+        self.buffer.hasten_all();
+        self.buffer.flush(&self.workspaces).await
+    }
+
+    /// Drops silent workspaces from the buffer. Runs now and then.
+    pub fn drop_silent(&self) {
+        let kept = self.presence.leases.ttl() * BUFFER_TTLS;
+        self.buffer.drop_silent(Timestamp::now().before(kept));
+    }
+}
+
+fn existing(workspace: Option<&Workspace>) -> Result<&Workspace, Rejection> {
+    match workspace {
+        None => Err(not_found()),
+        Some(workspace) if workspace.status == Status::Removed => Err(removed()),
+        Some(workspace) => Ok(workspace),
+    }
+}
+
+/// Returns the status after a heartbeat. A heartbeat proves life. It does not undo a change by an operator; a
+/// workspace that hibernates or restarts comes back by registering.
+fn next_status(workspace: &Workspace, has_url: bool, beat: &Heartbeat) -> Status {
+    let error_rate = beat.error_rate.unwrap_or(0.0);
+    let trouble = beat.wedged || error_rate >= DEGRADED_FROM;
+    let calm = !trouble && error_rate < WELL_BELOW;
+    let reachable = has_url || workspace.delivery_mode == DeliveryMode::Poll;
+    match workspace.status {
+        Status::Offline | Status::Provisioning if !reachable => workspace.status,
+        Status::Online | Status::Offline | Status::Provisioning if trouble => Status::Degraded,
+        Status::Offline | Status::Provisioning => Status::Online,
+        Status::Degraded if calm => Status::Online,
+        same => same,
+    }
+}
+
+/// Returns the further members of the event of a change to `to`.
+fn status_payload(to: Status, beat: &Heartbeat) -> Value {
+    let mut payload = json!({});
+    if to == Status::Degraded {
+        payload["error_rate"] = json!(beat.error_rate.unwrap_or(0.0));
+        if beat.wedged {
+            payload["runtime_state"] = json!("wedged");
+        }
+        if let Some(sample) = &beat.sample_error {
+            payload["sample_error"] = json!(printable(sample, SAMPLE_CHARS_MAX));
+        }
+    }
+    payload
+}
+
+/// Returns at most `max` characters of `text`, without control characters.
+fn printable(text: &str, max: usize) -> String {
+    let printable = text.chars().filter(|c| !c.is_control());
+    printable.take(max).collect()
+}
+
+impl Heartbeat {
+    /// Returns the values that are stored of a heartbeat.
+    fn seen(&self, id: &WorkspaceId, now: Timestamp) -> Seen {
+        Seen {
+            id: id.clone(),
+            last_seen: now,
+            active_tasks: self.active_tasks,
+            current_task: self.current_task.as_deref().map(|task| {
+                // PostgreSQL does not store NUL in text.
+                task.chars()
+                    .filter(|c| *c != '\0')
+                    .take(TASK_CHARS_MAX)
+                    .collect()
+            }),
+        }
+    }
+}

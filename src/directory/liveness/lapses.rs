@@ -1,0 +1,185 @@
+//! Lapses of heartbeats: found by notifications of expired leases from the shared state, and by one query of
+//! SQL a second. Each lapse is verified against the lease, and recorded in SQL by exactly one replica, which
+//! invalidates the caches and publishes the event.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use futures_util::StreamExt as _;
+use futures_util::stream;
+
+use super::heartbeat_buffer::HeartbeatBuffer;
+use super::lease::Lease;
+use super::presence::Presence;
+use crate::directory::announcer::Announcer;
+use crate::ids::WorkspaceId;
+use crate::metrics::{Metrics, Noticed};
+use crate::shared::Notice;
+use crate::store::Unavailable;
+use crate::time::Timestamp;
+use crate::workspace::{Status, Workspaces};
+
+/// Workspaces per round trip.
+const BATCH_MAX: usize = 500;
+/// Maximum round trips of one sweep; the rest waits for the next, a second later.
+const BATCHES_MAX: usize = 20;
+/// Maximum concurrent writes of lapses: a network failure causes many, and requests need connections, too.
+const AT_ONCE_MAX: usize = 4;
+
+/// Finds and records lapses of heartbeats.
+pub struct Lapses {
+    pub(crate) workspaces: Workspaces,
+    pub(crate) presence: Arc<Presence>,
+    pub(crate) heartbeats: Arc<HeartbeatBuffer>,
+    pub(crate) announcer: Arc<Announcer>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) closing: AtomicBool,
+}
+
+impl Lapses {
+    /// Stops recording lapses: the process shuts down, and other replicas record them.
+    pub fn close(&self) {
+        self.closing.store(true, Ordering::Release);
+    }
+
+    /// Sets workspaces with a lapsed heartbeat to `offline` and returns them. Runs every second, on every
+    /// replica: each lapse is recorded by one of them.
+    ///
+    /// # Errors
+    /// When a store does not answer: then no lapse can be proven.
+    pub async fn sweep(&self) -> Result<Vec<WorkspaceId>, Unavailable> {
+        let mut lapsed = Vec::new();
+        for _ in 0..BATCHES_MAX {
+            let now = Timestamp::now();
+            let cutoff = now.before(self.presence.leases.ttl());
+            let overdue = self.workspaces.overdue(cutoff, BATCH_MAX).await?;
+            let found = overdue.len();
+            let settled = self.record_overdue(overdue, now, &mut lapsed).await?;
+            // The remaining workspaces would be found again: lapses in doubt, with the latest `last_seen`.
+            if found < BATCH_MAX || settled < found {
+                break;
+            }
+        }
+        Ok(lapsed)
+    }
+
+    /// Records lapses, and the last heartbeats of workspaces that still hold a lease, which SQL does not have.
+    /// Returns how many are not overdue any more.
+    async fn record_overdue(
+        &self,
+        overdue: Vec<(WorkspaceId, Option<Timestamp>)>,
+        now: Timestamp,
+        lapsed: &mut Vec<WorkspaceId>,
+    ) -> Result<usize, Unavailable> {
+        let ids: Vec<WorkspaceId> = overdue.iter().map(|(id, _)| id.clone()).collect();
+        let renewed = self.presence.leases.renewed(&ids, now).await?;
+        let (mut dead, mut alive) = (Vec::new(), Vec::new());
+        for ((id, last_seen), renewed) in overdue.into_iter().zip(renewed) {
+            let heard = self.heartbeats.last_seen(&id);
+            let doubtful = || {
+                self.presence
+                    .leases
+                    .benefit_of_doubt(last_seen.max(heard), now)
+            };
+            match renewed {
+                Some(at) => alive.push((id, at)),
+                None if doubtful().is_none() => dead.push(id),
+                None => {}
+            }
+        }
+        let settled = dead.len() + alive.len();
+        self.workspaces.touch_many(&alive).await?;
+        lapsed.extend(self.record_all(dead, Noticed::Sweep).await);
+        Ok(settled)
+    }
+
+    /// Records lapses when the shared state notifies expired leases. A background task of the server that runs
+    /// until the process ends; without it the sweep finds them.
+    pub async fn follow_expired_leases(&self) {
+        let mut lapses = self.presence.leases.lapses();
+        loop {
+            let mut ids = Vec::new();
+            let mut notice = Some(lapses.next().await);
+            while let Some(received) = notice {
+                // Notifications are lost while the link is down; the sweep finds those lapses.
+                if let Notice::Message(key) = received {
+                    ids.extend(self.presence.leases.id(&key));
+                }
+                notice = (ids.len() < BATCH_MAX).then(|| lapses.ready()).flatten();
+            }
+            if let Err(error) = self.record_expired(ids).await {
+                tracing::debug!(%error, "failed to check expired leases; left to the sweep");
+            }
+        }
+    }
+
+    /// Records a lapse for those of `ids` without a lease. While a missing lease proves nothing, neither does
+    /// an expired one: heartbeats may have gone to SQL.
+    async fn record_expired(&self, ids: Vec<WorkspaceId>) -> Result<(), Unavailable> {
+        if ids.is_empty() {
+            return Ok(());
+        }
+        let renewed = self.presence.leases.renewed(&ids, Timestamp::now()).await?;
+        if self.presence.leases.doubt_left().is_zero() {
+            let dead = ids.into_iter().zip(renewed);
+            let dead = dead.filter(|(_, renewed)| renewed.is_none());
+            let dead = dead.map(|(id, _)| id).collect();
+            self.record_all(dead, Noticed::Expiry).await;
+        }
+        Ok(())
+    }
+
+    async fn record_all(&self, dead: Vec<WorkspaceId>, noticed: Noticed) -> Vec<WorkspaceId> {
+        let record = |id: WorkspaceId| async move {
+            if self.closing.load(Ordering::Acquire) {
+                return None;
+            }
+            let recorded = self.record(&id, noticed).await;
+            recorded.then_some(id)
+        };
+        let recorded = stream::iter(dead).map(record).buffer_unordered(AT_ONCE_MAX);
+        recorded.filter_map(std::future::ready).collect().await
+    }
+
+    /// Records a lapse, unless a heartbeat came in between. Best effort: the next resolution or sweep does it
+    /// again.
+    pub(crate) async fn record(&self, id: &WorkspaceId, noticed: Noticed) -> bool {
+        let now = Timestamp::now();
+        let recorded = self.workspaces.lapse(id, now).await;
+        self.announcer.resolve_doubt(id, now, &recorded).await;
+        match recorded {
+            Ok(true) => {}
+            Ok(false) => return false,
+            Err(error) => {
+                tracing::debug!(%error, workspace.id = %id, "failed to record a lapse; will retry");
+                return false;
+            }
+        }
+        // A heartbeat that read "online" just before did not change the row. Its lease counts now.
+        if let Ok(Lease::Held(_)) = self.presence.leases.read(id).await {
+            self.revive(id, now).await;
+        } else {
+            self.metrics.lapse(noticed);
+            tracing::info!(workspace.id = %id, "Workspace offline: its heartbeat lapsed");
+            let offline = Status::Offline;
+            self.announcer.announce_status(id, offline);
+            self.announcer.announce_if_overtaken(id, offline).await;
+        }
+        self.announcer.invalidate(id).await;
+        true
+    }
+
+    async fn revive(&self, id: &WorkspaceId, now: Timestamp) {
+        let (from, to) = (Status::Offline, Status::Online);
+        let set = self.workspaces.set_status(id, from, to, now).await;
+        self.announcer.resolve_doubt(id, now, &set).await;
+        match set {
+            // It may have been degraded before; the next heartbeat sets that again.
+            Ok(true) => self.announcer.announce_status(id, to),
+            Ok(false) => {}
+            Err(error) => {
+                tracing::debug!(%error, workspace.id = %id, "failed to set a live workspace online; its next heartbeat will retry");
+            }
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! Liveness: a lease that lapses unless renewed.
+//!
+//! Key `directory.heartbeat_key`, value the time of the last heartbeat in milliseconds, TTL
+//! `registry.heartbeat_ttl`. Grant and renewal are the same `SET … EX`: a renewal must be able to
+//! bring a lapsed lease back, which a bare `EXPIRE` cannot.
+//!
+//! A missing lease proves a lapse, except while the shared state may have lost leases that were
+//! granted: after it was away or had to be connected to again, or, in process, after a start. Then,
+//! for one TTL, `last_seen` in SQL counts as well, which may be [`SQL_LAG`] behind.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::key_pattern::KeyPattern;
+use crate::config::Live;
+use crate::ids::WorkspaceId;
+use crate::shared::{Shared, Subscription};
+use crate::store::Unavailable;
+use crate::time::Timestamp;
+use crate::workspace::{Liveness, Workspace};
+
+/// Maximum delay of a due write to SQL, besides the half TTL after which it is due.
+const SQL_LAG: Duration = Duration::from_secs(5);
+
+/// Liveness of one workspace in the shared state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lease {
+    /// The lease lasts at least this long.
+    Held(Duration),
+    /// There is no lease.
+    Missing,
+}
+
+/// Liveness of a workspace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pulse {
+    /// Its status decides: it is not up, its liveness is assumed, or the shared state does not answer.
+    AsItsStatus,
+    /// It has a lease that ends after this time.
+    Beats(Duration),
+    /// It must send heartbeats, and its lease has ended.
+    Lapsed,
+}
+
+/// True if the status of the workspace depends on heartbeats.
+pub(crate) fn must_beat(workspace: &Workspace) -> bool {
+    workspace.status.is_up() && workspace.liveness == Liveness::Heartbeat
+}
+
+/// Leases of all workspaces.
+pub(crate) struct Leases {
+    shared: Shared,
+    key: KeyPattern,
+    config: Live,
+    started: Instant,
+    /// End of the time in which a missing lease proves nothing, in milliseconds after `started`.
+    doubtful_until: AtomicU64,
+    /// Count of losses of the shared state when a lease was last read.
+    losses: AtomicU64,
+}
+
+/// Maximum age of SQL's `last_seen` of a live workspace, for a given TTL.
+pub(super) fn lag_max(ttl: Duration) -> Duration {
+    ttl / 2
+}
+
+impl Leases {
+    pub(super) fn new(shared: Shared, key: &str, config: Live) -> Self {
+        let leases = Self {
+            key: KeyPattern::new(key),
+            config,
+            started: Instant::now(),
+            doubtful_until: AtomicU64::new(0),
+            losses: AtomicU64::new(shared.losses()),
+            shared,
+        };
+        if leases.shared.is_embedded() {
+            leases.doubt();
+        }
+        leases
+    }
+
+    /// Lifetime of a lease that begins now.
+    pub(crate) fn ttl(&self) -> Duration {
+        self.config.get().registry.heartbeat_ttl
+    }
+
+    /// Maximum age of SQL's `last_seen` of a live workspace.
+    pub(super) fn lag_max(&self) -> Duration {
+        lag_max(self.ttl())
+    }
+
+    /// Subscribes to expired leases, as far as the shared state notifies them.
+    pub(super) fn lapses(&self) -> Subscription {
+        self.shared.lapses(self.key.prefix())
+    }
+
+    /// Returns the key of a lease.
+    pub(super) fn key(&self, id: &WorkspaceId) -> String {
+        self.key.key(id)
+    }
+
+    /// Returns the workspace of a lease key, if it is one.
+    pub(super) fn id(&self, key: &str) -> Option<WorkspaceId> {
+        self.key.id(key)
+    }
+
+    /// Grants or renews a lease.
+    pub(crate) async fn renew(&self, id: &WorkspaceId, now: Timestamp) -> Result<(), Unavailable> {
+        let (key, value) = (self.key.key(id), now.0.to_string());
+        self.watched(self.shared.set(&key, &value, Some(self.ttl())).await)
+    }
+
+    /// Deletes a lease.
+    pub(super) async fn end(&self, id: &WorkspaceId) -> Result<(), Unavailable> {
+        self.watched(self.shared.delete(&[&self.key.key(id)]).await)
+    }
+
+    /// Reads a lease. A key without a TTL, which only another program writes, counts as new.
+    pub(crate) async fn read(&self, id: &WorkspaceId) -> Result<Lease, Unavailable> {
+        let found = self.shared.get_with_ttl(&self.key.key(id)).await;
+        Ok(match self.watched(found)? {
+            Some((_, left)) => Lease::Held(left.unwrap_or(self.ttl())),
+            None => Lease::Missing,
+        })
+    }
+
+    /// Returns the times at which `ids` renewed their leases, for those that hold one, in one round trip. A
+    /// value that is no time, which only another program writes, counts as now.
+    pub(crate) async fn renewed(
+        &self,
+        ids: &[WorkspaceId],
+        now: Timestamp,
+    ) -> Result<Vec<Option<Timestamp>>, Unavailable> {
+        let keys: Vec<String> = ids.iter().map(|id| self.key.key(id)).collect();
+        let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+        let found = self.watched(self.shared.get_many(&keys).await)?;
+        let time = |value: String| value.parse().map_or(now, Timestamp);
+        Ok(found.into_iter().map(|value| value.map(time)).collect())
+    }
+
+    /// Returns how much longer a workspace without a lease counts as alive; `None`: it lapsed.
+    pub(crate) fn benefit_of_doubt(
+        &self,
+        last_seen: Option<Timestamp>,
+        now: Timestamp,
+    ) -> Option<Duration> {
+        let until = last_seen?.after(self.ttl() + self.lag_max() + SQL_LAG);
+        let left = until.since(now).min(self.doubt_left());
+        (!left.is_zero()).then_some(left)
+    }
+
+    /// Returns the rest of the time in which a missing lease proves nothing.
+    pub(super) fn doubt_left(&self) -> Duration {
+        let until = self.doubtful_until.load(Ordering::Acquire);
+        Duration::from_millis(until.saturating_sub(self.elapsed_ms()))
+    }
+
+    /// Starts a TTL in which a missing lease proves nothing.
+    pub(crate) fn doubt(&self) {
+        let ttl = u64::try_from(self.ttl().as_millis()).unwrap_or(u64::MAX);
+        let until = self.elapsed_ms().saturating_add(ttl);
+        self.doubtful_until.fetch_max(until, Ordering::AcqRel);
+    }
+
+    fn elapsed_ms(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// Notes a failure or a reconnect of the store, after which it may have lost leases.
+    fn watched<T>(&self, result: Result<T, Unavailable>) -> Result<T, Unavailable> {
+        let losses = self.shared.losses();
+        if result.is_err() || self.losses.swap(losses, Ordering::AcqRel) != losses {
+            self.doubt();
+        }
+        result
+    }
+}

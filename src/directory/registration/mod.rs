@@ -1,0 +1,12 @@
+//! Registrations of agents, and changes of workspaces by operators and org tokens.
+
+mod change;
+mod lifecycle;
+mod register;
+mod tree_rules;
+mod validate;
+
+pub use self::change::{Change, Registrations};
+pub use self::register::{Creation, Registered, Registrar, Registration, Terms};
+pub use self::tree_rules::Editor;
+pub use self::validate::AGENT_CARD_BYTES_MAX;

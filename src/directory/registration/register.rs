@@ -1,0 +1,484 @@
+//! Registration and creation of workspaces (`docs/reference/http-api.md`). Writes SQL, then the shared state,
+//! then invalidates every cache; a failure in between is returned, and repeating the request completes it.
+
+use serde_json::value::RawValue;
+
+use super::change::{Change, Registrations};
+use super::tree_rules::{Editor, org_below};
+use super::validate::{check_card, check_label};
+use crate::config::{CardAccess, Complete};
+use crate::directory::address::{NamedUrls, VettedUrls};
+use crate::directory::rejections::{conflict, invalid, not_found, not_permitted, removed};
+use crate::directory::resolution::{JsonRpc, called_at, card_text};
+use crate::directory::upstream::{UpstreamAuth, UpstreamTls, require_https};
+use crate::ids::WorkspaceId;
+use crate::rejection::Rejection;
+use crate::time::Timestamp;
+use crate::workspace::{
+    Created, DeliveryMode, Liveness, Move, NewWorkspace, Register, Status, Step, Workspace, base,
+};
+
+/// Caller of a registration; it decides which members are allowed.
+#[derive(Clone, Debug)]
+pub enum Registrar {
+    /// The workspace, with its own or its enrolment token.
+    Itself,
+    /// An org token of this org; may create a workspace, but not move one.
+    Org {
+        /// The org.
+        org: String,
+        /// Members for operators and org tokens.
+        terms: Terms,
+    },
+    /// An operator; may create and move.
+    Operator(Terms),
+}
+
+/// Members of a registration that only operators and org tokens may set. `None` leaves a value as it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Terms {
+    /// Display name.
+    pub name: Option<String>,
+    /// Parent workspace.
+    pub parent_id: Option<WorkspaceId>,
+    /// Org that the workspace belongs to.
+    pub org: Option<String>,
+    /// Source of its liveness.
+    pub liveness: Option<Liveness>,
+    /// URL that its card is fetched from.
+    pub card_url: Option<String>,
+}
+
+/// Registration of an agent.
+#[derive(Clone, Debug)]
+pub struct Registration {
+    /// Workspace to register.
+    pub id: WorkspaceId,
+    /// URL of its agent. Required for `push`.
+    pub url: Option<String>,
+    /// URL on the agents' own network.
+    pub internal_url: Option<String>,
+    /// Card of the agent.
+    pub agent_card: Box<RawValue>,
+    /// Delivery mode; `None` keeps the current one, or `push` for a new workspace.
+    pub delivery_mode: Option<DeliveryMode>,
+}
+
+/// Result of a registration.
+#[derive(Clone, Debug)]
+pub struct Registered {
+    /// The workspace after the registration.
+    pub workspace: Workspace,
+    /// True if the workspace was created.
+    pub created: bool,
+    /// Mismatch between its URL and its card.
+    pub warning: Option<&'static str>,
+}
+
+/// Workspace to create.
+#[derive(Clone, Debug)]
+pub struct Creation {
+    /// Id of the workspace.
+    pub id: WorkspaceId,
+    /// Display name.
+    pub name: String,
+    /// Parent workspace.
+    pub parent_id: Option<WorkspaceId>,
+    /// Org of the workspace; `None`: the parent's org.
+    pub org: Option<String>,
+    /// Purpose of the agent, as free text.
+    pub role: Option<String>,
+    /// Delivery mode: push or poll.
+    pub delivery_mode: DeliveryMode,
+    /// URL that its agent listens at.
+    pub url: Option<String>,
+    /// URL on the agents' own network.
+    pub internal_url: Option<String>,
+    /// URL that its card is fetched from.
+    pub card_url: Option<String>,
+    /// Maximum calls in progress.
+    pub max_concurrent: Option<u32>,
+    /// Source of its liveness.
+    pub liveness: Liveness,
+    /// Completion mode for incomplete calls.
+    pub complete: Option<Complete>,
+    /// True if callers may ask for push notifications.
+    pub push_notifications: Option<bool>,
+    /// Access to its card. Set by operators only.
+    pub card_access: Option<CardAccess>,
+    /// Credential with which the gateway calls the agent.
+    pub upstream_auth: Option<UpstreamAuth>,
+    /// TLS towards the agent. Operators only.
+    pub upstream_tls: Option<UpstreamTls>,
+    /// Creator of the workspace.
+    pub editor: Editor,
+}
+
+impl Registrations {
+    /// Registers an agent and sets the workspace online, unless it is paused: a pause ends by
+    /// [`Registrations::resume`] only.
+    ///
+    /// # Errors
+    /// `invalid_params`, `address_forbidden`, `agent_unreachable` (the URL's name has no address),
+    /// `workspace_not_found`, `workspace_removed`, `not_permitted` and `conflict` (a move),
+    /// `store_unavailable`.
+    pub async fn register(
+        &self,
+        registration: &Registration,
+        registrar: &Registrar,
+    ) -> Result<Registered, Rejection> {
+        check_card(&registration.agent_card)?;
+        if let Some(done) = self.try_register(registration, registrar).await? {
+            return Ok(done);
+        }
+        // A concurrent request created it. It exists now, and stays.
+        let again = self.try_register(registration, registrar).await?;
+        again.ok_or_else(taken)
+    }
+
+    /// `None` if the workspace did not exist, and was created by a concurrent request.
+    async fn try_register(
+        &self,
+        registration: &Registration,
+        registrar: &Registrar,
+    ) -> Result<Option<Registered>, Rejection> {
+        let found = self.workspaces.find(&registration.id).await?;
+        // For an org token a workspace of another org does not exist, in each check: its creation fails.
+        let foreign = found.as_ref().is_some_and(|w| registrar.is_foreign(w));
+        let found = found.filter(|_| !foreign);
+        let mode = registration
+            .delivery_mode
+            .or(found.as_ref().map(|w| w.delivery_mode))
+            .unwrap_or(DeliveryMode::Push);
+        if mode == DeliveryMode::Push && registration.url.is_none() {
+            return Err(invalid(
+                "delivery_mode push needs the url at which the agent listens; without one, poll",
+            ));
+        }
+        let terms = registrar.terms();
+        let (name, place) = settle(found.as_ref(), registrar)?;
+        let has_tls = found.as_ref().is_some_and(|w| w.upstream_tls.is_some());
+        let is_operator = matches!(registrar, Registrar::Operator(_));
+        let urls = NamedUrls {
+            url: registration.url.as_deref(),
+            internal_url: registration.internal_url.as_deref(),
+            card_url: terms.and_then(|terms| terms.card_url.as_deref()),
+        };
+        let urls = self
+            .addresses
+            .vet_urls(&registration.id, urls, is_operator)
+            .await?;
+        require_https(has_tls, urls.url.as_deref())?;
+        let bases = Bases::of(found.as_ref(), urls.url.as_deref(), is_operator);
+        let moved = place.is_some();
+        if let Some(place) = place {
+            self.move_to(&registration.id, place).await?;
+        }
+        let created = found.is_none();
+        if created {
+            let creation = unregistered(&registration.id, mode, registrar);
+            check_creation(&creation)?;
+            // In one transaction with its origins, so that a rejection leaves no workspace behind.
+            match self.write_new(&creation, urls.clone()).await? {
+                Created::Done(_) => {}
+                Created::Taken if foreign => return Err(elsewhere()),
+                Created::Taken => return Ok(None),
+                Created::OriginTaken(taken) => return Err(taken.into()),
+            }
+        }
+        let change = Register {
+            delivery_mode: mode,
+            url: urls.url,
+            internal_url: urls.internal_url,
+            agent_card: Some(registration.agent_card.clone()),
+            name,
+            liveness: terms.and_then(|terms| terms.liveness),
+            card_url: urls.card_url,
+            origins: urls.origins,
+            upstream_auth_base: bases.from_now_on,
+            first_base: bases.first,
+        };
+        let old_card = found.as_ref().and_then(|w| w.agent_card.as_deref());
+        let online = self.bring_online(&registration.id, &change, old_card).await;
+        let workspace = online.map_err(|why| match created || moved {
+            true => why.after_commit(true),
+            false => why,
+        })?;
+        let warning = self.warn_of_mismatch(&workspace);
+        Ok(Some(Registered {
+            workspace,
+            created,
+            warning,
+        }))
+    }
+
+    async fn move_to(&self, id: &WorkspaceId, place: Move) -> Result<(), Rejection> {
+        let change = Change {
+            place,
+            ..Change::default()
+        };
+        self.change(id, &change, Editor::Operator).await.map(drop)
+    }
+
+    async fn bring_online(
+        &self,
+        id: &WorkspaceId,
+        change: &Register,
+        old_card: Option<&RawValue>,
+    ) -> Result<Workspace, Rejection> {
+        let now = Timestamp::now();
+        let registered = self.workspaces.register(id, change, now).await;
+        self.announcer.resolve_doubt(id, now, &registered).await;
+        let workspace = registered??.ok_or_else(removed)?;
+        if workspace.is_credential_withheld() {
+            tracing::warn!(workspace.id = %id, "The agent registered at another host or port than its upstream_auth was \
+                set for; it is withheld until an operator sets it again (PATCH /workspaces/{{id}})");
+        }
+        self.announcer.announce_status(id, workspace.status);
+        if let Some(card) = &workspace.agent_card
+            && old_card.map(RawValue::get) != Some(card.get())
+        {
+            self.announce_card(workspace.clone()).await;
+        }
+        let mut shared = self.presence.publish(&workspace).await;
+        if shared.is_ok()
+            && workspace.status == Status::Paused
+            && workspace.liveness == Liveness::Heartbeat
+        {
+            // The agent lives, so that the workspace is online once it is resumed.
+            shared = self.presence.leases.renew(id, now).await;
+        }
+        // The row has changed, even if the write to the shared state failed.
+        self.announcer.invalidate(id).await;
+        let done = match shared {
+            Ok(()) => self.presence.catch_up(&workspace).await,
+            Err(away) => Err(away.into()),
+        };
+        done.map_err(|why| why.after_commit(false))?;
+        let status = workspace.status;
+        self.announcer.announce_if_overtaken(id, status).await;
+        Ok(workspace)
+    }
+
+    /// Creates a workspace. It waits for its agent to register, unless its liveness is assumed.
+    ///
+    /// # Errors
+    /// `invalid_workspace_id`, `invalid_params`, `address_forbidden`, `agent_unreachable`, `conflict` (the id
+    /// is or was taken; the parent cannot have children), `store_unavailable`.
+    pub async fn create(&self, creation: &Creation) -> Result<Workspace, Rejection> {
+        match self.try_create(creation).await? {
+            Created::Done(workspace) => Ok(*workspace),
+            Created::Taken => Err(taken()),
+            Created::OriginTaken(taken) => Err(taken.into()),
+        }
+    }
+
+    async fn try_create(&self, creation: &Creation) -> Result<Created, Rejection> {
+        check_creation(creation)?;
+        let urls = NamedUrls {
+            url: creation.url.as_deref(),
+            internal_url: creation.internal_url.as_deref(),
+            card_url: creation.card_url.as_deref(),
+        };
+        let may_share = creation.editor == Editor::Operator;
+        let urls = self
+            .addresses
+            .vet_urls(&creation.id, urls, may_share)
+            .await?;
+        self.write_new(creation, urls).await
+    }
+
+    /// Writes a new workspace with these URLs.
+    async fn write_new(&self, creation: &Creation, urls: VettedUrls) -> Result<Created, Rejection> {
+        let VettedUrls {
+            url,
+            internal_url,
+            card_url,
+            origins,
+        } = urls;
+        let id = creation.id.clone();
+        let assumed = creation.liveness == Liveness::Assumed;
+        let auth = creation.upstream_auth.as_ref();
+        let auth = auth.map(|auth| auth.seal(&self.seal, &id));
+        let tls = creation.upstream_tls.as_ref();
+        require_https(tls.is_some(), called_at(&url, &card_url, creation.liveness))?;
+        let tls = tls.map(|tls| tls.seal(&self.seal, &id));
+        let new = NewWorkspace {
+            id: id.clone(),
+            name: creation.name.clone(),
+            role: creation.role.clone(),
+            parent_id: creation.parent_id.clone(),
+            org: creation.org.clone(),
+            status: if assumed {
+                Status::Online
+            } else {
+                Status::Provisioning
+            },
+            delivery_mode: creation.delivery_mode,
+            liveness: creation.liveness,
+            url,
+            internal_url,
+            card_url,
+            agent_card: None,
+            upstream_auth: auth.transpose()?,
+            upstream_tls: tls.transpose()?,
+            complete: creation.complete,
+            push_notifications: creation.push_notifications,
+            card_access: creation.card_access,
+            max_concurrent: creation.max_concurrent,
+            origins,
+        };
+        let created = self.insert(&new, creation).await?;
+        if let Created::Done(workspace) = &created {
+            self.announcer.invalidate_lineage_after(&id, &Ok(())).await;
+            self.announcer.announce_status(&id, workspace.status);
+        }
+        Ok(created)
+    }
+
+    /// Returns a mismatch between the registered URL and the registered card, and logs it.
+    fn warn_of_mismatch(&self, workspace: &Workspace) -> Option<&'static str> {
+        let endpoint = self.resolver.parse(workspace.url.as_deref()?).ok()?;
+        let warning = JsonRpc::of(card_text(workspace), &endpoint).mismatch()?;
+        tracing::warn!(workspace.id = %workspace.id, "An agent registered: {warning}");
+        Some(warning)
+    }
+
+    async fn insert(&self, new: &NewWorkspace, creation: &Creation) -> Result<Created, Rejection> {
+        let (id, now) = (&new.id, Timestamp::now());
+        let Some(parent) = &creation.parent_id else {
+            return Ok(self.workspaces.create(new, now).await?);
+        };
+        let judge = |line: &[Step]| org_below(id, line, creation.org.as_deref());
+        let created = self.workspaces.create_below(parent, new, now, judge);
+        created.await?
+    }
+}
+
+/// Checks a creation without reading a store.
+fn check_creation(creation: &Creation) -> Result<(), Rejection> {
+    creation.id.check_new()?;
+    check_label("name", &creation.name)?;
+    for (name, label) in [("role", &creation.role), ("org", &creation.org)] {
+        label.as_deref().map_or(Ok(()), |l| check_label(name, l))?;
+    }
+    if creation.max_concurrent == Some(0) {
+        return Err(invalid("max_concurrent must be at least 1"));
+    }
+    let assumed = creation.liveness == Liveness::Assumed;
+    let nowhere = called_at(&creation.url, &creation.card_url, creation.liveness).is_none();
+    if assumed && creation.delivery_mode == DeliveryMode::Push && nowhere {
+        return Err(invalid(
+            "liveness assumed needs the url at which the agent listens, or its card_url: it will not register; \
+             an agent that fetches its messages needs neither, but \"delivery_mode\":\"poll\"",
+        ));
+    }
+    Ok(())
+}
+
+/// Scheme, host and port that the agent's credential is for.
+struct Bases {
+    /// Replaces the stored value: an operator registers the agent.
+    from_now_on: Option<String>,
+    /// Set only if there is no stored value.
+    first: Option<String>,
+}
+
+impl Bases {
+    fn of(found: Option<&Workspace>, url: Option<&str>, is_operator: bool) -> Self {
+        let old = found.and_then(|found| found.url.as_deref());
+        let owned = |url: &str| base(url).to_owned();
+        Self {
+            from_now_on: url.filter(|_| is_operator).map(owned),
+            first: old.or(url).map(owned),
+        }
+    }
+}
+
+/// Checks that `registrar` may register the row found. Returns the name to set, and the move to make.
+fn settle(
+    found: Option<&Workspace>,
+    registrar: &Registrar,
+) -> Result<(Option<String>, Option<Move>), Rejection> {
+    let terms = registrar.terms();
+    if let Some(name) = terms.and_then(|p| p.name.as_deref()) {
+        check_label("name", name)?;
+    }
+    let Some(found) = found else {
+        let terms = terms.ok_or_else(not_found)?;
+        return Ok((terms.name.clone(), None));
+    };
+    if found.status == Status::Removed {
+        return Err(removed());
+    }
+    let Some(terms) = terms else {
+        return Ok((None, None));
+    };
+    let parent_id = terms.parent_id.as_ref().or(found.parent_id.as_ref());
+    let org = terms.org.as_ref().or(found.org.as_ref());
+    let moves = parent_id != found.parent_id.as_ref() || org != found.org.as_ref();
+    if moves && !matches!(registrar, Registrar::Operator(_)) {
+        return Err(not_permitted("only an operator moves a workspace"));
+    }
+    let place = moves.then(|| Move {
+        parent_id: terms.parent_id.clone().map(Some),
+        org: terms.org.clone().map(Some),
+    });
+    Ok((terms.name.clone(), place))
+}
+
+/// Returns a workspace that is created by its registration.
+fn unregistered(id: &WorkspaceId, delivery_mode: DeliveryMode, registrar: &Registrar) -> Creation {
+    let terms = registrar.terms().cloned().unwrap_or_default();
+    let org = match registrar {
+        Registrar::Org { org, .. } => Some(org.clone()),
+        Registrar::Itself | Registrar::Operator(_) => terms.org,
+    };
+    Creation {
+        id: id.clone(),
+        name: terms.name.unwrap_or_else(|| id.as_str().to_owned()),
+        parent_id: terms.parent_id,
+        org,
+        role: None,
+        delivery_mode,
+        url: None,
+        internal_url: None,
+        card_url: None,
+        max_concurrent: None,
+        liveness: Liveness::Heartbeat,
+        complete: None,
+        push_notifications: None,
+        card_access: None,
+        upstream_auth: None,
+        upstream_tls: None,
+        editor: match registrar {
+            Registrar::Operator(_) => Editor::Operator,
+            Registrar::Org { .. } | Registrar::Itself => Editor::Org,
+        },
+    }
+}
+
+impl Registrar {
+    fn terms(&self) -> Option<&Terms> {
+        match self {
+            Self::Itself => None,
+            Self::Org { terms, .. } | Self::Operator(terms) => Some(terms),
+        }
+    }
+
+    /// True if the workspace belongs to another org than the registrar's.
+    fn is_foreign(&self, workspace: &Workspace) -> bool {
+        match self {
+            Self::Org { org, .. } => workspace.org.as_ref() != Some(org),
+            Self::Itself | Self::Operator(_) => false,
+        }
+    }
+}
+
+fn elsewhere() -> Rejection {
+    not_permitted("an org token registers workspaces of its own org only; choose another id")
+}
+
+fn taken() -> Rejection {
+    conflict("a workspace of this id exists, or did: choose another")
+}

@@ -1,0 +1,35 @@
+//! Rejections that several parts of the directory return.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use crate::rejection::{Reason, Rejection};
+
+/// `Retry-After` for a workspace that cannot be reached.
+pub(super) const RETRY_AFTER: Duration = Duration::from_secs(15);
+
+pub(super) fn not_found() -> Rejection {
+    Rejection::new(
+        Reason::WorkspaceNotFound,
+        "there is no workspace of this id: create it with POST /workspaces",
+    )
+}
+
+pub(super) fn removed() -> Rejection {
+    Rejection::new(
+        Reason::WorkspaceRemoved,
+        "the workspace was removed; its id is not given away again",
+    )
+}
+
+pub(super) fn conflict(message: &'static str) -> Rejection {
+    Rejection::new(Reason::Conflict, message)
+}
+
+pub(super) fn not_permitted(message: &'static str) -> Rejection {
+    Rejection::new(Reason::NotPermitted, message)
+}
+
+pub(super) fn invalid(message: impl Into<Cow<'static, str>>) -> Rejection {
+    Rejection::new(Reason::InvalidParams, message)
+}

@@ -1,0 +1,166 @@
+//! Source of an agent's card, and the places where the agent serves it: the registered `card_url`, else the
+//! well-known paths of its origin, else the same paths below its URL.
+
+use std::sync::Arc;
+
+use sha2::{Digest, Sha256};
+
+use super::destination::{Agent, Destination};
+use crate::directory::address::{Endpoint, Policy, Settled};
+use crate::directory::liveness::Urls;
+use crate::ids::WorkspaceId;
+use crate::rejection::Rejection;
+use crate::trust::Sealed;
+use crate::workspace::Workspace;
+
+/// Well-known paths of A2A 0.3 and 1.0, and of 0.2.
+const WELL_KNOWN: [&str; 2] = ["/.well-known/agent-card.json", "/.well-known/agent.json"];
+
+/// Places where an agent may serve its card: one server, and paths that are tried in order.
+#[derive(Clone, Debug)]
+pub struct CardPlace {
+    /// Server. Checked like any agent's; its path is not used.
+    pub endpoint: Endpoint,
+    /// Cached decision about its addresses.
+    pub settled: Arc<Settled>,
+    /// Agent, if it is on the same server: only there the agent's credential and the gateway's certificate are
+    /// sent.
+    pub agent: Option<Arc<Agent>>,
+    /// Paths, with queries.
+    pub paths: Vec<String>,
+}
+
+/// Source of the card of one workspace.
+#[derive(Debug)]
+pub struct CardSource {
+    /// The workspace.
+    pub id: WorkspaceId,
+    /// Display name.
+    pub name: String,
+    /// Purpose of the agent, as free text.
+    pub role: Option<String>,
+    /// Registered card.
+    pub registered: Option<Arc<str>>,
+    /// True if callers may ask for push notifications.
+    pub push_notifications: bool,
+    /// URLs of the agent that are removed from the card.
+    pub hidden: Vec<String>,
+    /// Place where the agent serves its card, or the reason why it cannot be fetched. `None`: it has only an
+    /// inbox.
+    pub place: Result<Option<CardPlace>, Rejection>,
+    /// Hash of the source and of the agent's location; changes with either.
+    pub fingerprint: [u8; 32],
+}
+
+impl CardSource {
+    /// `push_notifications`: true if callers may ask for them, unless the workspace's row says otherwise.
+    pub(super) fn new(
+        workspace: &Workspace,
+        urls: &Urls,
+        destination: Result<Destination, Rejection>,
+        push_notifications: bool,
+        policy: &Policy,
+    ) -> Self {
+        let place = match destination {
+            Ok(Destination::Agent(agent)) => {
+                CardPlace::new(workspace.card_url.as_deref(), agent, policy).map(Some)
+            }
+            Ok(Destination::Inbox(_)) => Ok(None),
+            Err(refusal) => Err(refusal),
+        };
+        let card = workspace.agent_card.as_deref();
+        let mut source = Self {
+            id: workspace.id.clone(),
+            name: workspace.name.clone(),
+            role: workspace.role.clone(),
+            registered: card.map(|card| card.get().into()),
+            push_notifications: workspace.push_notifications.unwrap_or(push_notifications),
+            hidden: hidden_urls(workspace, urls),
+            place,
+            fingerprint: [0; 32],
+        };
+        source.fingerprint = fingerprint(&source, workspace);
+        source
+    }
+}
+
+impl CardPlace {
+    fn new(card_url: Option<&str>, agent: Arc<Agent>, policy: &Policy) -> Result<Self, Rejection> {
+        let own = &agent.endpoint;
+        let Some(card_url) = card_url else {
+            let path = own.path_and_query.split('?').next().unwrap_or_default();
+            let below = path.trim_end_matches('/');
+            let mut paths = WELL_KNOWN.map(str::to_owned).to_vec();
+            if !below.is_empty() {
+                paths.extend(WELL_KNOWN.map(|path| format!("{below}{path}")));
+            }
+            return Ok(Self {
+                endpoint: own.clone(),
+                settled: Arc::clone(&agent.settled),
+                agent: Some(agent),
+                paths,
+            });
+        };
+        let endpoint = Endpoint::parse_as("card_url", card_url, policy)?;
+        let paths = vec![endpoint.path_and_query.clone()];
+        let same = endpoint.has_host_of(own);
+        Ok(Self {
+            settled: if same {
+                Arc::clone(&agent.settled)
+            } else {
+                Settled::new(&agent.id)
+            },
+            endpoint: if same { own.clone() } else { endpoint },
+            agent: same.then_some(agent),
+            paths,
+        })
+    }
+}
+
+/// Returns the URLs of the agent that are removed from its card.
+pub(crate) fn hidden_urls(workspace: &Workspace, urls: &Urls) -> Vec<String> {
+    let known = [
+        urls.host.as_deref(),
+        urls.internal.as_deref(),
+        workspace.url.as_deref(),
+        workspace.internal_url.as_deref(),
+        workspace.card_url.as_deref(),
+    ];
+    let mut hidden: Vec<String> = known.into_iter().flatten().map(str::to_owned).collect();
+    hidden.dedup();
+    hidden
+}
+
+fn fingerprint(source: &CardSource, workspace: &Workspace) -> [u8; 32] {
+    let auth = workspace.upstream_auth.as_ref().map(Sealed::as_str);
+    let tls = workspace.upstream_tls.as_ref();
+    let place = match &source.place {
+        Ok(Some(place)) => format!("{} {:?}", place.endpoint.url(), place.paths),
+        Ok(None) => String::new(),
+        Err(refusal) => refusal.reason.as_str().to_owned(),
+    };
+    let parts = [
+        Some(source.name.as_str()),
+        source.role.as_deref(),
+        source.registered.as_deref(),
+        Some(if source.push_notifications {
+            "push"
+        } else {
+            ""
+        }),
+        Some(place.as_str()),
+        auth,
+        tls.map(|tls| tls.sealed.as_str()),
+    ];
+    let mut hash = Sha256::new();
+    for part in parts
+        .into_iter()
+        .chain(source.hidden.iter().map(|url| Some(url.as_str())))
+    {
+        // The length comes first, so that different lists have different hashes.
+        let length = part.map_or(u64::MAX, |part| part.len() as u64);
+        hash.update(length.to_be_bytes());
+        hash.update(part.unwrap_or_default());
+    }
+    hash.finalize().into()
+}

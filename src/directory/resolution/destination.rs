@@ -1,0 +1,292 @@
+//! Destination of the messages to a workspace: its agent or its inbox, or the reason why it cannot be reached.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::value::RawValue;
+
+use super::json_rpc::JsonRpc;
+use super::slots::{Slots, TargetSlots};
+use crate::a2a::Generation;
+use crate::a2a::card::says_push;
+use crate::config::{Complete, Config, Live};
+use crate::directory::address::{Endpoint, Resolver, Settled};
+use crate::directory::liveness::{HeartbeatBuffer, Presence, Pulse, Urls};
+use crate::directory::rejections::{RETRY_AFTER, removed};
+use crate::directory::upstream::{UpstreamAuth, UpstreamTls};
+use crate::explain::Check;
+use crate::ids::WorkspaceId;
+use crate::rejection::{Reason, Rejection};
+use crate::trust::Seal;
+use crate::workspace::{DeliveryMode, Liveness, Status, Workspace, base};
+
+/// Destination of a permitted message.
+#[derive(Clone, Debug)]
+pub enum Destination {
+    /// To the agent at its endpoint.
+    Agent(Arc<Agent>),
+    /// To the inbox, which the agent polls.
+    Inbox(AgentOptions),
+}
+
+impl Destination {
+    /// Returns the options of its agent.
+    pub fn options(&self) -> &AgentOptions {
+        match self {
+            Self::Agent(agent) => &agent.options,
+            Self::Inbox(options) => options,
+        }
+    }
+}
+
+/// Protocol options of a workspace, whether or not it can be reached.
+#[derive(Clone, Debug)]
+pub struct AgentOptions {
+    /// Generation of A2A in its card.
+    pub generation: Generation,
+    /// True if it registered a card. Otherwise a fetched card may have more.
+    pub has_card: bool,
+    /// True if only the card URL of its agent is registered: the server is known, and the path for calls is in
+    /// the card.
+    pub path_in_card: bool,
+    /// True if callers may ask it for push notifications.
+    pub push_notifications: bool,
+    /// Completion mode for incomplete calls.
+    pub complete: Complete,
+}
+
+impl AgentOptions {
+    /// Returns the registered options of a workspace.
+    pub(super) fn of(workspace: &Workspace, config: &Config) -> Self {
+        let card = workspace.agent_card.as_ref();
+        let has_card = card.is_some();
+        let card: Option<serde_json::Value> =
+            card.and_then(|card| serde_json::from_str(card.get()).ok());
+        let says_no_push = card.as_ref().and_then(says_push) == Some(false);
+        Self {
+            generation: card.map_or_else(Generation::default, |card| Generation::from_card(&card)),
+            has_card,
+            path_in_card: false,
+            push_notifications: workspace
+                .push_notifications
+                .unwrap_or(config.a2a.push_notifications)
+                && !says_no_push,
+            complete: workspace.complete.unwrap_or(config.a2a.complete),
+        }
+    }
+}
+
+/// A reachable agent, with the settings for calls to it.
+#[derive(Debug)]
+pub struct Agent {
+    /// Workspace of the agent.
+    pub id: WorkspaceId,
+    /// Location of its agent.
+    pub endpoint: Endpoint,
+    /// Paths for JSON-RPC, if they differ from the path of its URL.
+    pub json_rpc: JsonRpc,
+    /// Protocol options.
+    pub options: AgentOptions,
+    /// Its own limit on silence; `None`: `timeouts.idle`.
+    pub idle_timeout: Option<Duration>,
+    /// Credential that the agent requires of its callers.
+    pub upstream_auth: Option<UpstreamAuth>,
+    /// Certificates that verify it, and the gateway's client certificate. `None`: the system's, and none.
+    pub upstream_tls: Option<UpstreamTls>,
+    /// Cached decision about its addresses.
+    pub settled: Arc<Settled>,
+    /// Slots for calls in progress.
+    pub slots: TargetSlots,
+}
+
+/// Reason why a workspace cannot be reached, and the check that failed.
+#[derive(Clone, Debug)]
+pub struct NotReached {
+    /// Failed check.
+    pub at: Check,
+    /// Rejection for the caller.
+    pub why: Rejection,
+}
+
+impl NotReached {
+    pub(super) fn at(at: Check) -> impl FnOnce(Rejection) -> Self {
+        move |why| Self { at, why }
+    }
+}
+
+/// Finds the destination of the messages to a workspace, from its values in the stores.
+pub(crate) struct Destinations {
+    pub(crate) config: Live,
+    pub(crate) seal: Arc<Seal>,
+    pub(crate) resolver: Arc<Resolver>,
+    pub(crate) presence: Arc<Presence>,
+    pub(crate) heartbeats: Arc<HeartbeatBuffer>,
+    pub(crate) slots: Arc<Slots>,
+}
+
+impl Destinations {
+    /// Returns the destination of messages, or the reason why there is none.
+    pub(super) fn of(
+        &self,
+        workspace: &Workspace,
+        urls: &Urls,
+        pulse: Pulse,
+    ) -> Result<Destination, NotReached> {
+        let at = NotReached::at;
+        let by_state = self.by_state(workspace, urls);
+        if let Some(inbox) = by_state.map_err(at(Check::State))? {
+            return Ok(inbox);
+        }
+        if pulse == Pulse::Lapsed {
+            let ttl = self.presence.leases.ttl().as_secs();
+            let message = format!("the workspace has sent no heartbeat for {ttl} s");
+            return Err(at(Check::Liveness)(self.offline(workspace, message)));
+        }
+        let mut agent = self.agent_at(workspace, urls).map_err(at(Check::Url))?;
+        let secrets = self.secrets_for(workspace, &agent.endpoint);
+        let (auth, tls) = secrets.map_err(at(Check::Upstream))?;
+        agent.options.path_in_card = urls.host.is_none();
+        agent.upstream_auth = auth;
+        agent.upstream_tls = tls;
+        Ok(Destination::Agent(Arc::new(agent)))
+    }
+
+    /// Result by status: a rejection, the inbox, or `None` if its agent may be called.
+    fn by_state(
+        &self,
+        workspace: &Workspace,
+        urls: &Urls,
+    ) -> Result<Option<Destination>, Rejection> {
+        let polls = workspace.delivery_mode == DeliveryMode::Poll;
+        match workspace.status {
+            Status::Removed => Err(removed()),
+            Status::Provisioning | Status::Restarting | Status::Hibernated => {
+                Err(restarting(workspace))
+            }
+            Status::Paused => Err(self.offline(workspace, "the workspace is paused")),
+            Status::Failed => Err(self.offline(workspace, "the workspace failed to start")),
+            // An inbox accepts messages also while its agent is offline.
+            Status::Offline | Status::Online | Status::Degraded if polls => {
+                // No agent would call the URL of the caller.
+                let push_notifications = false;
+                let options = AgentOptions::of(workspace, &self.config.get());
+                Ok(Some(Destination::Inbox(AgentOptions {
+                    push_notifications,
+                    ..options
+                })))
+            }
+            Status::Offline if workspace.liveness == Liveness::Assumed => Err(self.offline(
+                workspace,
+                "the workspace is offline until an operator resumes it (POST /workspaces/{id}/resume)",
+            )),
+            // Deregistered: heartbeats, which the agent may still send, do not bring it back.
+            Status::Offline if urls.host.is_none() => Err(self.offline(
+                workspace,
+                "the workspace is offline: it has no URL until its agent registers again",
+            )),
+            Status::Offline => {
+                Err(self.offline(workspace, "the workspace is offline: it sends no heartbeat"))
+            }
+            Status::Online | Status::Degraded => Ok(None),
+        }
+    }
+
+    fn agent_at(&self, workspace: &Workspace, urls: &Urls) -> Result<Agent, Rejection> {
+        let called_at = called_at(&urls.host, &workspace.card_url, workspace.liveness);
+        let url = called_at.ok_or_else(|| {
+            self.offline(
+                workspace,
+                "the workspace has registered no URL to be reached at",
+            )
+        })?;
+        let endpoint = self.resolver.parse(url)?;
+        Ok(self.agent(workspace, endpoint))
+    }
+
+    /// Returns the credential and the certificates for an agent at `endpoint`.
+    fn secrets_for(
+        &self,
+        workspace: &Workspace,
+        endpoint: &Endpoint,
+    ) -> Result<(Option<UpstreamAuth>, Option<UpstreamTls>), Rejection> {
+        // If another program set the URL of the agent, the operator's platform moved it.
+        let own = workspace.url.as_deref().map(base);
+        let is_own = own == Some(base(&endpoint.url()));
+        let auth = if is_own && workspace.is_credential_withheld() {
+            None
+        } else {
+            UpstreamAuth::open(&self.seal, workspace)?
+        };
+        let tls = UpstreamTls::open(&self.seal, workspace)?;
+        if tls.is_some() && !endpoint.tls {
+            return Err(Rejection::new(
+                Reason::AddressForbidden,
+                "the workspace has certificates for its agent (upstream_tls), and its URL does not begin with https://",
+            ));
+        }
+        Ok((auth, tls))
+    }
+
+    fn offline(&self, workspace: &Workspace, message: impl Into<Cow<'static, str>>) -> Rejection {
+        let refusal = Rejection::new(Reason::WorkspaceOffline, message).retry_after(RETRY_AFTER);
+        match self.heartbeats.last_sign_of(workspace) {
+            Some(last_seen) => refusal.fact("last_seen", last_seen),
+            None => refusal,
+        }
+    }
+
+    fn agent(&self, workspace: &Workspace, endpoint: Endpoint) -> Agent {
+        let config = self.config.get();
+        let seconds = workspace.idle_timeout_seconds.filter(|s| *s > 0);
+        let own_max = workspace.max_concurrent.filter(|max| *max > 0);
+        let limit = own_max.map_or(config.limits.target_concurrency, |max| {
+            usize::try_from(max).unwrap_or(usize::MAX)
+        });
+        Agent {
+            id: workspace.id.clone(),
+            json_rpc: JsonRpc::of(card_text(workspace), &endpoint),
+            endpoint,
+            options: AgentOptions::of(workspace, &config),
+            idle_timeout: seconds.map(|s| Duration::from_secs(s.into())),
+            upstream_auth: None,
+            upstream_tls: None,
+            settled: Settled::new(&workspace.id),
+            slots: self.slots.of(&workspace.id, limit),
+        }
+    }
+}
+
+/// Returns the text of the registered card.
+pub(crate) fn card_text(workspace: &Workspace) -> Option<&str> {
+    workspace.agent_card.as_deref().map(RawValue::get)
+}
+
+/// Returns the URL for calls to the agent. An agent with assumed liveness may have a card URL only.
+pub(crate) fn called_at<'u>(
+    url: &'u Option<String>,
+    card_url: &'u Option<String>,
+    liveness: Liveness,
+) -> Option<&'u str> {
+    let card_url = card_url.as_deref();
+    let by_card = card_url.filter(|_| liveness == Liveness::Assumed);
+    url.as_deref().or(by_card)
+}
+
+fn restarting(workspace: &Workspace) -> Rejection {
+    let placed = workspace.url.is_some() || workspace.card_url.is_some();
+    let has_registered = workspace.agent_card.is_some();
+    let message = match workspace.status {
+        Status::Hibernated => "the workspace is hibernated: wake it, then try again",
+        Status::Provisioning if has_registered => {
+            "the workspace is being provisioned; try again once its agent has registered again"
+        }
+        Status::Provisioning if placed => {
+            "the workspace has not registered yet; try again shortly. If its agent knows nothing of this gateway, an \
+             operator sets liveness to assumed (PATCH /workspaces/{id})"
+        }
+        Status::Provisioning => "the workspace has not registered yet; try again shortly",
+        _ => "the workspace is restarting; try again shortly",
+    };
+    Rejection::new(Reason::WorkspaceRestarting, message).retry_after(RETRY_AFTER)
+}

@@ -1,0 +1,273 @@
+//! Cached entries of workspaces: loaded from the stores, or, if no store answers, from the last known entry
+//! (`docs/reference/store-failures.md`).
+//!
+//! | SQL | shared state | source |
+//! |---|---|---|
+//! | answers | answers | the row; URLs from the shared state first; the lease |
+//! | answers | away | the row, its status included: no lease can be read, and heartbeats still reach SQL |
+//! | away | answers | the row of up to `directory.stale` ago, with the shared state's URLs and lease |
+//! | away | away | the entry of up to `directory.stale` ago |
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use moka::future::Cache;
+use tokio::time::Instant;
+
+use super::destination::{Destinations, NotReached};
+use super::entry::{Entry, Facts, ReadAt};
+use crate::coherence::{Coherence, Coherent, Invalidation};
+use crate::config::Live;
+use crate::directory::liveness::{
+    HeartbeatBuffer, Lease, Presence, Pulse, SharedValues, Urls, must_beat,
+};
+use crate::directory::rejections::not_found;
+use crate::explain::Check;
+use crate::ids::WorkspaceId;
+use crate::metrics::{self, Metrics};
+use crate::rejection::Rejection;
+use crate::store::Unavailable;
+use crate::time::Timestamp;
+use crate::workspace::{Workspace, Workspaces};
+
+/// State of SQL at a load.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sql {
+    Answers,
+    /// SQL does not answer; the row was read at this time.
+    Away(Instant),
+}
+
+/// The directory's cache.
+pub struct Entries {
+    pub(crate) cache: Coherent<WorkspaceId, Arc<Entry>>,
+    /// Last complete entry of each workspace, for an outage of the stores (`docs/reference/store-failures.md`).
+    pub(crate) known: Cache<WorkspaceId, Arc<Entry>>,
+    workspaces: Workspaces,
+    pub(super) presence: Arc<Presence>,
+    pub(super) heartbeats: Arc<HeartbeatBuffer>,
+    destinations: Destinations,
+    pub(super) coherence: Arc<Coherence>,
+    config: Live,
+    /// Counter of changes of workspaces; a load compares it to detect that it was overtaken.
+    changes: Arc<AtomicU64>,
+    /// Start of the outage of SQL, in milliseconds after `started`; 0: SQL answers.
+    outage_since: AtomicU64,
+    started: Instant,
+    /// True while all changes of URL keys are received.
+    pub(super) watched: Arc<AtomicBool>,
+}
+
+impl Entries {
+    pub(crate) fn new(
+        workspaces: Workspaces,
+        destinations: Destinations,
+        coherence: &Arc<Coherence>,
+        metrics: Arc<Metrics>,
+    ) -> Arc<Self> {
+        let config = destinations.config.clone();
+        let entries_max = config.get().directory.cache_entries;
+        let cache = Coherent::new(
+            Arc::clone(coherence),
+            metrics,
+            metrics::Cache::Directory,
+            (entries_max, Some(|entry: &Arc<Entry>| entry.weight())),
+            |entry: &Arc<Entry>| entry.is_current(),
+        );
+        let known = Cache::builder()
+            .max_capacity(entries_max)
+            .weigher(|_, entry: &Arc<Entry>| entry.weight())
+            .build();
+        let presence = Arc::clone(&destinations.presence);
+        let entries = Self {
+            cache,
+            known,
+            workspaces,
+            heartbeats: Arc::clone(&destinations.heartbeats),
+            destinations,
+            coherence: Arc::clone(coherence),
+            config,
+            changes: Arc::default(),
+            outage_since: AtomicU64::new(0),
+            started: Instant::now(),
+            // The embedded store has no other writer, and this process's writes invalidate.
+            watched: Arc::new(AtomicBool::new(presence.is_embedded())),
+            presence,
+        };
+        entries.drop_on_invalidation();
+        Arc::new(entries)
+    }
+
+    /// Returns the entry of a workspace.
+    ///
+    /// # Errors
+    /// `store_unavailable` if no entry is known.
+    pub(crate) async fn get(&self, id: &WorkspaceId) -> Result<Arc<Entry>, Rejection> {
+        Ok(self.get_with_source(id).await?.0)
+    }
+
+    /// Returns the entry, and true if it was in memory.
+    pub(super) async fn get_with_source(
+        &self,
+        id: &WorkspaceId,
+    ) -> Result<(Arc<Entry>, bool), Rejection> {
+        if let Some(entry) = self.cache.get(id).await {
+            return Ok((entry, true));
+        }
+        // Boxed: a miss is rare, and its future would otherwise widen every exchange's.
+        let loaded = Box::pin(self.cache.get_or_load(id, || self.load(id))).await;
+        match loaded {
+            Ok(entry) => Ok((entry, false)),
+            Err(error) => Err(Rejection::from(Unavailable::clone(&error))),
+        }
+    }
+
+    async fn load(&self, id: &WorkspaceId) -> Result<Arc<Entry>, Unavailable> {
+        let changes = self.changes.load(Ordering::Acquire);
+        let (row, shared) = tokio::join!(self.workspaces.find(id), self.presence.read(id));
+        match row {
+            Ok(row) => {
+                self.outage_since.store(0, Ordering::Release);
+                let entry = Arc::new(self.assemble(row, shared.ok(), Sql::Answers));
+                self.known.insert(id.clone(), Arc::clone(&entry)).await;
+                if self.changes.load(Ordering::Acquire) != changes {
+                    self.known.invalidate(id).await;
+                }
+                Ok(entry)
+            }
+            Err(error) => self.load_stale(id, shared.ok()).await.ok_or(error),
+        }
+    }
+
+    fn assemble(&self, row: Option<Workspace>, shared: Option<SharedValues>, sql: Sql) -> Entry {
+        let now = Instant::now();
+        let read_at = ReadAt {
+            row: match sql {
+                Sql::Answers => now,
+                Sql::Away(read_at) => read_at,
+            },
+            shared: shared.is_some().then_some(now),
+            stale: sql != Sql::Answers,
+        };
+        let Some(workspace) = row else {
+            return self.evaluate(Facts {
+                workspace: None,
+                urls: Urls::default(),
+                pulse: Pulse::AsItsStatus,
+                whole: true,
+                read_at,
+            });
+        };
+        let pulse = shared.as_ref().map_or(Pulse::AsItsStatus, |shared| {
+            self.pulse(&workspace, shared.lease)
+        });
+        let whole = shared.is_some() && sql == Sql::Answers;
+        let (url, internal_url) = shared.map_or((None, None), |s| (s.url, s.internal_url));
+        self.evaluate(Facts {
+            urls: Urls::of(&workspace, url, internal_url),
+            workspace: Some(workspace),
+            pulse,
+            whole,
+            read_at,
+        })
+    }
+
+    fn evaluate(&self, facts: Facts) -> Entry {
+        let reach = facts.workspace.as_ref().map_or_else(
+            || Err(NotReached::at(Check::State)(not_found())),
+            |workspace| self.destinations.of(workspace, &facts.urls, facts.pulse),
+        );
+        let watched = Arc::clone(&self.watched);
+        Entry::new(facts, reach, self.coherence.max_age(), watched)
+    }
+
+    fn pulse(&self, workspace: &Workspace, lease: Lease) -> Pulse {
+        if !must_beat(workspace) {
+            return Pulse::AsItsStatus;
+        }
+        let last_seen = self.heartbeats.last_sign_of(workspace);
+        match lease {
+            Lease::Held(left) => Pulse::Beats(left),
+            Lease::Missing => self
+                .presence
+                .leases
+                .benefit_of_doubt(last_seen, Timestamp::now())
+                .map_or(Pulse::Lapsed, Pulse::Beats),
+        }
+    }
+
+    /// Returns the last entry before SQL stopped answering, if it is recent enough.
+    async fn load_stale(
+        &self,
+        id: &WorkspaceId,
+        shared: Option<SharedValues>,
+    ) -> Option<Arc<Entry>> {
+        let outage = self.outage_duration();
+        let known = self.known.get(id).await?;
+        let stale = self.config.get().directory.stale;
+        let age = known.loaded_at.elapsed();
+        if outage >= stale || age >= known.age_max.saturating_add(stale) {
+            return None;
+        }
+        tracing::debug!(workspace.id = %id, "SQL does not answer; using the last known state");
+        let entry = match shared {
+            Some(shared) => {
+                let sql = Sql::Away(known.read_at.row);
+                self.assemble(known.workspace.clone(), Some(shared), sql)
+            }
+            None => self.evaluate(Facts {
+                workspace: known.workspace.clone(),
+                urls: known.urls.clone(),
+                pulse: known.last_pulse(),
+                whole: false,
+                read_at: ReadAt {
+                    stale: true,
+                    ..known.read_at
+                },
+            }),
+        };
+        entry.take_over_settled(&known);
+        Some(Arc::new(entry))
+    }
+
+    /// Duration of the current outage of SQL; it begins now if SQL answered until now.
+    fn outage_duration(&self) -> Duration {
+        let now = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let now = now.max(1);
+        let first = self
+            .outage_since
+            .compare_exchange(0, now, Ordering::AcqRel, Ordering::Acquire);
+        let since = first.err().unwrap_or(now);
+        Duration::from_millis(now.saturating_sub(since))
+    }
+
+    /// Drops the entry of a workspace that changed, here or on another replica, and queues its last heartbeat for
+    /// SQL, since its row is read now.
+    fn drop_on_invalidation(&self) {
+        let (cache, known) = (self.cache.clone(), self.known.clone());
+        let (changes, heartbeats) = (Arc::clone(&self.changes), Arc::clone(&self.heartbeats));
+        self.coherence.on_invalidation(move |what| {
+            let (cache, known, heartbeats) =
+                (cache.clone(), known.clone(), Arc::clone(&heartbeats));
+            changes.fetch_add(1, Ordering::AcqRel);
+            async move {
+                match what {
+                    // The row stays: during an outage of SQL it still counts, with the new URLs.
+                    Invalidation::Address(id) => cache.forget(&id).await,
+                    Invalidation::Workspace(id) => {
+                        cache.forget(&id).await;
+                        known.invalidate(&id).await;
+                        heartbeats.hasten(&id);
+                    }
+                    // After a gap all entries are loaded again. If no store answers then, the last known entries
+                    // count, for `directory.stale`.
+                    Invalidation::Everything => cache.forget_all(),
+                    Invalidation::Credential(_)
+                    | Invalidation::Grant(..)
+                    | Invalidation::Lineage(_) => {}
+                }
+            }
+        });
+    }
+}

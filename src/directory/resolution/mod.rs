@@ -1,0 +1,22 @@
+//! Resolution of a permitted message to its destination: from the cached entry of the workspace, else from the
+//! stores.
+
+mod card;
+mod destination;
+mod entries;
+mod entry;
+mod evidence;
+mod follow;
+mod json_rpc;
+mod resolve;
+mod slots;
+
+pub(super) use self::card::hidden_urls;
+pub use self::card::{CardPlace, CardSource};
+pub use self::destination::{Agent, AgentOptions, Destination, NotReached};
+pub(super) use self::destination::{Destinations, called_at, card_text};
+pub use self::entries::Entries;
+pub(super) use self::entry::Entry;
+pub use self::json_rpc::JsonRpc;
+pub use self::resolve::Resolution;
+pub use self::slots::{Slot, Slots, TargetSlots};

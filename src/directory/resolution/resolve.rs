@@ -1,0 +1,148 @@
+//! Resolves a permit to a destination, and to the source of the agent's card. None of this affects access, which
+//! the permit has decided before.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::card::CardSource;
+use super::destination::{AgentOptions, Destination, NotReached};
+use super::entries::Entries;
+use super::entry::Entry;
+use super::evidence::Evidence;
+use crate::config::{CardAccess, Live};
+use crate::directory::address::Resolver;
+use crate::directory::liveness::{Lapses, Pulse};
+use crate::directory::rejections::{not_found, removed};
+use crate::explain::{Check, Witness};
+use crate::hierarchy::Permit;
+use crate::ids::WorkspaceId;
+use crate::metrics::Noticed;
+use crate::rejection::Rejection;
+use crate::workspace::{Status, Workspaces};
+
+/// Resolves permits.
+pub struct Resolution {
+    pub(crate) entries: Arc<Entries>,
+    pub(crate) lapses: Arc<Lapses>,
+    pub(crate) workspaces: Workspaces,
+    pub(crate) resolver: Arc<Resolver>,
+    pub(crate) config: Live,
+}
+
+impl Resolution {
+    /// Returns the destination of a permitted message.
+    ///
+    /// # Errors
+    /// `workspace_offline`, `workspace_restarting`, `address_forbidden`, `workspace_removed`;
+    /// `store_unavailable` if no entry is known.
+    pub async fn resolve(&self, permit: &Permit) -> Result<Destination, Rejection> {
+        let entry = self.entries.get(permit.target()).await?;
+        self.destination(permit.target(), &entry).await
+    }
+
+    /// Resolves a permitted message as [`Resolution::resolve`] does, and reports the facts to `witness`. Records
+    /// neither a lapse nor a use; values read are cached.
+    ///
+    /// # Errors
+    /// As [`Resolution::resolve`].
+    pub async fn explain(
+        &self,
+        permit: &Permit,
+        witness: &mut impl Witness,
+    ) -> Result<Destination, NotReached> {
+        let read = self.entries.get_with_source(permit.target()).await;
+        let (entry, remembered) = read.map_err(NotReached::at(Check::State))?;
+        let evidence = Evidence {
+            presence: &self.entries.presence,
+            heartbeats: &self.entries.heartbeats,
+            entry: &entry,
+            remembered,
+        };
+        evidence.report(witness);
+        entry.destination()
+    }
+
+    /// Returns the registered options of a workspace, whether or not it can be reached.
+    ///
+    /// # Errors
+    /// `workspace_not_found`; `store_unavailable`.
+    pub async fn options(&self, permit: &Permit) -> Result<AgentOptions, Rejection> {
+        let entry = self.entries.get(permit.target()).await?;
+        let workspace = entry.workspace.as_ref().ok_or_else(not_found)?;
+        Ok(AgentOptions::of(workspace, &self.config.get()))
+    }
+
+    /// Returns the destination of a message; records a lapse that is not recorded yet.
+    pub(crate) async fn destination(
+        &self,
+        id: &WorkspaceId,
+        entry: &Entry,
+    ) -> Result<Destination, Rejection> {
+        if entry.pulse == Pulse::Lapsed && !entry.lapse_noted.swap(true, Ordering::AcqRel) {
+            Box::pin(self.lapses.record(id, Noticed::Request)).await;
+        }
+        entry.destination().map_err(|not_reached| not_reached.why)
+    }
+
+    /// Returns the source of the card of a permitted target. A target that cannot be reached has one, too.
+    ///
+    /// # Errors
+    /// `workspace_removed`, `workspace_not_found`, `store_unavailable`.
+    pub async fn card_source(&self, permit: &Permit) -> Result<Arc<CardSource>, Rejection> {
+        let entry = self.entries.get(permit.target()).await?;
+        self.source_of(permit.target(), &entry).await
+    }
+
+    /// Returns the source of the card of `id` if it is public. `None`: a credential is required, or there is no
+    /// such workspace. A public card may be in memory; every other id costs one statement, so that the latency
+    /// does not show which of them exist.
+    ///
+    /// # Errors
+    /// `store_unavailable`.
+    pub async fn public_card_source(
+        &self,
+        id: &WorkspaceId,
+    ) -> Result<Option<Arc<CardSource>>, Rejection> {
+        let default = self.config.get().card.access;
+        let is_public = |entry: &Entry| {
+            let workspace = entry.workspace.as_ref();
+            workspace.is_some_and(|one| {
+                one.status != Status::Removed
+                    && one.card_access.unwrap_or(default) == CardAccess::Public
+            })
+        };
+        let in_memory = self.entries.cache.get(id).await;
+        if !in_memory.is_some_and(|entry| is_public(&entry))
+            && !self.workspaces.has_public_card(id, default).await?
+        {
+            return Ok(None);
+        }
+        let entry = self.entries.get(id).await?;
+        if !is_public(&entry) {
+            return Ok(None);
+        }
+        self.source_of(id, &entry).await.map(Some)
+    }
+
+    async fn source_of(
+        &self,
+        id: &WorkspaceId,
+        entry: &Entry,
+    ) -> Result<Arc<CardSource>, Rejection> {
+        let destination = self.destination(id, entry).await;
+        let workspace = entry.workspace.as_ref().ok_or_else(not_found)?;
+        if workspace.status == Status::Removed {
+            return Err(removed());
+        }
+        let source = entry.card.get_or_init(|| {
+            Arc::new(CardSource::new(
+                workspace,
+                &entry.urls,
+                destination,
+                self.config.get().a2a.push_notifications,
+                &self.resolver.policy(),
+            ))
+        });
+        Ok(Arc::clone(source))
+    }
+}

@@ -1,0 +1,31 @@
+//! Seals and opens the secrets of a workspace's row.
+
+use secrecy::SecretString;
+
+use crate::rejection::{Reason, Rejection};
+use crate::trust::{Seal, SealError, Sealed};
+
+/// Seals a secret for `owner`; it opens for no other owner.
+pub(super) fn seal_for(
+    seal: &Seal,
+    owner: &str,
+    secret: &SecretString,
+) -> Result<Sealed, Rejection> {
+    seal.seal(owner, secret).map_err(|error| {
+        Rejection::new(
+            Reason::Internal,
+            "the gateway cannot seal the credential; the log says more under the request's id",
+        )
+        .cause(error)
+    })
+}
+
+/// Opens a secret of `owner`, and parses it.
+pub(super) fn open_for<T>(
+    seal: &Seal,
+    owner: &str,
+    sealed: &Sealed,
+    parse: impl FnOnce(&SecretString) -> Option<T>,
+) -> Result<T, SealError> {
+    parse(&seal.open(owner, sealed)?).ok_or(SealError::Form)
+}

@@ -1,0 +1,247 @@
+//! Views of workspaces for readers: discovery, reading one, lists (`docs/reference/http-api.md`). They are the
+//! rows, with later heartbeats and the URLs in the shared state. From registered cards the URLs of the agent are
+//! removed, as from served cards, for readers other than the workspace and operators.
+
+use std::collections::HashMap;
+use std::slice;
+use std::sync::Arc;
+
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+use super::address::Resolver;
+use super::liveness::{HeartbeatBuffer, Presence, Urls, must_beat};
+use super::rejections::not_found;
+use super::resolution::{Destination, Resolution, hidden_urls};
+use crate::a2a::card;
+use crate::config::Live;
+use crate::hierarchy::{Permit, Rule};
+use crate::ids::WorkspaceId;
+use crate::rejection::Rejection;
+use crate::time::Timestamp;
+use crate::workspace::{DeliveryMode, Status, Workspace, Workspaces};
+
+/// Result of discovery; the control plane adds `proxy_url` and, for workspaces, a token.
+#[derive(Clone, Debug, Serialize)]
+pub struct Discovered {
+    /// Id of the target.
+    pub id: String,
+    /// Display name.
+    pub name: String,
+    /// URL to reach it at from the caller's network; `None` for a poll target, and for canvas users and org
+    /// tokens, which reach it through the gateway.
+    pub url: Option<String>,
+    /// Delivery mode: push or poll.
+    pub delivery_mode: DeliveryMode,
+    /// Lifecycle status.
+    pub status: Status,
+    /// Time of its last sign of life.
+    pub last_seen: Option<Timestamp>,
+    /// Registered card; without the agent's URLs, except for the workspace itself and operators.
+    pub agent_card: Option<Box<RawValue>>,
+}
+
+/// Reader of a list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sight {
+    /// A workspace, on the agents' own network.
+    Internal,
+    /// An operator, on the host's network.
+    Host,
+}
+
+/// Workspace that the caller may message (`docs/reference/http-api.md`, "`GET /registry/{id}/peers`").
+#[derive(Clone, Debug, Serialize)]
+pub struct Peer {
+    /// Id of the workspace.
+    pub id: String,
+    /// Display name.
+    pub name: String,
+    /// Purpose of the agent, as free text.
+    pub role: Option<String>,
+    /// Lifecycle status.
+    pub status: Status,
+    /// Delivery mode: push or poll.
+    pub delivery_mode: DeliveryMode,
+    /// Registered card; without the agent's URLs for a workspace.
+    pub agent_card: Option<Box<RawValue>>,
+    /// URL of its agent; `None` if it polls, or if the policy forbids its URL.
+    pub url: Option<String>,
+    /// Parent workspace.
+    pub parent_id: Option<String>,
+    /// Active tasks that it reported.
+    pub active_tasks: u32,
+    /// Relation of the caller to it.
+    pub rule: &'static str,
+}
+
+/// Reads workspaces for readers.
+pub struct Views {
+    pub(super) workspaces: Workspaces,
+    pub(super) resolution: Arc<Resolution>,
+    pub(super) presence: Arc<Presence>,
+    pub(super) heartbeats: Arc<HeartbeatBuffer>,
+    pub(super) resolver: Arc<Resolver>,
+    pub(super) config: Live,
+}
+
+impl Views {
+    /// Returns the URL of a permitted target: a workspace gets the internal URL, an operator the host's, every
+    /// other caller none.
+    ///
+    /// # Errors
+    /// As [`Resolution::resolve`], with `last_seen` where it is offline.
+    pub async fn discover(&self, permit: &Permit) -> Result<Discovered, Rejection> {
+        let entry = self.resolution.entries.get(permit.target()).await?;
+        let destination = self.resolution.destination(permit.target(), &entry);
+        let destination = destination.await?;
+        let workspace = entry.workspace.as_ref().ok_or_else(not_found)?;
+        let url = match (destination, permit.caller()) {
+            (Destination::Inbox(_), _) => None,
+            (Destination::Agent(_), Some(_)) => entry.urls.internal.as_deref(),
+            (Destination::Agent(_), None) => {
+                let may_see = permit.rule() == Rule::Operator;
+                entry.urls.host.as_deref().filter(|_| may_see)
+            }
+        };
+        // Another program may have written the key: a URL that the policy forbids is not returned.
+        let url = url
+            .map(|url| self.resolver.parse(url))
+            .transpose()?
+            .map(|endpoint| endpoint.url());
+        Ok(Discovered {
+            id: workspace.id.as_str().to_owned(),
+            name: workspace.name.clone(),
+            url,
+            delivery_mode: workspace.delivery_mode,
+            status: workspace.status,
+            last_seen: self.heartbeats.last_sign_of(workspace),
+            agent_card: match permit.rule() {
+                Rule::Operator | Rule::SelfRule => workspace.agent_card.clone(),
+                _ => self.redacted_card(workspace, &entry.urls).await,
+            },
+        })
+    }
+
+    /// Returns the workspace: the row, and the later heartbeats.
+    ///
+    /// # Errors
+    /// `workspace_not_found`; `store_unavailable`. A removed workspace is returned: the caller decides about
+    /// access to it.
+    pub async fn find(&self, id: &WorkspaceId) -> Result<Workspace, Rejection> {
+        let workspace = self.workspaces.find(id).await?.ok_or_else(not_found)?;
+        let mut workspace = self.heartbeats.as_of_now(workspace);
+        // A lapse counts from its time, not from the next sweep. A heartbeat that another replica received
+        // counts, even if SQL does not have it yet.
+        if must_beat(&workspace) {
+            let now = Timestamp::now();
+            let renewed = self.presence.leases.renewed(slice::from_ref(id), now).await;
+            match renewed.as_deref() {
+                Ok([Some(at)]) => workspace.last_seen = workspace.last_seen.max(Some(*at)),
+                Ok(_) => {
+                    let last_seen = self.heartbeats.last_sign_of(&workspace);
+                    if self
+                        .presence
+                        .leases
+                        .benefit_of_doubt(last_seen, now)
+                        .is_none()
+                    {
+                        workspace.status = Status::Offline;
+                    }
+                }
+                Err(_) => {}
+            }
+        }
+        Ok(workspace)
+    }
+
+    /// Returns the workspaces in order of id, without those that never existed.
+    ///
+    /// # Errors
+    /// `store_unavailable`.
+    pub async fn find_many(&self, ids: &[WorkspaceId]) -> Result<Vec<Workspace>, Rejection> {
+        let found = self.workspaces.find_many(ids).await?;
+        Ok(found
+            .into_iter()
+            .map(|w| self.heartbeats.as_of_now(w))
+            .collect())
+    }
+
+    /// Returns the peers in order of id. Their URLs are those of discovery.
+    ///
+    /// # Errors
+    /// `store_unavailable`.
+    pub async fn peers(
+        &self,
+        found: Vec<(WorkspaceId, Rule)>,
+        sight: Sight,
+    ) -> Result<Vec<Peer>, Rejection> {
+        let ids: Vec<_> = found.iter().map(|(id, _)| id.clone()).collect();
+        let rules: HashMap<WorkspaceId, Rule> = found.into_iter().collect();
+        let mut workspaces = self.find_many(&ids).await?;
+        workspaces.retain(|workspace| workspace.status != Status::Removed);
+        let urls = self.presence.urls_of(&workspaces).await;
+        let mut peers = Vec::with_capacity(workspaces.len());
+        for (one, urls) in workspaces.into_iter().zip(urls) {
+            if let Some(rule) = rules.get(&one.id) {
+                peers.push(self.peer(one, &urls, rule.as_str(), sight).await);
+            }
+        }
+        Ok(peers)
+    }
+
+    async fn peer(&self, one: Workspace, urls: &Urls, rule: &'static str, sight: Sight) -> Peer {
+        let agent_card = match sight {
+            Sight::Internal => self.redacted_card(&one, urls).await,
+            Sight::Host => one.agent_card,
+        };
+        let url = match sight {
+            Sight::Internal => urls.internal.as_deref(),
+            Sight::Host => urls.host.as_deref(),
+        };
+        let url = url.filter(|_| one.delivery_mode == DeliveryMode::Push);
+        // Another program may have written the key: a URL that the policy forbids is not returned.
+        let url = url.and_then(|url| self.resolver.parse(url).ok());
+        Peer {
+            id: one.id.to_string(),
+            name: one.name,
+            role: one.role,
+            status: one.status,
+            delivery_mode: one.delivery_mode,
+            agent_card,
+            url: url.map(|endpoint| endpoint.url()),
+            parent_id: one.parent_id.map(|id| id.to_string()),
+            active_tasks: one.active_tasks,
+            rule,
+        }
+    }
+
+    /// Redacts the cards of the workspaces for which the reader `has_no_sight` of the URLs.
+    pub async fn redact_cards(
+        &self,
+        workspaces: &mut [Workspace],
+        has_no_sight: impl Fn(&Workspace) -> bool,
+    ) {
+        let concerns = |one: &Workspace| one.agent_card.is_some() && has_no_sight(one);
+        if !workspaces.iter().any(concerns) {
+            return;
+        }
+        let urls = self.presence.urls_of(workspaces).await;
+        for (one, urls) in workspaces.iter_mut().zip(urls) {
+            if concerns(one) {
+                one.agent_card = self.redacted_card(one, &urls).await;
+            }
+        }
+    }
+
+    /// Returns the card without the URLs of its agent. `None` if they cannot be removed reliably, as from a
+    /// card with a duplicate key.
+    async fn redacted_card(&self, workspace: &Workspace, urls: &Urls) -> Option<Box<RawValue>> {
+        // A page may have megabytes of cards: yield to other tasks.
+        tokio::task::yield_now().await;
+        let registered = workspace.agent_card.as_deref()?;
+        let base = self.config.get().base_of(&workspace.id);
+        let shown = card::shown(registered.get(), &base, &hidden_urls(workspace, urls)).ok()?;
+        RawValue::from_string(shown).ok()
+    }
+}

@@ -1,0 +1,294 @@
+//! Issues, lists and revokes tokens.
+
+use std::sync::Arc;
+
+use secrecy::{ExposeSecret as _, SecretString};
+
+use super::credential::{CredentialHash, Form};
+use super::proof::Proof;
+use super::token::{
+    Issue, IssuedToken, LIVE_TOKENS_MAX, NewEnrolment, Owner, TokenRow, Tokens, fresh,
+};
+use crate::coherence::{Coherence, Invalidation};
+use crate::ids::WorkspaceId;
+use crate::rejection::{Reason, Rejection};
+use crate::store::Unavailable;
+use crate::time::Timestamp;
+
+/// Lifetime of an enrolment token.
+const ENROLMENT_TTL_MS: i64 = 24 * 3600 * 1000;
+
+/// Age up to which the end of a token is published again: longer than any replica trusts a cached proof.
+const REPUBLISHED_MS: i64 = 1_000_000;
+
+/// Attempts to revoke a token that was never returned to a caller.
+const WITHDRAWALS_MAX: u32 = 5;
+
+/// Issues, lists and revokes tokens of workspaces and orgs.
+pub struct Issuance {
+    pub(super) tokens: Tokens,
+    pub(super) coherence: Arc<Coherence>,
+}
+
+impl Issuance {
+    /// Issues a token for `workspace`.
+    ///
+    /// # Errors
+    /// `conflict` when it has [`LIVE_TOKENS_MAX`] already; `workspace_not_found` when it does not exist or was
+    /// removed.
+    pub async fn issue_workspace(&self, workspace: &WorkspaceId) -> Result<IssuedToken, Rejection> {
+        let issued = self.issue_below(workspace, LIVE_TOKENS_MAX).await?;
+        issued.ok_or_else(|| too_many("workspace"))
+    }
+
+    /// Issues the first token of `workspace`; `None` if it has a live one. Of several concurrent requests one
+    /// succeeds.
+    ///
+    /// # Errors
+    /// `workspace_not_found` when it does not exist or was removed.
+    pub async fn issue_first(
+        &self,
+        workspace: &WorkspaceId,
+    ) -> Result<Option<IssuedToken>, Rejection> {
+        self.issue_below(workspace, 1).await
+    }
+
+    async fn issue_below(
+        &self,
+        workspace: &WorkspaceId,
+        live_max: i64,
+    ) -> Result<Option<IssuedToken>, Rejection> {
+        let (token, hash) = fresh(Form::Workspace);
+        let issue = self
+            .tokens
+            .issue_workspace(workspace, &token, hash, live_max);
+        let issued = issue.await;
+        if issued.as_ref().is_err_and(|error| !error.is_refusal()) {
+            self.withdraw_later(workspace, &token.token_id);
+        }
+        match issued? {
+            Issue::Done => Ok(Some(token)),
+            Issue::Full => Ok(None),
+            Issue::NoWorkspace => Err(Rejection::new(
+                Reason::WorkspaceNotFound,
+                "there is no such workspace, or it was removed; create it with POST /workspaces",
+            )),
+        }
+    }
+
+    /// Revokes a token that no caller got, in case the store committed it after its timeout: it would keep
+    /// the workspace from a first token. Best effort, as long as the process lives.
+    fn withdraw_later(&self, workspace: &WorkspaceId, token_id: &str) {
+        let (tokens, doubt) = (self.tokens.clone(), self.coherence.doubt());
+        let (workspace, token_id) = (workspace.clone(), token_id.to_owned());
+        tokio::spawn(async move {
+            for _ in 0..WITHDRAWALS_MAX {
+                tokio::time::sleep(doubt).await;
+                let owner = Owner::Workspace(&workspace);
+                if tokens.revoke(owner, &token_id).await.is_ok() {
+                    return;
+                }
+            }
+        });
+    }
+
+    /// Returns the number of live tokens of `workspace`.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub async fn count_live(&self, workspace: &WorkspaceId) -> Result<u64, Unavailable> {
+        let live = self.tokens.count_workspace(workspace).await?;
+        Ok(u64::try_from(live).unwrap_or(0))
+    }
+
+    /// Returns live tokens of `workspace` after the token id `after` (empty: from the first), oldest first.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub async fn list_workspace(
+        &self,
+        workspace: &WorkspaceId,
+        after: &str,
+        limit: u32,
+    ) -> Result<Vec<TokenRow>, Unavailable> {
+        self.tokens.list_workspace(workspace, after, limit).await
+    }
+
+    /// Revokes a token of `workspace`, or one of its enrolment tokens: here at once, and on every replica
+    /// within a second. Revoking the last token ends the enrolment tokens as well. Idempotent. `false`: the
+    /// workspace never had such a token.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub async fn revoke_workspace(
+        &self,
+        workspace: &WorkspaceId,
+        token_id: &str,
+    ) -> Result<bool, Unavailable> {
+        if self.revoke(Owner::Workspace(workspace), token_id).await? {
+            let ended = self
+                .tokens
+                .end_enrolments_with_last(workspace, Timestamp::now().0);
+            return ended.await.map(|()| true);
+        }
+        // Enrolment tokens are never cached, so there is nothing to invalidate.
+        let revoked = self
+            .tokens
+            .revoke_enrolment(workspace, token_id, Timestamp::now().0);
+        Ok(revoked.await?.is_some())
+    }
+
+    /// Revokes every token of `workspace`, its enrolment tokens included: here at once, and on every replica
+    /// within a second. Idempotent; a repetition invalidates the replicas' caches again.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub async fn revoke_all(&self, workspace: &WorkspaceId) -> Result<(), Unavailable> {
+        let since = Timestamp::now().0 - REPUBLISHED_MS;
+        let known = self.tokens.hashes_of_all(workspace, since).await?;
+        let revoked = self.tokens.revoke_all(workspace, since).await;
+        self.invalidate_revoked(known, revoked).await
+    }
+
+    /// Issues a token for one registration of `workspace`, valid for 24 h, and returns its expiry in
+    /// milliseconds since 1970.
+    ///
+    /// # Errors
+    /// `conflict` when it has [`LIVE_TOKENS_MAX`] already; `store_unavailable`.
+    pub async fn issue_enrolment(
+        &self,
+        workspace: &WorkspaceId,
+    ) -> Result<(IssuedToken, i64), Rejection> {
+        let (token, hash) = fresh(Form::Enrolment);
+        let expires_at = token.created_at + ENROLMENT_TTL_MS;
+        let new = NewEnrolment {
+            workspace,
+            token: &token,
+            hash,
+            expires_at,
+        };
+        if !self.tokens.insert_enrolment(&new).await? {
+            return Err(too_many("workspace"));
+        }
+        Ok((token, expires_at))
+    }
+
+    /// Ends the enrolment tokens of `workspace`, which has registered, except the one behind `proof`, which
+    /// is used up already.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub async fn end_enrolments(
+        &self,
+        workspace: &WorkspaceId,
+        proof: &Proof,
+    ) -> Result<(), Unavailable> {
+        let ended = self
+            .tokens
+            .end_enrolments(workspace, proof.hash, Timestamp::now().0);
+        ended.await
+    }
+
+    /// Deletes an enrolment token that no caller got.
+    ///
+    /// # Errors
+    /// When the store cannot be asked; the unused token then stays until it expires.
+    pub async fn withdraw_enrolment(&self, token: &SecretString) -> Result<(), Unavailable> {
+        let hash = CredentialHash::of(token.expose_secret());
+        self.tokens.withdraw(hash).await
+    }
+
+    /// Uses up the enrolment token behind `proof`. Of several concurrent requests one gets `true`. If the
+    /// workspace gets no token within two minutes, the registration was interrupted, and the enrolment token
+    /// is valid again. A proof by another credential has nothing to use up and is `true`.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub async fn redeem_enrolment(&self, proof: &Proof) -> Result<bool, Unavailable> {
+        match proof.hash {
+            Some(hash) => self.tokens.redeem(hash, Timestamp::now().0).await,
+            None => Ok(true),
+        }
+    }
+
+    /// Makes an enrolment token valid again after its registration failed.
+    ///
+    /// # Errors
+    /// When the store cannot be asked; an operator then has to issue a workspace token.
+    pub async fn restore_enrolment(&self, proof: &Proof) -> Result<(), Unavailable> {
+        match proof.hash {
+            Some(hash) => self.tokens.restore(hash).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Issues a token for `org`, with a note of its purpose.
+    ///
+    /// # Errors
+    /// `conflict` when the org has [`LIVE_TOKENS_MAX`] already.
+    pub async fn issue_org(&self, org: &str, note: Option<&str>) -> Result<IssuedToken, Rejection> {
+        let (token, hash) = fresh(Form::Org);
+        if !self.tokens.issue_org(org, note, &token, hash).await? {
+            return Err(too_many("org"));
+        }
+        Ok(token)
+    }
+
+    /// Returns live tokens of `org` after the token id `after` (empty: from the first), oldest first.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub async fn list_org(
+        &self,
+        org: &str,
+        after: &str,
+        limit: u32,
+    ) -> Result<Vec<TokenRow>, Unavailable> {
+        self.tokens.list_org(org, after, limit).await
+    }
+
+    /// As [`Issuance::revoke_workspace`], for a token of `org`.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub async fn revoke_org(&self, org: &str, token_id: &str) -> Result<bool, Unavailable> {
+        self.revoke(Owner::Org(org), token_id).await
+    }
+
+    /// Revokes a token. True if there was one.
+    async fn revoke(&self, owner: Owner<'_>, token_id: &str) -> Result<bool, Unavailable> {
+        // Read before the change: if the change is not confirmed, the hash must be known to invalidate
+        // caches.
+        let Some(hash) = self.tokens.hash(owner, token_id).await? else {
+            return Ok(false);
+        };
+        let revoked = self.tokens.revoke(owner, token_id).await;
+        let known = vec![hash];
+        self.invalidate_revoked(known, revoked.map(Vec::from_iter))
+            .await?;
+        Ok(true)
+    }
+
+    /// Invalidates caches after the commit, before the response. `known`: the hashes to invalidate if the
+    /// store did not confirm the change in time.
+    async fn invalidate_revoked(
+        &self,
+        known: Vec<String>,
+        revoked: Result<Vec<String>, Unavailable>,
+    ) -> Result<(), Unavailable> {
+        let hashes = revoked.as_ref().unwrap_or(&known);
+        for hash in hashes.iter().cloned() {
+            let what = Invalidation::Credential(hash);
+            self.coherence.invalidate_after(&revoked, what).await;
+        }
+        revoked.map(drop)
+    }
+}
+
+fn too_many(owner: &str) -> Rejection {
+    Rejection::new(
+        Reason::Conflict,
+        format!("the {owner} has {LIVE_TOKENS_MAX} live tokens; revoke one that is no longer used"),
+    )
+    .fact("limit", LIVE_TOKENS_MAX)
+}

@@ -1,0 +1,254 @@
+//! Proofs: the principal that a credential proves, and the state of that credential.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::credential::CredentialHash;
+use crate::ids::WorkspaceId;
+use crate::rejection::{Reason, Rejection};
+use crate::shares::Account;
+use crate::time::Timestamp;
+use crate::trust::{PublicKey, TokenHead};
+
+/// Account of all callers without a credential, in open mode: they cannot be told apart.
+pub(super) const OPEN: Account = Account::alone(0);
+
+/// Characters of the longest name of a user or an org.
+pub(super) const NAME_CHARS_MAX: usize = 256;
+
+/// The address of the client: that of its connection, or the one that a trusted proxy sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClientAddr(pub IpAddr);
+
+/// The identity that a credential proves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Principal {
+    /// An agent in its workspace.
+    Workspace {
+        /// Its id.
+        id: WorkspaceId,
+    },
+    /// A browser user.
+    Canvas {
+        /// The user name, as the issuer of the token gives it.
+        user: String,
+        /// The org that the user can reach.
+        org: Option<String>,
+        /// If present, only these.
+        workspaces: Option<Vec<WorkspaceId>>,
+        /// True if these count only while they are in `org`: the token was made with an org token.
+        confined: bool,
+    },
+    /// An integration that acts in one org.
+    Org {
+        /// Its name.
+        org: String,
+    },
+    /// The holder of an admin token.
+    Operator,
+}
+
+impl Principal {
+    /// Returns the workspace, if the principal is one.
+    pub fn workspace(&self) -> Option<&WorkspaceId> {
+        match self {
+            Self::Workspace { id } => Some(id),
+            Self::Canvas { .. } | Self::Org { .. } | Self::Operator => None,
+        }
+    }
+}
+
+/// The caller's name in records: a workspace by its id, other principals with their kind as a prefix. `:` is
+/// in no workspace id, so the names cannot collide.
+impl fmt::Display for Principal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Workspace { id } => f.write_str(id.as_str()),
+            Self::Canvas { user, .. } => write!(f, "canvas:{user}"),
+            Self::Org { org } => write!(f, "org:{org}"),
+            Self::Operator => f.write_str("operator:"),
+        }
+    }
+}
+
+/// The kind of a credential.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CredentialKind {
+    /// `a2aa_…`.
+    Admin,
+    /// A canvas JWT.
+    Canvas,
+    /// `a2ae_…`: valid for one registration only.
+    Enrolment,
+    /// No credential, in `auth.mode = "open"`.
+    Open,
+    /// `a2ao_…`.
+    Org,
+    /// A pair JWT: a workspace, to one target.
+    Pair,
+    /// No credential any more: a deferred request that is executed now.
+    Stored,
+    /// `a2aw_…`, or a platform's token.
+    Workspace,
+}
+
+impl CredentialKind {
+    /// Returns the name in logs and records.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Admin => "admin",
+            Self::Canvas => "canvas",
+            Self::Enrolment => "enrolment",
+            Self::Open => "open",
+            Self::Org => "org",
+            Self::Pair => "pair",
+            Self::Stored => "stored",
+            Self::Workspace => "workspace",
+        }
+    }
+}
+
+/// A principal, with the credential that proved it. Only [`Identity`](super::Identity) creates one.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Proof {
+    /// The principal.
+    pub principal: Principal,
+    /// The kind of the credential.
+    pub kind: CredentialKind,
+    /// The first 8 characters of the credential; never more. Empty in open mode.
+    pub prefix: String,
+    /// Number under which rates and shares of memory, places and connections are counted: one for each principal,
+    /// with any of its credentials, but one for each token of an operator. 0 in open mode, where callers cannot be
+    /// told apart.
+    pub account: Account,
+    /// Time at which it expires: milliseconds since 1970.
+    pub(super) expires_at: Option<i64>,
+    /// The hash by which an enrolment token is redeemed.
+    pub(super) hash: Option<CredentialHash>,
+    /// The hash that is looked up again while a stream stays open. `None` in open mode.
+    pub(super) credential: Option<CredentialHash>,
+    /// The key that signed it.
+    pub(super) signer: Option<Signer>,
+    /// The org token with which it was made: it ends with that token.
+    pub(super) maker: Option<CredentialHash>,
+    /// The only target for which it is valid.
+    pub(crate) only_to: Option<WorkspaceId>,
+}
+
+impl Proof {
+    /// For tests of modules that need one.
+    #[cfg(test)]
+    pub(crate) fn of(principal: Principal) -> Self {
+        Self {
+            principal,
+            kind: CredentialKind::Workspace,
+            ..open_proof()
+        }
+        .with_account()
+    }
+
+    /// Returns the owner of what the caller starts. It is the principal's name, except for canvas users:
+    /// their names are unique only together with their org and the issuer. `:` is in no workspace id.
+    pub fn owner(&self) -> String {
+        let Principal::Canvas { user, org, .. } = &self.principal else {
+            return self.principal.to_string();
+        };
+        let issuer = self.signer.as_ref().and_then(|by| by.named.issuer.as_ref());
+        // Names are arbitrary text: JSON keeps them apart.
+        format!("canvas:{}", serde_json::json!([issuer, org, user]))
+    }
+
+    /// Checks `claimed`, the value of `X-Workspace-ID`, against the principal. The field is a claim,
+    /// never a proof (`docs/reference/credentials.md`, "Credentials").
+    ///
+    /// # Errors
+    /// `caller_mismatch` when it names anything else, or when the credential proves no workspace.
+    pub fn check_caller(&self, claimed: Option<&[u8]>) -> Result<(), Rejection> {
+        let Some(claimed) = claimed else {
+            return Ok(());
+        };
+        let proven = self.principal.workspace();
+        if proven.is_some_and(|id| id.as_str().as_bytes() == claimed) {
+            return Ok(());
+        }
+        Err(Rejection::new(
+            Reason::CallerMismatch,
+            "X-Workspace-ID names a workspace that the credential does not prove; leave it out, or send that workspace's token",
+        ))
+    }
+
+    /// True until it expires, or the key that signed it is withdrawn.
+    pub(super) fn is_current(&self) -> bool {
+        self.expires_at.is_none_or(|at| Timestamp::now().0 < at)
+            && self.signer.as_ref().is_none_or(|by| !by.key.is_withdrawn())
+    }
+}
+
+/// The key that signed a token.
+#[derive(Clone, Debug)]
+pub(super) struct Signer {
+    pub(super) named: KeyName,
+    /// Once it is withdrawn, the token is invalid.
+    pub(super) key: Arc<PublicKey>,
+}
+
+impl Signer {
+    /// Returns a key of this gateway as a signer.
+    pub(super) fn own(head: TokenHead, key: Arc<PublicKey>) -> Self {
+        let named = KeyName { issuer: None, head };
+        Self { named, key }
+    }
+}
+
+/// The name of a key, by which another replica can find it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct KeyName {
+    /// `None`: this gateway.
+    pub(super) issuer: Option<String>,
+    #[serde(flatten)]
+    pub(super) head: TokenHead,
+}
+
+/// The contents of a valid signed token.
+pub(super) struct Signed {
+    pub(super) principal: Principal,
+    pub(super) kind: CredentialKind,
+    /// Milliseconds since 1970.
+    pub(super) expires_at: i64,
+    pub(super) signer: Signer,
+    /// The org token with which it was made.
+    pub(super) maker: Option<CredentialHash>,
+    pub(super) only_to: Option<WorkspaceId>,
+}
+
+/// Returns the proof of requests without a credential, in open mode.
+pub(super) fn open_proof() -> Proof {
+    Proof {
+        principal: Principal::Canvas {
+            user: "open".into(),
+            org: None,
+            workspaces: None,
+            confined: false,
+        },
+        kind: CredentialKind::Open,
+        prefix: String::new(),
+        account: OPEN,
+        expires_at: None,
+        hash: None,
+        credential: None,
+        signer: None,
+        maker: None,
+        only_to: None,
+    }
+}
+
+/// True if `text` can be the name of a user or an org.
+pub(super) fn is_name(text: &str) -> bool {
+    !text.trim().is_empty()
+        && text.chars().count() <= NAME_CHARS_MAX
+        && !text.chars().any(char::is_control)
+}

@@ -1,0 +1,58 @@
+//! Reasons why a credential proves nothing, and their rejections.
+
+use std::borrow::Cow;
+
+use crate::metrics::CredentialFlaw;
+use crate::rejection::{Reason, Rejection};
+use crate::trust::TokenError;
+
+/// The reason why a credential proves nothing. It is not secret, since it depends on the credential alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Refusal {
+    /// In no table: never issued, revoked, or its workspace was removed.
+    Unknown,
+    /// A signed token of this gateway that is invalid.
+    Signed(TokenError),
+    /// An invalid token that names an issuer of `auth.issuers`.
+    Foreign(TokenError),
+    /// A pair token that was issued for one forwarded request.
+    Bound,
+}
+
+impl Refusal {
+    pub(super) const fn flaw(self) -> CredentialFlaw {
+        match self {
+            Self::Unknown => CredentialFlaw::Unknown,
+            Self::Signed(error) | Self::Foreign(error) => error.flaw(),
+            Self::Bound => CredentialFlaw::Bound,
+        }
+    }
+
+    pub(super) fn rejection(self) -> Rejection {
+        match self {
+            Self::Unknown => unauthenticated(
+                "the credential is unknown, revoked, or belongs to a removed workspace; send one that is live",
+            ),
+            Self::Signed(TokenError::Expired) | Self::Foreign(TokenError::Expired) => {
+                unauthenticated("the token has expired; ask its issuer for a new one")
+            }
+            Self::Foreign(TokenError::Malformed) => unauthenticated(
+                "the token's header is not one that is accepted: `alg` EdDSA, ES256, ES384, RS… or PS…, a `kid`, `typ` JWT or at+jwt, and none of `crit`, `jwk`, `jku`, `x5c`, `x5u`",
+            ),
+            Self::Foreign(TokenError::UnknownKey) => unauthenticated(
+                "the token names a key (`kid`) that its issuer does not publish for this `alg`",
+            ),
+            Self::Foreign(TokenError::Claims) => unauthenticated(
+                "the token is not meant for this gateway, or a claim is missing or of the wrong type: it needs `iss`, `aud`, `sub`, `exp`",
+            ),
+            Self::Bound => unauthenticated(
+                "the token was made for one forwarded request (`bh`), and proves its caller to that target only; GET /registry/discover/{id} gives one to call with",
+            ),
+            Self::Signed(error) | Self::Foreign(error) => unauthenticated(error.to_string()),
+        }
+    }
+}
+
+pub(super) fn unauthenticated(message: impl Into<Cow<'static, str>>) -> Rejection {
+    Rejection::new(Reason::Unauthenticated, message)
+}

@@ -1,0 +1,117 @@
+//! Checks whether a credential that was proven earlier is still valid: of a long-lived stream, of the maker of a
+//! token. From memory in steady state.
+
+use std::sync::Arc;
+
+use super::authenticate::Identity;
+use super::credential::CredentialHash;
+use super::proof::{CredentialKind, Principal, Proof, open_proof};
+use crate::store::Unavailable;
+
+/// The credential behind a proof is no longer valid.
+struct Gone;
+
+impl Identity {
+    /// True if the credential behind `proof` is still valid. From memory in steady state, so that it can be
+    /// called every second; while the store is unavailable, a valid credential stays valid.
+    pub async fn still_good(&self, proof: &Proof) -> bool {
+        proof.is_current() && self.stands(proof).await
+    }
+
+    /// As [`Identity::still_good`], except for expiry: a stream that began in time continues when its token
+    /// expires, but not when it is revoked.
+    pub async fn stands(&self, proof: &Proof) -> bool {
+        if proof
+            .signer
+            .as_ref()
+            .is_some_and(|by| by.key.is_withdrawn())
+        {
+            return false;
+        }
+        let Some(hash) = proof.credential else {
+            // No credential: valid as long as open mode is on.
+            return proof.kind != CredentialKind::Open || self.open().is_some();
+        };
+        if matches!(proof.kind, CredentialKind::Canvas | CredentialKind::Pair) {
+            // Signed, so only the token with which it was made is looked up.
+            return self.maker_stands(proof).await.unwrap_or(true);
+        }
+        let load = || async {
+            match self.principal_of(proof.kind, hash).await {
+                Ok(Some(principal)) => Ok(Arc::new(Proof {
+                    principal,
+                    ..proof.clone()
+                })),
+                Ok(None) => Err(Ok(Gone)),
+                Err(error) => Err(Err(error)),
+            }
+        };
+        match self.proofs.get_or_load(&hash, load).await {
+            Ok(now) => now.principal == proof.principal,
+            Err(why) => match &*why {
+                Ok(Gone) => false,
+                Err(Unavailable { .. }) => true,
+            },
+        }
+    }
+
+    /// Returns the principal that an opaque credential proves now.
+    pub(super) async fn principal_of(
+        &self,
+        kind: CredentialKind,
+        hash: CredentialHash,
+    ) -> Result<Option<Principal>, Unavailable> {
+        Ok(match kind {
+            CredentialKind::Workspace => {
+                let found = self.table.find_workspace(hash).await?;
+                found.map(|found| Principal::Workspace {
+                    id: found.workspace,
+                })
+            }
+            CredentialKind::Org => {
+                let found = self.table.find_org(hash).await?;
+                found.map(|(org, _)| Principal::Org { org })
+            }
+            CredentialKind::Admin => {
+                let known = hash.is_one_of(&self.admins.get()) || self.table.is_admin(hash).await?;
+                known.then_some(Principal::Operator)
+            }
+            CredentialKind::Canvas
+            | CredentialKind::Enrolment
+            | CredentialKind::Open
+            | CredentialKind::Pair
+            | CredentialKind::Stored => None,
+        })
+    }
+
+    /// True if the org token with which a credential was made, if there was one, is still valid. Cached as if
+    /// the org token itself had been presented.
+    pub(super) async fn maker_stands(&self, proof: &Proof) -> Result<bool, Unavailable> {
+        let Some(maker) = proof.maker else {
+            return Ok(true);
+        };
+        let load = || async {
+            match self.table.find_org(maker).await {
+                Ok(Some((org, prefix))) => {
+                    let proof = Proof {
+                        principal: Principal::Org { org },
+                        kind: CredentialKind::Org,
+                        prefix,
+                        credential: Some(maker),
+                        ..open_proof()
+                    };
+                    Ok(Arc::new(proof.with_account()))
+                }
+                Ok(None) => Err(None),
+                Err(away) => Err(Some(away)),
+            }
+        };
+        match Box::pin(self.proofs.get_or_load(&maker, load)).await {
+            Ok(_) => Ok(true),
+            Err(why) => match &*why {
+                None => Ok(false),
+                Some(away) => Err(Unavailable::clone(away)),
+            },
+        }
+    }
+}
