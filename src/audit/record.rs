@@ -9,7 +9,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
 
-use super::duplicate_keys::names_each_once;
+use crate::a2a::names;
 use crate::identity::Proof;
 use crate::ids::{RequestId, WorkspaceId};
 use crate::telemetry::ShownAddress;
@@ -288,7 +288,10 @@ impl Record {
         let same = || {
             let json = serde_json::to_value(self.bare()).ok()?;
             // The hash may cover one of two duplicate keys, and a reader may take the other.
-            let plain = self.detail.as_deref().is_none_or(names_each_once);
+            let is_plain = |detail: &RawValue| {
+                names::scan(detail.get(), &[]).is_ok_and(|found| found.duplicate.is_none())
+            };
+            let plain = self.detail.as_deref().is_none_or(is_plain);
             canonical(&json).filter(|text| plain && digest(text) == self.hash())
         };
         self.is_as_written() || same().is_some()
