@@ -50,6 +50,8 @@ pub mod hierarchy;
 
 pub mod tasks;
 
+pub mod broadcast;
+
 pub mod events;
 
 pub mod directory;

@@ -8,7 +8,6 @@
 
 mod audience;
 mod hub;
-mod interest;
 mod pace;
 mod places;
 mod publish;
@@ -18,6 +17,7 @@ mod record;
 mod ring;
 
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -26,15 +26,23 @@ pub use self::reader::{Cut, Reader};
 pub use self::record::Frame;
 
 use self::hub::Hub;
-use self::interest::Interest;
+use self::publish::{LISTENING, PASSING};
 use self::queue::Queue;
 use crate::audit::{Audit, Draft, EventType};
+use crate::broadcast::{Audience, Terms};
 use crate::config::Live;
 use crate::hierarchy::{Hierarchy, Lineage};
 use crate::ids::WorkspaceId;
 use crate::metrics::Metrics;
 use crate::shared::Shared;
 use crate::workspace::Timestamp;
+
+/// The times of the readers of events.
+const TERMS: Terms = Terms {
+    announce_every: Duration::from_secs(5),
+    announced_for: Duration::from_secs(15),
+    lingers_for: Duration::ZERO,
+};
 
 /// Maximum queued state changes while the shared state is away. Beyond it the oldest is dropped and counted: a
 /// watcher needs the present state, not the earlier ones.
@@ -152,7 +160,7 @@ pub struct Events {
     kept: Queue<Event>,
     passing: Queue<Event>,
     hub: Hub,
-    interest: Interest,
+    audience: Audience,
     places: Arc<Places>,
     /// Audit of status changes.
     audit: OnceLock<Arc<Audit>>,
@@ -167,7 +175,7 @@ impl Events {
             passing: Queue::new(PASSING_WAITING_MAX, metrics.queues.events_passing.clone()),
             metrics,
             hub: Hub::default(),
-            interest: Interest::default(),
+            audience: Audience::new(TERMS),
             places: Places::new(config, |config| Bounds {
                 what: "event streams",
                 section: "events",
@@ -185,7 +193,7 @@ impl Events {
 
     /// True if a replica has readers. Checked before a passing event is built.
     pub fn heard(&self) -> bool {
-        self.interest.heard()
+        self.audience.is_anywhere()
     }
 
     /// Publishes to all readers that may see it, on every replica. Never waits.
@@ -214,7 +222,7 @@ impl Events {
             self.publish_passing(hierarchy),
             self.follow(),
             self.listen(),
-            self.announce(),
+            self.audience.announce(&self.shared, PASSING, LISTENING),
         );
     }
 }

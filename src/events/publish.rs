@@ -5,9 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
-use super::interest::ANNOUNCE_EVERY;
 use super::record::{Record, Told};
 use super::ring::{KEPT_MAX, REPLAY_FOR};
 use super::{Event, Events, Kind};
@@ -25,10 +24,10 @@ const LOG: &str = "gw:events";
 const LOG_ENTRIES_MAX: usize = 4096;
 
 /// Channel for passing events and for [`LISTENING`].
-const PASSING: &str = "gw:events:passing";
+pub(super) const PASSING: &str = "gw:events:passing";
 
 /// Message on the channel with which a replica announces readers.
-const LISTENING: &str = "listening";
+pub(super) const LISTENING: &str = "listening";
 
 /// Events per write.
 const BATCH_MAX: usize = 64;
@@ -143,27 +142,14 @@ impl Events {
         let mut passing = self.shared.subscribe(PASSING);
         loop {
             match passing.next().await {
-                Notice::Message(text) if text == LISTENING => self.interest.announced(),
-                Notice::Message(text) if self.interest.here() => text
+                Notice::Message(text) if text == LISTENING => self.audience.hear(),
+                Notice::Message(text) if self.audience.is_here() => text
                     .lines()
                     .filter_map(|line| Record::parse(line)?.told(None))
                     .for_each(|told| self.hub.pass(told)),
                 // Passing events are missed while there is no link.
                 Notice::Message(_) | Notice::Down | Notice::Up => {}
             }
-        }
-    }
-
-    /// Announces readers of this replica to all replicas, at once and then regularly.
-    pub(super) async fn announce(&self) {
-        loop {
-            if self.interest.here()
-                && let Err(error) = self.shared.publish(PASSING, LISTENING).await
-            {
-                tracing::debug!(error = %Chain(&error), "failed to announce event readers to other replicas");
-            }
-            // The first reader ends the wait.
-            let _ = timeout(ANNOUNCE_EVERY, self.interest.first.notified()).await;
         }
     }
 }

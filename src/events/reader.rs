@@ -52,7 +52,7 @@ impl Events {
         after: Option<&str>,
     ) -> Result<Reader, Rejection> {
         let place = self.places.take(proof.account)?;
-        self.interest.come();
+        self.audience.enter(usize::MAX);
         self.metrics.event_readers(kind).inc();
         // From here on a drop releases the places.
         let mut reader = Reader {
@@ -147,7 +147,7 @@ impl Reader {
                 Err(RecvError::Closed) => Err(Cut),
             },
         };
-        let readers = self.events.interest.listeners();
+        let readers = self.events.audience.readers();
         self.pace.woken(readers, self.place.of_caller());
         received
     }
@@ -167,6 +167,6 @@ impl Reader {
 impl Drop for Reader {
     fn drop(&mut self) {
         self.events.metrics.event_readers(self.kind).dec();
-        self.events.interest.leave();
+        self.events.audience.leave();
     }
 }
