@@ -3,6 +3,8 @@
 // recursion limit.
 #![recursion_limit = "256"]
 
+pub mod closed_set;
+
 pub mod ids;
 
 pub mod until;

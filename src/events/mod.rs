@@ -30,10 +30,11 @@ use self::publish::{LISTENING, PASSING};
 use self::queue::Queue;
 use crate::audit::{Audit, Draft, EventType};
 use crate::broadcast::{Audience, Terms};
+use crate::closed_set::words;
 use crate::config::Live;
 use crate::hierarchy::{Hierarchy, Lineage};
 use crate::ids::WorkspaceId;
-use crate::metrics::Metrics;
+use crate::metrics::{EventKind, Metrics};
 use crate::shared::Shared;
 use crate::workspace::Timestamp;
 
@@ -51,60 +52,41 @@ const KEPT_WAITING_MAX: usize = 4096;
 /// Maximum queued passing events.
 const PASSING_WAITING_MAX: usize = 2048;
 
-/// Kind of an event; its string is the member `event` of a frame.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
-    /// It can be reached (again).
-    WorkspaceOnline,
-    /// It cannot be reached; `payload.status` is its status.
-    WorkspaceOffline,
-    /// It can be reached, and is degraded by its own report.
-    WorkspaceDegraded,
-    /// It is removed for good.
-    WorkspaceRemoved,
-    /// It has another parent or another org.
-    WorkspaceMoved,
-    /// It has a new card.
-    AgentCardUpdated,
-    /// Its current task, or a task of its inbox, changed.
-    TaskUpdated,
-    /// It sent a heartbeat.
-    WorkspaceHeartbeat,
-    /// It answered a message.
-    A2aResponse,
-    /// It has a message for its user.
-    AgentMessage,
-    /// It delegated a task.
-    DelegationSent,
-    /// A delegation of the workspace changed its status.
-    DelegationStatus,
-    /// A delegation of the workspace has a result.
-    DelegationComplete,
-    /// A delegation of the workspace failed.
-    DelegationFailed,
+words! {
+    /// Kind of an event; its string is the member `event` of a frame.
+    Kind {
+        /// It can be reached (again).
+        WorkspaceOnline => "WORKSPACE_ONLINE",
+        /// It cannot be reached; `payload.status` is its status.
+        WorkspaceOffline => "WORKSPACE_OFFLINE",
+        /// It can be reached, and is degraded by its own report.
+        WorkspaceDegraded => "WORKSPACE_DEGRADED",
+        /// It is removed for good.
+        WorkspaceRemoved => "WORKSPACE_REMOVED",
+        /// It has another parent or another org.
+        WorkspaceMoved => "WORKSPACE_MOVED",
+        /// It has a new card.
+        AgentCardUpdated => "AGENT_CARD_UPDATED",
+        /// Its current task, or a task of its inbox, changed.
+        TaskUpdated => "TASK_UPDATED",
+        /// It sent a heartbeat.
+        WorkspaceHeartbeat => "WORKSPACE_HEARTBEAT",
+        /// It answered a message.
+        A2aResponse => "A2A_RESPONSE",
+        /// It has a message for its user.
+        AgentMessage => "AGENT_MESSAGE",
+        /// It delegated a task.
+        DelegationSent => "DELEGATION_SENT",
+        /// A delegation of the workspace changed its status.
+        DelegationStatus => "DELEGATION_STATUS",
+        /// A delegation of the workspace has a result.
+        DelegationComplete => "DELEGATION_COMPLETE",
+        /// A delegation of the workspace failed.
+        DelegationFailed => "DELEGATION_FAILED",
+    }
 }
 
 impl Kind {
-    /// Returns its form on the wire.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::WorkspaceOnline => "WORKSPACE_ONLINE",
-            Self::WorkspaceOffline => "WORKSPACE_OFFLINE",
-            Self::WorkspaceDegraded => "WORKSPACE_DEGRADED",
-            Self::WorkspaceRemoved => "WORKSPACE_REMOVED",
-            Self::WorkspaceMoved => "WORKSPACE_MOVED",
-            Self::AgentCardUpdated => "AGENT_CARD_UPDATED",
-            Self::TaskUpdated => "TASK_UPDATED",
-            Self::WorkspaceHeartbeat => "WORKSPACE_HEARTBEAT",
-            Self::A2aResponse => "A2A_RESPONSE",
-            Self::AgentMessage => "AGENT_MESSAGE",
-            Self::DelegationSent => "DELEGATION_SENT",
-            Self::DelegationStatus => "DELEGATION_STATUS",
-            Self::DelegationComplete => "DELEGATION_COMPLETE",
-            Self::DelegationFailed => "DELEGATION_FAILED",
-        }
-    }
-
     /// True for a passing event: sent to the readers of the moment, and not kept for replay. There may be
     /// thousands a second; they would push state changes out of the replay buffer.
     pub const fn passes(self) -> bool {
@@ -210,7 +192,7 @@ impl Events {
         }
         let queue = if passes { &self.passing } else { &self.kept };
         if queue.push(event) {
-            self.metrics.events_dropped(passes, 1);
+            self.metrics.events_dropped(EventKind::of(passes), 1);
         }
     }
 

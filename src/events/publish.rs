@@ -11,6 +11,7 @@ use super::record::{Record, Told};
 use super::ring::{KEPT_MAX, REPLAY_FOR};
 use super::{Event, Events, Kind};
 use crate::hierarchy::{Hierarchy, Lineage};
+use crate::metrics::EventKind;
 use crate::shared::{Entry, Followed, Notice};
 use crate::store::Unavailable;
 use crate::telemetry::Chain;
@@ -59,7 +60,8 @@ impl Events {
                 let oldest = Timestamp::now().before(REPLAY_FOR);
                 let before = batch.len();
                 batch.retain(|(_, event)| oldest <= event.at);
-                self.metrics.events_dropped(false, before - batch.len());
+                self.metrics
+                    .events_dropped(EventKind::Kept, before - batch.len());
             }
         }
     }
@@ -67,7 +69,7 @@ impl Events {
     async fn append(&self, hierarchy: &Hierarchy, batch: &[Pending]) -> Result<(), Unavailable> {
         let texts = texts(hierarchy, batch).await?;
         self.shared.append(LOG, &texts, LOG_ENTRIES_MAX).await?;
-        self.metrics.events_published(false, texts.len());
+        self.metrics.events_published(EventKind::Kept, texts.len());
         Ok(())
     }
 
@@ -81,9 +83,11 @@ impl Events {
                 Err(error) => Err(error),
             };
             match published {
-                Ok(()) => self.metrics.events_published(true, batch.len()),
+                Ok(()) => self
+                    .metrics
+                    .events_published(EventKind::Passing, batch.len()),
                 Err(error) => {
-                    self.metrics.events_dropped(true, batch.len());
+                    self.metrics.events_dropped(EventKind::Passing, batch.len());
                     tracing::debug!(error = %Chain(&error), "failed to publish passing events; dropped");
                     sleep(RETRY_PAUSE).await;
                 }
@@ -124,7 +128,7 @@ impl Events {
 
     fn read(&self, entry: Entry, nonces: &mut VecDeque<String>) -> Option<Told> {
         let Some(mut record) = Record::parse(&entry.text) else {
-            self.metrics.events_dropped(false, 1);
+            self.metrics.events_dropped(EventKind::Kept, 1);
             return None;
         };
         if nonces.contains(&record.nonce) {

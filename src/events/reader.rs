@@ -14,7 +14,7 @@ use super::places::Place;
 use super::record::{Frame, Told};
 use crate::hierarchy::Hierarchy;
 use crate::identity::Proof;
-use crate::metrics::EventReader;
+use crate::metrics::{EventKind, EventReader};
 use crate::rejection::Rejection;
 
 /// Pause before a fact about access is read again.
@@ -111,7 +111,7 @@ impl Reader {
                     self.current = None;
                     let Some(frame) = frame else { continue };
                     if passes && !self.pace.passes() {
-                        self.events.metrics.events_dropped(true, 1);
+                        self.events.metrics.events_dropped(EventKind::Passing, 1);
                         continue;
                     }
                     return Ok(frame);
@@ -154,7 +154,9 @@ impl Reader {
 
     fn missed<T>(&self, count: u64) -> Option<T> {
         let count = usize::try_from(count).unwrap_or(usize::MAX);
-        self.events.metrics.events_dropped(true, count);
+        self.events
+            .metrics
+            .events_dropped(EventKind::Passing, count);
         None
     }
 
