@@ -3,6 +3,8 @@
 // recursion limit.
 #![recursion_limit = "256"]
 
+pub mod closed_set;
+
 pub mod ids;
 
 pub mod time;
@@ -51,6 +53,8 @@ pub mod audit;
 pub mod hierarchy;
 
 pub mod tasks;
+
+pub mod broadcast;
 
 pub mod events;
 

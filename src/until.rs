@@ -1,9 +1,21 @@
-//! A deadline that many tasks read and extend and that never moves back.
+//! A deadline that many tasks read and extend and that never moves back, and the ticks of background work.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tokio::time::Instant;
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
+
+/// Returns the ticks of background work, the first at once. After a delay none follow in quick succession.
+pub fn ticks(every: Duration) -> Interval {
+    ticks_after(Duration::ZERO, every)
+}
+
+/// Returns the same, with the first after `pause`.
+pub fn ticks_after(pause: Duration, every: Duration) -> Interval {
+    let mut ticks = interval_at(Instant::now() + pause, every);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks
+}
 
 /// A deadline, initially in the past.
 pub struct Until {

@@ -20,7 +20,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::time::timeout;
 
 use super::gate::Operator;
 use super::session::{self, Held};
@@ -33,6 +33,7 @@ use crate::ids::{RequestId, WorkspaceId};
 use crate::rejection::{Reason, Rejection};
 use crate::telemetry::Chain;
 use crate::trust::{KeyInfo, Known, RotateError, Rotated, State as KeyState};
+use crate::until::ticks;
 use crate::workspace::Timestamp;
 
 /// Maximum events queued for a connection.
@@ -131,8 +132,7 @@ async fn pump(
     mut reader: Reader,
     sender: mpsc::Sender<Bytes>,
 ) {
-    let mut check = interval(CHECK_EVERY);
-    check.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut check = ticks(CHECK_EVERY);
     loop {
         let (piece, over) = {
             // Kept across credential checks: its wait may be longer than their interval.

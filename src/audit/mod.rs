@@ -11,7 +11,6 @@ mod chain;
 mod chain_heads;
 pub mod change;
 mod corrupt_rows;
-mod duplicate_keys;
 mod export;
 pub mod filter_values;
 mod month;

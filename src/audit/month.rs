@@ -4,8 +4,6 @@ use std::fmt;
 
 use crate::workspace::Timestamp;
 
-const DAY_MS: i64 = 86_400_000;
-
 /// One calendar month.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Month {
@@ -17,21 +15,12 @@ pub(super) struct Month {
 impl Month {
     /// Returns the month of a time in milliseconds since 1970.
     pub(super) fn of(ms: i64) -> Self {
-        // Converts days to a civil date, in eras of 400 years that begin on 1 March of the year 0.
-        let days = ms.div_euclid(DAY_MS) + 719_468;
-        let era = days.div_euclid(146_097);
-        let of_era = days.rem_euclid(146_097);
-        let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
-        let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-        let from_march = (5 * of_year + 2) / 153;
-        let month = if from_march < 10 {
-            from_march + 3
-        } else {
-            from_march - 9
-        };
+        let text = Timestamp(ms).to_string();
+        let mut parts = text.split('-').map(|part| part.parse().unwrap_or(1));
+        let mut next = || parts.next().unwrap_or(1);
         Self {
-            year: year_of_era + era * 400 + i64::from(month <= 2),
-            month,
+            year: next(),
+            month: next(),
         }
     }
 

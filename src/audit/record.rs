@@ -9,7 +9,8 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
 
-use super::duplicate_keys::names_each_once;
+use crate::a2a::names;
+use crate::closed_set::words;
 use crate::identity::Proof;
 use crate::ids::{RequestId, WorkspaceId};
 use crate::telemetry::ShownAddress;
@@ -19,87 +20,61 @@ use crate::workspace::Timestamp;
 /// off.
 const TEXT_BYTES_MAX: usize = 256;
 
-macro_rules! event_types {
-    ($($(#[$doc:meta])* $name:ident = $word:literal,)+) => {
-        /// The event that a record reports. Its name is the member `event_type` and a metrics label.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-        pub enum EventType {
-            $($(#[$doc])* $name,)+
-        }
-
-        impl EventType {
-            /// All event types.
-            pub const ALL: &[Self] = &[$(Self::$name),+];
-
-            /// Returns the name of the event type.
-            pub const fn as_str(self) -> &'static str {
-                match self {
-                    $(Self::$name => $word,)+
-                }
-            }
-        }
-    };
-}
-
-event_types! {
-    /// An exchange on an A2A route, with any outcome.
-    A2aCall = "A2A_CALL",
-    /// A caller resumed a stream after it lost the connection.
-    StreamResumed = "STREAM_RESUMED",
-    /// A workspace was created.
-    WorkspaceCreated = "WORKSPACE_CREATED",
-    /// An operator changed a workspace: its parent, address or limits.
-    WorkspaceChanged = "WORKSPACE_CHANGED",
-    /// A workspace was removed.
-    WorkspaceRemoved = "WORKSPACE_REMOVED",
-    /// A workspace was paused.
-    WorkspacePaused = "WORKSPACE_PAUSED",
-    /// A workspace was resumed.
-    WorkspaceResumed = "WORKSPACE_RESUMED",
-    /// An agent registered.
-    WorkspaceRegistered = "WORKSPACE_REGISTERED",
-    /// An agent deregistered.
-    WorkspaceDeregistered = "WORKSPACE_DEREGISTERED",
-    /// The status of a workspace changed; `detail.status` is the new one.
-    WorkspaceStatus = "WORKSPACE_STATUS",
-    /// The card of an agent changed.
-    CardUpdated = "CARD_UPDATED",
-    /// A token was issued to a workspace, an org, a canvas user or a watcher, or for one pair.
-    TokenIssued = "TOKEN_ISSUED",
-    /// A token was revoked.
-    TokenRevoked = "TOKEN_REVOKED",
-    /// A grant was created.
-    GrantCreated = "GRANT_CREATED",
-    /// A grant was removed.
-    GrantRemoved = "GRANT_REMOVED",
-    /// A workspace delegated a task to another.
-    DelegationCreated = "DELEGATION_CREATED",
-    /// An agent replied to an entry of its inbox.
-    MessageReplied = "MESSAGE_REPLIED",
-    /// An agent sent a message to its user.
-    MessageNotified = "MESSAGE_NOTIFIED",
-    /// The trust keys in force on this replica changed.
-    KeysChanged = "KEYS_CHANGED",
-    /// The configuration in force on this replica changed.
-    ConfigChanged = "CONFIG_CHANGED",
-    /// A changed configuration was invalid; the old one stays in force.
-    ConfigRefused = "CONFIG_REFUSED",
-    /// The first record of a replica.
-    AuditStarted = "AUDIT_STARTED",
-    /// A signature over all records before this one.
-    AuditCheckpoint = "AUDIT_CHECKPOINT",
-    /// Records were lost for lack of space; `detail.count` is their number.
-    AuditLost = "AUDIT_LOST",
-    /// Records older than `audit.retention` were removed.
-    AuditPruned = "AUDIT_PRUNED",
-    /// The last record of a replica that shut down cleanly.
-    AuditStopped = "AUDIT_STOPPED",
-}
-
-impl EventType {
-    /// Returns the event type of a name.
-    pub fn of(word: &str) -> Option<Self> {
-        Self::ALL.iter().copied().find(|one| one.as_str() == word)
+words! {
+    /// The event that a record reports. Its name is the member `event_type` and a metrics label.
+    EventType {
+        /// An exchange on an A2A route, with any outcome.
+        A2aCall => "A2A_CALL",
+        /// A caller resumed a stream after it lost the connection.
+        StreamResumed => "STREAM_RESUMED",
+        /// A workspace was created.
+        WorkspaceCreated => "WORKSPACE_CREATED",
+        /// An operator changed a workspace: its parent, address or limits.
+        WorkspaceChanged => "WORKSPACE_CHANGED",
+        /// A workspace was removed.
+        WorkspaceRemoved => "WORKSPACE_REMOVED",
+        /// A workspace was paused.
+        WorkspacePaused => "WORKSPACE_PAUSED",
+        /// A workspace was resumed.
+        WorkspaceResumed => "WORKSPACE_RESUMED",
+        /// An agent registered.
+        WorkspaceRegistered => "WORKSPACE_REGISTERED",
+        /// An agent deregistered.
+        WorkspaceDeregistered => "WORKSPACE_DEREGISTERED",
+        /// The status of a workspace changed; `detail.status` is the new one.
+        WorkspaceStatus => "WORKSPACE_STATUS",
+        /// The card of an agent changed.
+        CardUpdated => "CARD_UPDATED",
+        /// A token was issued to a workspace, an org, a canvas user or a watcher, or for one pair.
+        TokenIssued => "TOKEN_ISSUED",
+        /// A token was revoked.
+        TokenRevoked => "TOKEN_REVOKED",
+        /// A grant was created.
+        GrantCreated => "GRANT_CREATED",
+        /// A grant was removed.
+        GrantRemoved => "GRANT_REMOVED",
+        /// A workspace delegated a task to another.
+        DelegationCreated => "DELEGATION_CREATED",
+        /// An agent replied to an entry of its inbox.
+        MessageReplied => "MESSAGE_REPLIED",
+        /// An agent sent a message to its user.
+        MessageNotified => "MESSAGE_NOTIFIED",
+        /// The trust keys in force on this replica changed.
+        KeysChanged => "KEYS_CHANGED",
+        /// The configuration in force on this replica changed.
+        ConfigChanged => "CONFIG_CHANGED",
+        /// A changed configuration was invalid; the old one stays in force.
+        ConfigRefused => "CONFIG_REFUSED",
+        /// The first record of a replica.
+        AuditStarted => "AUDIT_STARTED",
+        /// A signature over all records before this one.
+        AuditCheckpoint => "AUDIT_CHECKPOINT",
+        /// Records were lost for lack of space; `detail.count` is their number.
+        AuditLost => "AUDIT_LOST",
+        /// Records older than `audit.retention` were removed.
+        AuditPruned => "AUDIT_PRUNED",
+        /// The last record of a replica that shut down cleanly.
+        AuditStopped => "AUDIT_STOPPED",
     }
 }
 
@@ -288,7 +263,10 @@ impl Record {
         let same = || {
             let json = serde_json::to_value(self.bare()).ok()?;
             // The hash may cover one of two duplicate keys, and a reader may take the other.
-            let plain = self.detail.as_deref().is_none_or(names_each_once);
+            let is_plain = |detail: &RawValue| {
+                names::scan(detail.get(), &[]).is_ok_and(|found| found.duplicate.is_none())
+            };
+            let plain = self.detail.as_deref().is_none_or(is_plain);
             canonical(&json).filter(|text| plain && digest(text) == self.hash())
         };
         self.is_as_written() || same().is_some()
@@ -399,9 +377,9 @@ mod tests {
     #[test]
     fn every_word_names_one_event() {
         for event in EventType::ALL {
-            assert_eq!(EventType::of(event.as_str()), Some(*event));
+            assert_eq!(EventType::parse(event.as_str()), Some(*event));
         }
-        assert_eq!(EventType::of("A2A"), None);
+        assert_eq!(EventType::parse("A2A"), None);
     }
 
     #[test]

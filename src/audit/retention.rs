@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use serde_json::json;
 use tokio::time::Instant;
-use tokio::time::{MissedTickBehavior, interval_at};
 
 use super::chain::{END_TYP, Statement};
 use super::record::{Draft, EventType};
@@ -18,6 +17,7 @@ use super::{Audit, IDLE_MIN};
 use crate::store::Unavailable;
 use crate::telemetry::Chain;
 use crate::trust::TokenHead;
+use crate::until::ticks_after;
 use crate::workspace::Timestamp;
 
 /// Maximum interval between two prunings.
@@ -32,8 +32,7 @@ const DEAD_AFTER: Duration = Duration::from_secs(600);
 impl Audit {
     /// Prunes chains, and signs statements of a retired key anew, until it is dropped.
     pub(super) async fn prune(&self) {
-        let mut tick = interval_at(Instant::now() + LOOK_EVERY, LOOK_EVERY);
-        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut tick = ticks_after(LOOK_EVERY, LOOK_EVERY);
         let (mut kid, mut pruned) = (self.keys.kid(), None::<Instant>);
         loop {
             tick.tick().await;

@@ -205,16 +205,14 @@ impl Table {
         let query = sqlx::query(STATE_ANEW).bind(&row.replica);
         let query = query.bind(&row.statement).bind(new.first_seq);
         let query = query.bind(&new.statement).bind(new.signed_at);
-        let done = self.db.run("audit_prune", query.execute(self.db.pool()));
-        Ok(done.await?.rows_affected() > 0)
+        Ok(self.db.execute("audit_prune", query).await? > 0)
     }
 
     /// Deletes the row of a chain without records. Returns false if the row changed meanwhile.
     pub(super) async fn forget(&self, row: &ChainRow) -> Result<bool, Unavailable> {
         let query = sqlx::query(FORGET_CHAIN).bind(&row.replica);
         let query = query.bind(&row.statement);
-        let done = self.db.run("audit_prune", query.execute(self.db.pool()));
-        Ok(done.await?.rows_affected() > 0)
+        Ok(self.db.execute("audit_prune", query).await? > 0)
     }
 
     /// Returns records that match `filter` and follow `after` in the given order.
@@ -306,8 +304,7 @@ impl Table {
                 .bind(replica)
                 .bind(first)
                 .bind(PRUNED_MAX);
-            let done = self.db.run("audit_prune", query.execute(self.db.pool()));
-            let rows = done.await?.rows_affected();
+            let rows = self.db.execute("audit_prune", query).await?;
             pruned += rows;
             if rows < PRUNED_MAX.unsigned_abs() {
                 return Ok(pruned);
@@ -339,8 +336,7 @@ impl Table {
             let kept = kept.fetch_optional(self.db.pool());
             if self.db.run("audit_partition", kept).await?.is_none() {
                 let gone = sqlx::query(AssertSqlSafe(format!("DROP TABLE IF EXISTS {name}")));
-                let gone = self.db.run("audit_prune", gone.execute(self.db.pool()));
-                gone.await?;
+                self.db.execute("audit_prune", gone).await?;
                 self.months.lock().await.clear();
             }
         }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use tokio::sync::{Mutex, Notify, mpsc};
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use super::Audit;
 use super::anchor::Anchor;
@@ -20,6 +20,7 @@ use super::spool::{Spool, no_room};
 use super::table::ChainRow;
 use crate::metrics::AuditLoss;
 use crate::telemetry::Chain as Causes;
+use crate::until::ticks;
 
 /// Maximum number of drafts chained at once, and of records written at once.
 pub(super) const BATCH: usize = 2000;
@@ -123,8 +124,7 @@ impl<'a> Writer<'a> {
         self.try_spool().await;
         let begins_with = self.audit.begins_with.clone();
         let mut batch = vec![Draft::new(EventType::AuditStarted).with(begins_with)];
-        let mut tick = interval(TICK);
-        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut tick = ticks(TICK);
         let mut over = false;
         let mut refusals_at = Instant::now();
         loop {
@@ -217,7 +217,7 @@ impl<'a> Writer<'a> {
         }
         let events = records
             .iter()
-            .filter_map(|one| EventType::of(&one.record.event_type));
+            .filter_map(|one| EventType::parse(&one.record.event_type));
         let events: Vec<EventType> = events.collect();
         if !state.spooling {
             state.direct.extend(records);

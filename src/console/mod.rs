@@ -10,19 +10,17 @@ mod reader;
 mod rows;
 mod sample;
 mod tally;
-mod watched;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::time::timeout;
 
 use self::hub::Hub;
 use self::rows::Changes;
 use self::sample::{Flaw, Sample, UNKNOWN};
 use self::tally::Tally;
-use self::watched::ANNOUNCE_EVERY;
 use crate::coherence::Coherence;
 use crate::db::Db;
 use crate::drain::Drain;
@@ -30,6 +28,7 @@ use crate::ids::{ReplicaId, WorkspaceId};
 use crate::metrics::{LostSample, Metrics};
 use crate::shared::{Notice, Shared};
 use crate::telemetry::Chain;
+use crate::until::ticks;
 use crate::workspace::{Timestamp, Workspaces};
 
 pub use self::reader::{Cut, READERS_MAX, Reader};
@@ -107,7 +106,7 @@ impl Console {
     /// Counts an exchange that has ended, if there is a reader. `tell` returns its details, and is called only
     /// then.
     pub fn count(&self, ends: Ends<'_>, refused: bool, tell: impl FnOnce() -> Passed) {
-        if self.changes.watched.counts() {
+        if self.changes.audience.counts() {
             self.tally.count(ends, refused, tell);
         }
     }
@@ -129,13 +128,12 @@ impl Console {
     }
 
     async fn tell(&self) {
-        let mut tick = interval(EVERY);
-        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut tick = ticks(EVERY);
         let mut seconds: u32 = 0;
         loop {
             tick.tick().await;
-            let watched = &self.changes.watched;
-            if !watched.look() {
+            let audience = &self.changes.audience;
+            if !audience.look() {
                 if seconds > 0 {
                     self.hub.clear();
                     self.tally.take();
@@ -145,10 +143,10 @@ impl Console {
             }
             let sample = self.sample(seconds.is_multiple_of(STREAMS_EVERY));
             seconds = seconds.wrapping_add(1).max(1);
-            if watched.elsewhere() && !self.gone.load(Ordering::Acquire) {
+            if audience.is_announced() && !self.gone.load(Ordering::Acquire) {
                 self.publish(sample.clone()).await;
             }
-            if watched.here() {
+            if audience.is_here() {
                 self.hub.take_own(sample);
                 let known = |id: &str| self.changes.is_known(id);
                 self.hub.beat(Timestamp::now(), known);
@@ -169,7 +167,7 @@ impl Console {
     /// Notifies replicas with readers that this one shuts down, so that its state is no longer shown.
     pub async fn goodbye(&self) {
         self.gone.store(true, Ordering::Release);
-        if !self.shared.is_embedded() && self.changes.watched.elsewhere() {
+        if !self.shared.is_embedded() && self.changes.audience.is_announced() {
             let goodbye = self.publish(self.sample(true).goodbye());
             let _ = timeout(GOODBYE_MAX, goodbye).await;
         }
@@ -226,9 +224,9 @@ impl Console {
             };
             if let Some(replica) = text.strip_prefix(WATCHING) {
                 if replica != self.replica.as_str() {
-                    self.changes.watched.announced();
+                    self.changes.audience.hear();
                 }
-            } else if self.changes.watched.here() {
+            } else if self.changes.audience.is_here() {
                 match Sample::read(&text) {
                     Ok(sample) if sample.replica == self.replica.as_str() => {}
                     Ok(sample) => {
@@ -257,25 +255,18 @@ impl Console {
         if self.shared.is_embedded() {
             return;
         }
-        let watched = &self.changes.watched;
-        let word = format!("{WATCHING}{}", self.replica);
-        loop {
-            if watched.readers() > 0
-                && let Err(error) = self.shared.publish(CHANNEL, &word).await
-            {
-                tracing::debug!(error = %Chain(&error), "failed to announce console readers to other replicas");
-            }
-            // A new reader ends the wait.
-            let _ = timeout(ANNOUNCE_EVERY, watched.came.notified()).await;
-        }
+        let announcement = format!("{WATCHING}{}", self.replica);
+        let audience = &self.changes.audience;
+        audience
+            .announce(&self.shared, CHANNEL, &announcement)
+            .await;
     }
 
     async fn look_at_stores(&self) {
-        let mut tick = interval(HEALTH_EVERY);
-        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut tick = ticks(HEALTH_EVERY);
         loop {
             tick.tick().await;
-            if self.changes.watched.counts() {
+            if self.changes.audience.counts() {
                 let (sql, shared) = tokio::join!(self.db.ping(), self.shared.ping());
                 self.sql_answers.store(sql.is_ok(), Ordering::Relaxed);
                 self.shared_answers.store(shared.is_ok(), Ordering::Relaxed);

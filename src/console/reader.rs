@@ -56,7 +56,7 @@ impl Console {
     /// # Errors
     /// `overloaded` beyond [`READERS_MAX`].
     pub fn open(self: &Arc<Self>) -> Result<Reader, Rejection> {
-        if !self.changes.watched.come(READERS_MAX) {
+        if !self.changes.audience.enter(READERS_MAX) {
             let message = "as many consoles as may be are open at this gateway; close one first";
             let rejection = Rejection::new(Reason::Overloaded, message);
             return Err(rejection.retry_after(Duration::from_secs(5)));
@@ -142,6 +142,6 @@ impl Drop for Reader {
     fn drop(&mut self) {
         let metrics = &self.console.metrics;
         metrics.event_readers(EventReader::Console).dec();
-        self.console.changes.watched.leave();
+        self.console.changes.audience.leave();
     }
 }

@@ -6,14 +6,15 @@ use std::hash::{Hash as _, Hasher as _};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio::time::Instant;
 
 use super::Console;
-use super::watched::Watched;
+use crate::broadcast::{Audience, Terms};
 use crate::coherence::Invalidation;
 use crate::ids::WorkspaceId;
 use crate::store::Unavailable;
 use crate::telemetry::Chain;
+use crate::until::ticks;
 use crate::workspace::{Outline, Status, Timestamp};
 
 /// Interval of checks for changes.
@@ -52,18 +53,34 @@ impl Default for Changed {
     }
 }
 
+/// The times of the console's readers.
+const TERMS: Terms = Terms {
+    announce_every: Duration::from_secs(3),
+    announced_for: Duration::from_secs(10),
+    lingers_for: Duration::from_secs(30),
+};
+
 /// Collects changes.
-#[derive(Default)]
 pub(super) struct Changes {
-    pub(super) watched: Watched,
+    pub(super) audience: Audience,
     changed: Mutex<Changed>,
     known: Mutex<Option<Known>>,
+}
+
+impl Default for Changes {
+    fn default() -> Self {
+        Self {
+            audience: Audience::new(TERMS),
+            changed: Mutex::default(),
+            known: Mutex::default(),
+        }
+    }
 }
 
 impl Changes {
     /// Records an invalidation.
     pub(super) fn note(&self, what: &Invalidation) {
-        if !self.watched.here() {
+        if !self.audience.is_here() {
             return;
         }
         match what {
@@ -157,12 +174,11 @@ impl Changes {
 impl Console {
     /// Sends changed workspaces to the readers of this replica, until it is dropped.
     pub(super) async fn follow_rows(self: &Arc<Self>) {
-        let mut tick = interval(LOOK_EVERY);
-        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut tick = ticks(LOOK_EVERY);
         let mut seen = (Instant::now(), Timestamp::now());
         loop {
             tick.tick().await;
-            if !self.changes.watched.here() {
+            if !self.changes.audience.is_here() {
                 *self.changes.known() = None;
                 self.changes.take();
                 continue;
@@ -273,7 +289,7 @@ mod tests {
         let none = Changed::default();
         changes.note(&Invalidation::Workspace(id("a")));
         assert_eq!(changes.take(), none, "nobody looks");
-        changes.watched.come(1);
+        changes.audience.enter(1);
         changes.note(&Invalidation::Workspace(id("a")));
         changes.note(&Invalidation::Address(id("b")));
         let only = Changed::Only([id("a")].into());

@@ -7,11 +7,11 @@ use http::HeaderMap;
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, ORIGIN};
 use http_body_util::BodyExt;
 use serde::de::DeserializeOwned;
-use serde_json::value::RawValue;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::extract::Admitted;
+use crate::a2a::names::{self, Broken, DEPTH_MAX};
 use crate::gateway::Gateway;
 use crate::rejection::{Reason, Refused, Rejection};
 use crate::shares::{Account, Bound, Full, Share, Shares};
@@ -19,8 +19,8 @@ use crate::shares::{Account, Bound, Full, Share, Shares};
 /// Maximum bytes of a body: an agent card of 256 KiB with worst-case escaping, and the other members.
 const BODY_BYTES_MAX: usize = 1 << 20;
 
-/// Maximum nesting of a body, as on the A2A routes.
-const DEPTH_MAX: usize = 512;
+/// Members whose documents are stored as they are: the gateway reads no duplicate names in them.
+const OPAQUE: [&str; 1] = ["agent_card"];
 
 /// Maximum characters of an operator's note.
 const NOTE_CHARS_MAX: usize = 256;
@@ -234,59 +234,52 @@ fn is_json(media_type: &str) -> bool {
 /// Parses `body`. An error names the invalid member, and never repeats its content.
 fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Rejection> {
     let body = body.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(body);
-    let not_json = |_| Rejection::new(Reason::ParseError, "the body is not JSON in UTF-8");
-    let text = std::str::from_utf8(body).map_err(|_| not_json(()))?;
-    let whole: &RawValue = serde_json::from_str(text).map_err(|_| not_json(()))?;
-    if !whole.get().starts_with('{') {
+    let not_json = || Rejection::new(Reason::ParseError, "the body is not JSON in UTF-8");
+    let text = std::str::from_utf8(body).map_err(|_| not_json())?;
+    let scan = names::scan(text, &OPAQUE);
+    if matches!(scan, Err(Broken::Syntax(_))) {
+        return Err(not_json());
+    }
+    if !text.trim_start().starts_with('{') {
         let message = "the body is JSON, but not an object";
         return Err(Rejection::new(Reason::InvalidRequest, message));
     }
-    if is_too_deep(whole.get()) {
+    let Ok(scan) = scan else {
         let message = format!("the body nests deeper than {DEPTH_MAX}");
         return Err(Rejection::new(Reason::InvalidRequest, message));
-    }
+    };
     // Tracking the path doubles the cost, so only an invalid body is parsed that way.
-    serde_json::from_str(whole.get()).or_else(|_| {
-        let mut reader = serde_json::Deserializer::from_str(whole.get());
+    serde_json::from_str(text).or_else(|_| {
+        if let Some(name) = &scan.duplicate {
+            let message = format!("{} stands twice in the body", shown(name));
+            return Err(Rejection::new(Reason::InvalidRequest, message));
+        }
+        let mut reader = serde_json::Deserializer::from_str(text);
         serde_path_to_error::deserialize(&mut reader).map_err(|error| wrong_member(&error))
     })
 }
 
-/// True if brackets outside of strings nest deeper than [`DEPTH_MAX`]. `json` is valid JSON.
-fn is_too_deep(json: &str) -> bool {
-    let (mut depth, mut in_string, mut escaped) = (0_usize, false, false);
-    json.bytes().any(|byte| {
-        match byte {
-            _ if escaped => escaped = false,
-            b'\\' => escaped = true,
-            b'"' => in_string = !in_string,
-            b'{' | b'[' if !in_string => depth += 1,
-            b'}' | b']' if !in_string => depth -= 1,
-            _ => {}
-        }
-        depth > DEPTH_MAX
-    })
-}
-
-/// Builds the rejection for serde's error. Serde's text may repeat input, so only the member's name is taken from it.
+/// Builds the rejection for serde's error. Serde's text may repeat input, so only the member's name is taken from it,
+/// for the message.
 fn wrong_member(error: &serde_path_to_error::Error<serde_json::Error>) -> Rejection {
     let text = error.inner().to_string();
     let quoted = |start: &str| text.strip_prefix(start)?.split('`').nth(1);
-    if let Some(name) = quoted("duplicate field") {
-        let message = format!("`{name}` stands twice in the body");
-        return Rejection::new(Reason::InvalidRequest, message);
-    }
-    if let Some(name) = quoted("unknown field") {
-        return unknown_member(name, &text);
-    }
     let path = error.path().to_string();
-    let message = match quoted("missing field") {
-        Some(name) if path == "." => format!("`{name}` is missing"),
-        Some(name) => format!("`{path}.{name}` is missing"),
-        None => match (text.starts_with("unknown variant"), known(&text)) {
-            (true, Some(known)) => format!("`{path}` is no value that is known; known are {known}"),
-            _ => format!("`{path}` has the wrong type"),
-        },
+    let message = if let Some(name) = quoted("unknown field") {
+        // Bodies allow known members only where a typo could change the meaning.
+        let known = known(&text).unwrap_or("others");
+        format!("{} is not known here; known are {known}", shown(name))
+    } else {
+        match quoted("missing field") {
+            Some(name) if path == "." => format!("`{name}` is missing"),
+            Some(name) => format!("`{path}.{name}` is missing"),
+            None => match (text.starts_with("unknown variant"), known(&text)) {
+                (true, Some(known)) => {
+                    format!("`{path}` is no value that is known; known are {known}")
+                }
+                _ => format!("`{path}` has the wrong type"),
+            },
+        }
     };
     Rejection::new(Reason::InvalidParams, message)
 }
@@ -294,20 +287,16 @@ fn wrong_member(error: &serde_path_to_error::Error<serde_json::Error>) -> Reject
 /// Maximum bytes of a member's name that is repeated in an error.
 const NAME_BYTES_MAX: usize = 64;
 
-/// Builds the rejection of an unknown member. Bodies allow known members only where a typo could change the meaning.
-/// `text` is serde's error, which ends with the known members.
-fn unknown_member(name: &str, text: &str) -> Rejection {
+/// Returns a member's name as an error repeats it. A name from a body may contain anything, even a secret.
+fn shown(name: &str) -> String {
     let is_name = name
         .bytes()
         .all(|b| b.is_ascii_alphanumeric() || b"_-.".contains(&b));
-    let name = if is_name && name.len() <= NAME_BYTES_MAX {
+    if is_name && name.len() <= NAME_BYTES_MAX {
         format!("`{name}`")
     } else {
         "a member".to_owned()
-    };
-    let known = known(text).unwrap_or("others");
-    let message = format!("{name} is not known here; known are {known}");
-    Rejection::new(Reason::InvalidParams, message)
+    }
 }
 
 /// Returns the known members in serde's error.
@@ -320,6 +309,7 @@ fn known(text: &str) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use serde::Deserialize;
+    use serde_json::value::RawValue;
 
     use super::*;
 
@@ -342,7 +332,7 @@ mod tests {
 
     #[test]
     fn a_card_keeps_its_bytes_and_what_is_unknown_is_passed_over() {
-        let body = "\u{feff} {\"name\":\"n\",\"x\":[{}],\"card\":{ \"b\":1.0, \"a\":1e400 },\"inner\":null}";
+        let body = "\u{feff} {\"name\":\"n\",\"x\":[{}],\"card\":{ \"b\":1.0, \"a\":1e400 },\"inner\":null,\"x\":1}";
         let outer: Outer = parse(body.as_bytes()).unwrap();
         assert_eq!(outer.name, "n");
         assert!(outer.inner.is_none());
@@ -367,6 +357,11 @@ mod tests {
                 b"{\"name\":\"n\",\"name\":\"secret\"}",
                 Reason::InvalidRequest,
                 "`name` stands twice",
+            ),
+            (
+                b"{\"name\":\"n\",\"inner\":{\"seconds\":1,\"seconds\":2}}",
+                Reason::InvalidRequest,
+                "`seconds` stands twice",
             ),
             (
                 b"{\"name\":\"n\",\"inner\":{\"seconds\":\"secret\"}}",

@@ -12,9 +12,13 @@ use super::activity::note_life;
 use super::body::Json;
 use super::extract::{Caller, PathActivityId, PathId};
 use crate::a2a::dialect::Update;
+use crate::a2a::names;
 use crate::delivery::inbox::too_deep;
 use crate::gateway::Gateway;
 use crate::rejection::{Reason, Rejection};
+
+/// Maximum nesting of JSON that can be parsed to a tree.
+const LEVELS_MAX: usize = 127;
 
 #[derive(Serialize)]
 pub(super) struct Replied {
@@ -33,7 +37,7 @@ pub(super) async fn reply(
     Json(body): Json<Box<RawValue>>,
 ) -> Result<Answer<Replied>, Rejection> {
     caller.require_own(&id)?;
-    let said: Value = serde_json::from_str(body.get()).map_err(|error| unreadable(&error))?;
+    let said = read(body.get())?;
     let fresh = || uuid::Uuid::new_v4().to_string();
     let update = Update::read(&said, fresh)
         .map_err(|error| Rejection::new(Reason::InvalidParams, error.to_string()))?;
@@ -49,15 +53,16 @@ pub(super) async fn reply(
     }))
 }
 
-/// Builds the rejection of a reply that is valid JSON but cannot be stored.
-fn unreadable(error: &serde_json::Error) -> Rejection {
-    // Serde's messages for these errors repeat nothing of the reply.
-    let text = error.to_string();
-    if text.starts_with("recursion limit") {
-        return too_deep();
+/// Parses a reply. It is valid JSON, and may be such as cannot be stored.
+fn read(text: &str) -> Result<Value, Rejection> {
+    if !names::scan(text, &[]).is_ok_and(|found| found.depth <= LEVELS_MAX) {
+        return Err(too_deep());
     }
-    let message = format!("the reply holds what cannot be kept: {text}");
-    Rejection::new(Reason::InvalidParams, message)
+    // Serde's messages for the remaining errors repeat nothing of the reply.
+    serde_json::from_str(text).map_err(|error| {
+        let message = format!("the reply holds what cannot be kept: {error}");
+        Rejection::new(Reason::InvalidParams, message)
+    })
 }
 
 #[cfg(test)]
@@ -72,8 +77,7 @@ mod tests {
             ("[1e999]", "number out of range"),
             ("[\"\\ud800\"]", "hex escape"),
         ] {
-            let error = serde_json::from_str::<Value>(text).unwrap_err();
-            let refused = unreadable(&error);
+            let refused = read(text).unwrap_err();
             assert_eq!(refused.reason, Reason::InvalidParams);
             assert!(refused.message.contains(named), "{}", refused.message);
         }

@@ -7,7 +7,7 @@ use axum::extract::{FromRequestParts, Query};
 use http::request::Parts;
 use secrecy::SecretString;
 use serde::Deserialize;
-use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
+use tokio::time::Interval;
 
 use super::extract::{LastEventId, admit, authorization};
 use super::ws::Handshake;
@@ -16,6 +16,7 @@ use crate::gateway::Gateway;
 use crate::identity::{Proof, Tickets};
 use crate::metrics::EventReader;
 use crate::rejection::{Reason, Rejection};
+use crate::until::ticks_after;
 
 /// Interval of credential checks: a revocation closes the connection within 2 s.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
@@ -122,14 +123,9 @@ pub(super) enum Kept<T> {
 
 impl Vigil {
     pub(super) fn new(gateway: Arc<Gateway>, quiet: Duration) -> Self {
-        let every = |span| {
-            let mut interval = interval_at(Instant::now() + span, span);
-            interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
-            interval
-        };
         Self {
-            check: every(CHECK_EVERY),
-            quiet: every(quiet),
+            check: ticks_after(CHECK_EVERY, CHECK_EVERY),
+            quiet: ticks_after(quiet, quiet),
             gateway,
         }
     }

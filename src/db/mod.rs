@@ -189,6 +189,19 @@ impl Db {
         self.clocked(operation, self.0.timeout, work).await
     }
 
+    /// Runs one change outside of any transaction, and returns the number of changed rows.
+    ///
+    /// # Errors
+    /// As [`Db::run`].
+    pub async fn execute(
+        &self,
+        operation: &'static str,
+        change: Query<'_, Any, AnyArguments>,
+    ) -> Result<u64, Unavailable> {
+        let work = async { Ok(change.execute(self.pool()).await?.rows_affected()) };
+        self.run(operation, work).await
+    }
+
     /// Runs a change outside of any transaction that returns the changed row. For use inside [`Db::run`],
     /// where `fetch_optional` would stop at the row: SQLite commits after it, so a change that was reported
     /// as done could still fail unnoticed.

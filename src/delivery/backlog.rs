@@ -3,12 +3,11 @@
 
 use std::time::Duration;
 
-use tokio::time::{MissedTickBehavior, interval};
-
 use super::Delivery;
 use crate::metrics;
 use crate::store::Unavailable;
 use crate::telemetry::Chain;
+use crate::until::ticks;
 use crate::workspace::Timestamp;
 
 /// Interval of measurements: the usual scrape interval of Prometheus.
@@ -26,8 +25,7 @@ pub(super) struct Backlog {
 impl Delivery {
     /// Measures regularly, until it is dropped. While SQL is unavailable the last values stay.
     pub(super) async fn measure(&self) {
-        let mut tick = interval(EVERY);
-        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut tick = ticks(EVERY);
         loop {
             tick.tick().await;
             if let Err(error) = self.look_at_backlog().await {

@@ -13,7 +13,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use sqlx::Row as _;
-use tokio::time::{MissedTickBehavior, interval};
 
 use crate::config::Live;
 use crate::config::value::ByteSize;
@@ -22,6 +21,7 @@ use crate::metrics::{KeptKind, Metrics};
 use crate::rejection::{Reason, Rejection};
 use crate::store::Unavailable;
 use crate::telemetry::Chain;
+use crate::until::ticks;
 
 /// Bytes that are kept for an owner, as an SQL expression.
 macro_rules! kept_of {
@@ -165,8 +165,7 @@ impl KeptBytes {
 
     /// Reads the sum over all owners, and merges rows. Runs until it is dropped.
     pub(super) async fn run(&self) {
-        let mut tick = interval(LOOK_EVERY);
-        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut tick = ticks(LOOK_EVERY);
         loop {
             tick.tick().await;
             if let Err(error) = self.look().await {

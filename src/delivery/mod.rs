@@ -10,6 +10,7 @@ pub mod inbox;
 pub mod jobs;
 pub mod kept;
 mod page;
+mod purge;
 pub mod streams;
 
 use std::sync::Arc;

@@ -8,7 +8,6 @@
 
 mod audience;
 mod hub;
-mod interest;
 mod pace;
 mod places;
 mod publish;
@@ -18,6 +17,7 @@ mod record;
 mod ring;
 
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -26,15 +26,24 @@ pub use self::reader::{Cut, Reader};
 pub use self::record::Frame;
 
 use self::hub::Hub;
-use self::interest::Interest;
+use self::publish::{LISTENING, PASSING};
 use self::queue::Queue;
 use crate::audit::{Audit, Draft, EventType};
+use crate::broadcast::{Audience, Terms};
+use crate::closed_set::words;
 use crate::config::Live;
 use crate::hierarchy::{Hierarchy, Lineage};
 use crate::ids::WorkspaceId;
-use crate::metrics::Metrics;
+use crate::metrics::{EventKind, Metrics};
 use crate::shared::Shared;
 use crate::workspace::Timestamp;
+
+/// The times of the readers of events.
+const TERMS: Terms = Terms {
+    announce_every: Duration::from_secs(5),
+    announced_for: Duration::from_secs(15),
+    lingers_for: Duration::ZERO,
+};
 
 /// Maximum queued state changes while the shared state is away. Beyond it the oldest is dropped and counted: a
 /// watcher needs the present state, not the earlier ones.
@@ -43,60 +52,41 @@ const KEPT_WAITING_MAX: usize = 4096;
 /// Maximum queued passing events.
 const PASSING_WAITING_MAX: usize = 2048;
 
-/// Kind of an event; its string is the member `event` of a frame.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
-    /// It can be reached (again).
-    WorkspaceOnline,
-    /// It cannot be reached; `payload.status` is its status.
-    WorkspaceOffline,
-    /// It can be reached, and is degraded by its own report.
-    WorkspaceDegraded,
-    /// It is removed for good.
-    WorkspaceRemoved,
-    /// It has another parent or another org.
-    WorkspaceMoved,
-    /// It has a new card.
-    AgentCardUpdated,
-    /// Its current task, or a task of its inbox, changed.
-    TaskUpdated,
-    /// It sent a heartbeat.
-    WorkspaceHeartbeat,
-    /// It answered a message.
-    A2aResponse,
-    /// It has a message for its user.
-    AgentMessage,
-    /// It delegated a task.
-    DelegationSent,
-    /// A delegation of the workspace changed its status.
-    DelegationStatus,
-    /// A delegation of the workspace has a result.
-    DelegationComplete,
-    /// A delegation of the workspace failed.
-    DelegationFailed,
+words! {
+    /// Kind of an event; its string is the member `event` of a frame.
+    Kind {
+        /// It can be reached (again).
+        WorkspaceOnline => "WORKSPACE_ONLINE",
+        /// It cannot be reached; `payload.status` is its status.
+        WorkspaceOffline => "WORKSPACE_OFFLINE",
+        /// It can be reached, and is degraded by its own report.
+        WorkspaceDegraded => "WORKSPACE_DEGRADED",
+        /// It is removed for good.
+        WorkspaceRemoved => "WORKSPACE_REMOVED",
+        /// It has another parent or another org.
+        WorkspaceMoved => "WORKSPACE_MOVED",
+        /// It has a new card.
+        AgentCardUpdated => "AGENT_CARD_UPDATED",
+        /// Its current task, or a task of its inbox, changed.
+        TaskUpdated => "TASK_UPDATED",
+        /// It sent a heartbeat.
+        WorkspaceHeartbeat => "WORKSPACE_HEARTBEAT",
+        /// It answered a message.
+        A2aResponse => "A2A_RESPONSE",
+        /// It has a message for its user.
+        AgentMessage => "AGENT_MESSAGE",
+        /// It delegated a task.
+        DelegationSent => "DELEGATION_SENT",
+        /// A delegation of the workspace changed its status.
+        DelegationStatus => "DELEGATION_STATUS",
+        /// A delegation of the workspace has a result.
+        DelegationComplete => "DELEGATION_COMPLETE",
+        /// A delegation of the workspace failed.
+        DelegationFailed => "DELEGATION_FAILED",
+    }
 }
 
 impl Kind {
-    /// Returns its form on the wire.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::WorkspaceOnline => "WORKSPACE_ONLINE",
-            Self::WorkspaceOffline => "WORKSPACE_OFFLINE",
-            Self::WorkspaceDegraded => "WORKSPACE_DEGRADED",
-            Self::WorkspaceRemoved => "WORKSPACE_REMOVED",
-            Self::WorkspaceMoved => "WORKSPACE_MOVED",
-            Self::AgentCardUpdated => "AGENT_CARD_UPDATED",
-            Self::TaskUpdated => "TASK_UPDATED",
-            Self::WorkspaceHeartbeat => "WORKSPACE_HEARTBEAT",
-            Self::A2aResponse => "A2A_RESPONSE",
-            Self::AgentMessage => "AGENT_MESSAGE",
-            Self::DelegationSent => "DELEGATION_SENT",
-            Self::DelegationStatus => "DELEGATION_STATUS",
-            Self::DelegationComplete => "DELEGATION_COMPLETE",
-            Self::DelegationFailed => "DELEGATION_FAILED",
-        }
-    }
-
     /// True for a passing event: sent to the readers of the moment, and not kept for replay. There may be
     /// thousands a second; they would push state changes out of the replay buffer.
     pub const fn passes(self) -> bool {
@@ -152,7 +142,7 @@ pub struct Events {
     kept: Queue<Event>,
     passing: Queue<Event>,
     hub: Hub,
-    interest: Interest,
+    audience: Audience,
     places: Arc<Places>,
     /// Audit of status changes.
     audit: OnceLock<Arc<Audit>>,
@@ -167,7 +157,7 @@ impl Events {
             passing: Queue::new(PASSING_WAITING_MAX, metrics.queues.events_passing.clone()),
             metrics,
             hub: Hub::default(),
-            interest: Interest::default(),
+            audience: Audience::new(TERMS),
             places: Places::new(config, |config| Bounds {
                 what: "event streams",
                 section: "events",
@@ -185,7 +175,7 @@ impl Events {
 
     /// True if a replica has readers. Checked before a passing event is built.
     pub fn heard(&self) -> bool {
-        self.interest.heard()
+        self.audience.is_anywhere()
     }
 
     /// Publishes to all readers that may see it, on every replica. Never waits.
@@ -202,7 +192,7 @@ impl Events {
         }
         let queue = if passes { &self.passing } else { &self.kept };
         if queue.push(event) {
-            self.metrics.events_dropped(passes, 1);
+            self.metrics.events_dropped(EventKind::of(passes), 1);
         }
     }
 
@@ -214,7 +204,7 @@ impl Events {
             self.publish_passing(hierarchy),
             self.follow(),
             self.listen(),
-            self.announce(),
+            self.audience.announce(&self.shared, PASSING, LISTENING),
         );
     }
 }

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
-use super::interest::ANNOUNCE_EVERY;
 use super::record::{Record, Told};
 use super::ring::{KEPT_MAX, REPLAY_FOR};
 use super::{Event, Events, Kind};
 use crate::hierarchy::{Hierarchy, Lineage};
+use crate::metrics::EventKind;
 use crate::shared::{Entry, Followed, Notice};
 use crate::store::Unavailable;
 use crate::telemetry::Chain;
@@ -25,10 +25,10 @@ const LOG: &str = "gw:events";
 const LOG_ENTRIES_MAX: usize = 4096;
 
 /// Channel for passing events and for [`LISTENING`].
-const PASSING: &str = "gw:events:passing";
+pub(super) const PASSING: &str = "gw:events:passing";
 
 /// Message on the channel with which a replica announces readers.
-const LISTENING: &str = "listening";
+pub(super) const LISTENING: &str = "listening";
 
 /// Events per write.
 const BATCH_MAX: usize = 64;
@@ -60,7 +60,8 @@ impl Events {
                 let oldest = Timestamp::now().before(REPLAY_FOR);
                 let before = batch.len();
                 batch.retain(|(_, event)| oldest <= event.at);
-                self.metrics.events_dropped(false, before - batch.len());
+                self.metrics
+                    .events_dropped(EventKind::Kept, before - batch.len());
             }
         }
     }
@@ -68,7 +69,7 @@ impl Events {
     async fn append(&self, hierarchy: &Hierarchy, batch: &[Pending]) -> Result<(), Unavailable> {
         let texts = texts(hierarchy, batch).await?;
         self.shared.append(LOG, &texts, LOG_ENTRIES_MAX).await?;
-        self.metrics.events_published(false, texts.len());
+        self.metrics.events_published(EventKind::Kept, texts.len());
         Ok(())
     }
 
@@ -82,9 +83,11 @@ impl Events {
                 Err(error) => Err(error),
             };
             match published {
-                Ok(()) => self.metrics.events_published(true, batch.len()),
+                Ok(()) => self
+                    .metrics
+                    .events_published(EventKind::Passing, batch.len()),
                 Err(error) => {
-                    self.metrics.events_dropped(true, batch.len());
+                    self.metrics.events_dropped(EventKind::Passing, batch.len());
                     tracing::debug!(error = %Chain(&error), "failed to publish passing events; dropped");
                     sleep(RETRY_PAUSE).await;
                 }
@@ -125,7 +128,7 @@ impl Events {
 
     fn read(&self, entry: Entry, nonces: &mut VecDeque<String>) -> Option<Told> {
         let Some(mut record) = Record::parse(&entry.text) else {
-            self.metrics.events_dropped(false, 1);
+            self.metrics.events_dropped(EventKind::Kept, 1);
             return None;
         };
         if nonces.contains(&record.nonce) {
@@ -143,27 +146,14 @@ impl Events {
         let mut passing = self.shared.subscribe(PASSING);
         loop {
             match passing.next().await {
-                Notice::Message(text) if text == LISTENING => self.interest.announced(),
-                Notice::Message(text) if self.interest.here() => text
+                Notice::Message(text) if text == LISTENING => self.audience.hear(),
+                Notice::Message(text) if self.audience.is_here() => text
                     .lines()
                     .filter_map(|line| Record::parse(line)?.told(None))
                     .for_each(|told| self.hub.pass(told)),
                 // Passing events are missed while there is no link.
                 Notice::Message(_) | Notice::Down | Notice::Up => {}
             }
-        }
-    }
-
-    /// Announces readers of this replica to all replicas, at once and then regularly.
-    pub(super) async fn announce(&self) {
-        loop {
-            if self.interest.here()
-                && let Err(error) = self.shared.publish(PASSING, LISTENING).await
-            {
-                tracing::debug!(error = %Chain(&error), "failed to announce event readers to other replicas");
-            }
-            // The first reader ends the wait.
-            let _ = timeout(ANNOUNCE_EVERY, self.interest.first.notified()).await;
         }
     }
 }

@@ -14,7 +14,7 @@ use super::places::Place;
 use super::record::{Frame, Told};
 use crate::hierarchy::Hierarchy;
 use crate::identity::Proof;
-use crate::metrics::EventReader;
+use crate::metrics::{EventKind, EventReader};
 use crate::rejection::Rejection;
 
 /// Pause before a fact about access is read again.
@@ -52,7 +52,7 @@ impl Events {
         after: Option<&str>,
     ) -> Result<Reader, Rejection> {
         let place = self.places.take(proof.account)?;
-        self.interest.come();
+        self.audience.enter(usize::MAX);
         self.metrics.event_readers(kind).inc();
         // From here on a drop releases the places.
         let mut reader = Reader {
@@ -111,7 +111,7 @@ impl Reader {
                     self.current = None;
                     let Some(frame) = frame else { continue };
                     if passes && !self.pace.passes() {
-                        self.events.metrics.events_dropped(true, 1);
+                        self.events.metrics.events_dropped(EventKind::Passing, 1);
                         continue;
                     }
                     return Ok(frame);
@@ -147,14 +147,16 @@ impl Reader {
                 Err(RecvError::Closed) => Err(Cut),
             },
         };
-        let readers = self.events.interest.listeners();
+        let readers = self.events.audience.readers();
         self.pace.woken(readers, self.place.of_caller());
         received
     }
 
     fn missed<T>(&self, count: u64) -> Option<T> {
         let count = usize::try_from(count).unwrap_or(usize::MAX);
-        self.events.metrics.events_dropped(true, count);
+        self.events
+            .metrics
+            .events_dropped(EventKind::Passing, count);
         None
     }
 
@@ -167,6 +169,6 @@ impl Reader {
 impl Drop for Reader {
     fn drop(&mut self) {
         self.events.metrics.event_readers(self.kind).dec();
-        self.events.interest.leave();
+        self.events.audience.leave();
     }
 }

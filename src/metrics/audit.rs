@@ -2,15 +2,18 @@
 
 use prometheus::{Gauge, IntCounter, IntCounterVec, IntGauge, Registry};
 
-use super::family::{begin, counter, counters, gauge, measure};
+use super::family::{begin, counter, counters, counters_by, gauge, measure};
+use super::label::By;
+use crate::closed_set::words;
 
-/// The place in which a lost record was queued. The label `where`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AuditLoss {
-    /// The queue in memory, before the record was chained.
-    Queue = 0,
-    /// The spool on disk (`audit.spool_bytes`).
-    Spool = 1,
+words! {
+    /// The place in which a lost record was queued. The label `where`.
+    AuditLoss {
+        /// The queue in memory, before the record was chained.
+        Queue => "queue",
+        /// The spool on disk (`audit.spool_bytes`).
+        Spool => "spool",
+    }
 }
 
 /// Metrics of the audit chain: written, waiting and lost records.
@@ -22,7 +25,7 @@ pub struct AuditMetrics {
     pub waiting: IntGauge,
     /// Size of the spool in bytes.
     pub spool_bytes: IntGauge,
-    lost: [IntCounter; 2],
+    lost: By<AuditLoss, IntCounter>,
     /// Signed checkpoints that were written.
     pub checkpoints: IntCounter,
     /// Failed attempts to write records or a checkpoint, which are retried.
@@ -33,12 +36,6 @@ pub struct AuditMetrics {
 
 impl AuditMetrics {
     pub(super) fn new(r: &Registry) -> Self {
-        let lost = counters(
-            r,
-            "a2a_gateway_audit_lost_total",
-            "Audit records that were lost for want of room, by where: queue (in memory), spool (audit.spool_bytes).",
-            &["where"],
-        );
         let records = counters(
             r,
             "a2a_gateway_audit_records_total",
@@ -65,7 +62,12 @@ impl AuditMetrics {
                 "a2a_gateway_audit_spool_bytes",
                 "Bytes of audit records that the spool file holds (audit.spool_bytes is its bound).",
             ),
-            lost: ["queue", "spool"].map(|place| lost.with_label_values(&[place])),
+            lost: counters_by(
+                r,
+                "a2a_gateway_audit_lost_total",
+                "Audit records that were lost for want of room, by where: queue (in memory), spool (audit.spool_bytes).",
+                "where",
+            ),
             checkpoints: counter(
                 r,
                 "a2a_gateway_audit_checkpoints_total",
@@ -96,6 +98,6 @@ impl AuditMetrics {
 
     /// Counts lost records.
     pub fn lost(&self, place: AuditLoss, records: u64) {
-        self.lost[place as usize].inc_by(records);
+        self.lost[place].inc_by(records);
     }
 }

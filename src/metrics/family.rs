@@ -6,6 +6,9 @@ use prometheus::{
     IntGaugeVec, Opts, Registry,
 };
 
+use super::label::By;
+use crate::closed_set::ClosedSet;
+
 /// Histogram buckets in seconds, from 250 µs, which a loopback agent can undercut, to 30 min, the longest
 /// stream. 130 s is for exchanges that end shortly after a timeout of 120 s.
 pub(super) const SECONDS: [f64; 20] = [
@@ -34,6 +37,28 @@ pub(super) fn counters(
     labels: &[&str],
 ) -> IntCounterVec {
     register(registry, IntCounterVec::new(Opts::new(name, help), labels))
+}
+
+/// Registers counters, one for each value of their label.
+pub(super) fn counters_by<L: ClosedSet>(
+    registry: &Registry,
+    name: &str,
+    help: &str,
+    label: &str,
+) -> By<L, IntCounter> {
+    let family = counters(registry, name, help, &[label]);
+    By::new(|word| family.with_label_values(&[word]))
+}
+
+/// Registers gauges, one for each value of their label.
+pub(super) fn gauges_by<L: ClosedSet>(
+    registry: &Registry,
+    name: &str,
+    help: &str,
+    label: &str,
+) -> By<L, IntGauge> {
+    let family = gauges(registry, name, help, &[label]);
+    By::new(|word| family.with_label_values(&[word]))
 }
 
 pub(super) fn gauge(registry: &Registry, name: &str, help: &str) -> IntGauge {

@@ -2,20 +2,23 @@
 
 use prometheus::{Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, Registry};
 
-use super::family::{begin, counter, counters, gauge, gauges, register};
+use super::family::{begin, counter, counters, gauge, gauges_by, register};
+use super::label::By;
+use crate::closed_set::words;
 
 /// Histogram buckets: entries of one transaction, at most 256.
 const BATCHES: [f64; 9] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0];
 
-/// The kind of a waiting reader of an inbox; index into its children.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum InboxReader {
-    /// A request with `?wait=`.
-    Wait = 0,
-    /// An event stream.
-    Stream = 1,
-    /// A message that waits for the agent's reply.
-    Sender = 2,
+words! {
+    /// The kind of a waiting reader of an inbox.
+    InboxReader {
+        /// A request with `?wait=`.
+        Wait => "wait",
+        /// An event stream.
+        Stream => "stream",
+        /// A message that waits for the agent's reply.
+        Sender => "sender",
+    }
 }
 
 /// Metrics of inboxes.
@@ -27,7 +30,7 @@ pub struct InboxMetrics {
     entries: IntCounter,
     batches: Histogram,
     refused: IntCounterVec,
-    readers: [IntGauge; 3],
+    readers: By<InboxReader, IntGauge>,
     /// Inboxes with messages that their agents no longer fetch.
     pub unread: IntGauge,
     /// Messages that were acknowledged at once, because the maximum number already waits for a reply.
@@ -36,12 +39,6 @@ pub struct InboxMetrics {
 
 impl InboxMetrics {
     pub(super) fn new(r: &Registry) -> Self {
-        let readers = gauges(
-            r,
-            "a2a_gateway_inbox_readers",
-            "Open feeds of inboxes, requests that wait for an entry, and messages whose senders wait for the reply.",
-            &["kind"],
-        );
         let refused = counters(
             r,
             "a2a_gateway_inbox_refused_total",
@@ -81,7 +78,12 @@ impl InboxMetrics {
             ),
             batches: register(r, Histogram::with_opts(batches.buckets(BATCHES.to_vec()))),
             refused,
-            readers: ["wait", "stream", "sender"].map(|kind| readers.with_label_values(&[kind])),
+            readers: gauges_by(
+                r,
+                "a2a_gateway_inbox_readers",
+                "Open feeds of inboxes, requests that wait for an entry, and messages whose senders wait for the reply.",
+                "kind",
+            ),
         }
     }
 
@@ -98,6 +100,6 @@ impl InboxMetrics {
 
     /// Returns the gauge of open readers of a kind.
     pub fn readers(&self, kind: InboxReader) -> &IntGauge {
-        &self.readers[kind as usize]
+        &self.readers[kind]
     }
 }

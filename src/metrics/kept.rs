@@ -2,38 +2,35 @@
 
 use prometheus::{IntCounter, IntGauge, Registry};
 
-use super::family::{counters, gauge};
+use super::family::{counters_by, gauge};
+use super::label::By;
+use crate::closed_set::words;
 
-/// The kind of content that was not stored; index into its children.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum KeptKind {
-    /// An entry of an inbox.
-    Inbox = 0,
-    /// An agent's reply to an entry of its inbox.
-    Reply = 1,
-    /// The response of a call with an idempotency key.
-    Answer = 2,
-    /// A delegation or a deferred call.
-    Delegation = 3,
-    /// The result of a delegation or a deferred call.
-    Result = 4,
+words! {
+    /// The kind of content that was not stored.
+    KeptKind {
+        /// An entry of an inbox.
+        Inbox => "inbox",
+        /// An agent's reply to an entry of its inbox.
+        Reply => "reply",
+        /// The response of a call with an idempotency key.
+        Answer => "answer",
+        /// A delegation or a deferred call.
+        Delegation => "delegation",
+        /// The result of a delegation or a deferred call.
+        Result => "result",
+    }
 }
 
 /// Metrics of stored bytes.
 pub struct Kept {
     total: IntGauge,
     largest: IntGauge,
-    refused: [IntCounter; 5],
+    refused: By<KeptKind, IntCounter>,
 }
 
 impl Kept {
     pub(super) fn new(r: &Registry) -> Self {
-        let refused = counters(
-            r,
-            "a2a_gateway_kept_refused_total",
-            "What was not kept, since limits.kept_bytes or limits.kept_bytes_total are used up, by kind: inbox, reply, answer, delegation, result.",
-            &["kind"],
-        );
         Self {
             total: gauge(
                 r,
@@ -45,8 +42,12 @@ impl Kept {
                 "a2a_gateway_kept_largest_bytes",
                 "The same, of the caller or inbox that has the most.",
             ),
-            refused: ["inbox", "reply", "answer", "delegation", "result"]
-                .map(|kind| refused.with_label_values(&[kind])),
+            refused: counters_by(
+                r,
+                "a2a_gateway_kept_refused_total",
+                "What was not kept, since limits.kept_bytes or limits.kept_bytes_total are used up, by kind: inbox, reply, answer, delegation, result.",
+                "kind",
+            ),
         }
     }
 
@@ -58,6 +59,6 @@ impl Kept {
 
     /// Counts content that was rejected.
     pub fn refused(&self, kind: KeptKind) {
-        self.refused[kind as usize].inc();
+        self.refused[kind].inc();
     }
 }

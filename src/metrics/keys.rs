@@ -8,10 +8,11 @@ use super::family::{gauge, gauges, measures};
 pub struct KeyMetrics {
     /// 1 while the trust keys in force are those of `keys.dir`.
     pub current: IntGauge,
-    /// Keys by state: active, next, retired.
-    count: [IntGauge; 3],
-    /// Ages by state: active, next.
-    age: [Gauge; 2],
+    active: IntGauge,
+    next: IntGauge,
+    retired: IntGauge,
+    active_age: Gauge,
+    next_age: Gauge,
 }
 
 /// The ages of the keys.
@@ -45,19 +46,21 @@ impl KeyMetrics {
                 "a2a_gateway_keys_current",
                 "1 while the trust keys in force are those in keys.dir; 0 while they cannot be read again.",
             ),
-            count: ["active", "next", "retired"].map(|state| count.with_label_values(&[state])),
-            age: ["active", "next"].map(|state| age.with_label_values(&[state])),
+            active: count.with_label_values(&["active"]),
+            next: count.with_label_values(&["next"]),
+            retired: count.with_label_values(&["retired"]),
+            active_age: age.with_label_values(&["active"]),
+            next_age: age.with_label_values(&["next"]),
         }
     }
 
     /// Sets the metrics.
     pub fn set(&self, ages: KeyAges) {
+        self.active.set(1);
+        self.next.set(ages.next.is_some().into());
         let retired = i64::try_from(ages.retired).unwrap_or(i64::MAX);
-        let counts = [1, i64::from(ages.next.is_some()), retired];
-        for (gauge, count) in self.count.iter().zip(counts) {
-            gauge.set(count);
-        }
-        self.age[0].set(ages.active);
-        self.age[1].set(ages.next.unwrap_or_default());
+        self.retired.set(retired);
+        self.active_age.set(ages.active);
+        self.next_age.set(ages.next.unwrap_or_default());
     }
 }

@@ -1,6 +1,39 @@
 //! The values of labels: closed sets, one enum each.
 
+use std::marker::PhantomData;
+use std::ops::Index;
+
+use crate::closed_set::{ClosedSet, words};
 use crate::rejection::Reason;
+
+/// The children of a family, one for each value of a label.
+pub(super) struct By<L, M> {
+    children: Box<[M]>,
+    label: PhantomData<L>,
+}
+
+impl<L: ClosedSet, M> By<L, M> {
+    /// Resolves the children: `child` returns that of a value.
+    pub(super) fn new(child: impl FnMut(&'static str) -> M) -> Self {
+        Self {
+            children: L::WORDS.iter().copied().map(child).collect(),
+            label: PhantomData,
+        }
+    }
+
+    /// Returns all children.
+    pub(super) fn iter(&self) -> std::slice::Iter<'_, M> {
+        self.children.iter()
+    }
+}
+
+impl<L: ClosedSet, M> Index<L> for By<L, M> {
+    type Output = M;
+
+    fn index(&self, label: L) -> &M {
+        &self.children[label.index()]
+    }
+}
 
 /// The outcome of an exchange. The label `outcome`, also used in audit records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,161 +68,123 @@ impl Outcome {
     }
 }
 
-/// The cache of a look-up. The label `cache`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cache {
-    /// Credential to principal.
-    Credentials,
-    /// Workspace to its ancestors.
-    Lineages,
-    /// Workspace to its state and address.
-    Directory,
-    /// Caller and target to the grant between them.
-    Grants,
-    /// Workspace to its agent's card.
-    Cards,
-}
-
-impl Cache {
-    pub(super) const ALL: [Self; 5] = [
-        Self::Credentials,
-        Self::Lineages,
-        Self::Directory,
-        Self::Grants,
-        Self::Cards,
-    ];
-
-    pub(super) const fn label(self) -> &'static str {
-        match self {
-            Self::Credentials => "credentials",
-            Self::Lineages => "lineages",
-            Self::Directory => "directory",
-            Self::Grants => "grants",
-            Self::Cards => "cards",
-        }
+words! {
+    /// The cache of a look-up. The label `cache`.
+    Cache {
+        /// Credential to principal.
+        Credentials => "credentials",
+        /// Workspace to its ancestors.
+        Lineages => "lineages",
+        /// Workspace to its state and address.
+        Directory => "directory",
+        /// Caller and target to the grant between them.
+        Grants => "grants",
+        /// Workspace to its agent's card.
+        Cards => "cards",
     }
 }
 
-/// The way in which a lapse was noticed. The label `noticed`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Noticed {
-    /// The shared store reported that a lease expired.
-    Expiry,
-    /// A message was addressed to the workspace.
-    Request,
-    /// The sweep over all workspaces each second.
-    Sweep,
-}
-
-/// The outcome of sharing rate usage between replicas. The label `outcome`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RateShare {
-    /// Sent to the other replicas.
-    Told,
-    /// Received from another replica.
-    Heard,
-    /// Not sent.
-    Lost,
-}
-
-impl RateShare {
-    pub(super) const LABELS: [&str; 3] = ["told", "heard", "lost"];
-}
-
-/// The outcome of a fetch of an issuer's keys. The label `outcome`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum JwksFetch {
-    /// The keys were fetched.
-    Fetched,
-    /// The connection failed (DNS, TCP or TLS), or broke.
-    Unreachable,
-    /// No complete response in time.
-    TimedOut,
-    /// The response was a redirect.
-    Redirected,
-    /// The response had a status other than 200.
-    Status,
-    /// The response was too large.
-    TooLarge,
-    /// The response was not a JWKS.
-    Invalid,
-}
-
-impl JwksFetch {
-    pub(super) const ALL: [Self; 7] = [
-        Self::Fetched,
-        Self::Unreachable,
-        Self::TimedOut,
-        Self::Redirected,
-        Self::Status,
-        Self::TooLarge,
-        Self::Invalid,
-    ];
-
-    /// Returns the value of the label.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Fetched => "fetched",
-            Self::Unreachable => "unreachable",
-            Self::TimedOut => "timed_out",
-            Self::Redirected => "redirected",
-            Self::Status => "status",
-            Self::TooLarge => "too_large",
-            Self::Invalid => "invalid",
-        }
+words! {
+    /// The way in which a lapse was noticed. The label `noticed`.
+    Noticed {
+        /// The shared store reported that a lease expired.
+        Expiry => "expiry",
+        /// A message was addressed to the workspace.
+        Request => "request",
+        /// The sweep over all workspaces each second.
+        Sweep => "sweep",
     }
 }
 
-/// The interface of an event reader; index into its children.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EventReader {
-    /// `GET /ws`.
-    Socket = 0,
-    /// `GET /events`.
-    Stream = 1,
-    /// `GET /console/feed` of the admin listener.
-    Console = 2,
+words! {
+    /// The outcome of sharing rate usage between replicas. The label `outcome`.
+    RateShare {
+        /// Sent to the other replicas.
+        Told => "told",
+        /// Received from another replica.
+        Heard => "heard",
+        /// Not sent.
+        Lost => "lost",
+    }
 }
 
-/// The shape of a response; index into pairs of children.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shape {
-    /// One body.
-    Unary = 0,
-    /// `text/event-stream`.
-    Stream = 1,
+words! {
+    /// The outcome of a fetch of an issuer's keys. The label `outcome`.
+    JwksFetch {
+        /// The keys were fetched.
+        Fetched => "fetched",
+        /// The connection failed (DNS, TCP or TLS), or broke.
+        Unreachable => "unreachable",
+        /// No complete response in time.
+        TimedOut => "timed_out",
+        /// The response was a redirect.
+        Redirected => "redirected",
+        /// The response had a status other than 200.
+        Status => "status",
+        /// The response was too large.
+        TooLarge => "too_large",
+        /// The response was not a JWKS.
+        Invalid => "invalid",
+    }
 }
 
-/// The reason why a caller's connection was rejected or closed. The label `why`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cut {
-    /// `server.max_connections` is reached.
-    Full,
-    /// `server.connections_per_address` is reached.
-    Address,
-    /// The TLS handshake failed or timed out.
-    Handshake,
-    /// The head of a request timed out.
-    SlowHead,
-    /// The request was not valid HTTP, or not of an accepted version.
-    BadHead,
-    /// The client reset too many streams.
-    Resets,
-    /// The admin listener has its maximum number of connections.
-    AdminFull,
-    /// The client of the admin listener stopped reading.
-    AdminSlow,
+words! {
+    /// The interface of an event reader.
+    EventReader {
+        /// `GET /ws`.
+        Socket => "socket",
+        /// `GET /events`.
+        Stream => "stream",
+        /// `GET /console/feed` of the admin listener.
+        Console => "console",
+    }
 }
 
-impl Cut {
-    pub(super) const LABELS: [&'static str; 8] = [
-        "full",
-        "address",
-        "handshake",
-        "slow_head",
-        "bad_head",
-        "resets",
-        "admin_full",
-        "admin_slow",
-    ];
+words! {
+    /// The shape of a response.
+    Shape {
+        /// One body.
+        Unary => "unary",
+        /// `text/event-stream`.
+        Stream => "stream",
+    }
+}
+
+words! {
+    /// The reason why a caller's connection was rejected or closed. The label `why`.
+    Cut {
+        /// `server.max_connections` is reached.
+        Full => "full",
+        /// `server.connections_per_address` is reached.
+        Address => "address",
+        /// The TLS handshake failed or timed out.
+        Handshake => "handshake",
+        /// The head of a request timed out.
+        SlowHead => "slow_head",
+        /// The request was not valid HTTP, or not of an accepted version.
+        BadHead => "bad_head",
+        /// The client reset too many streams.
+        Resets => "resets",
+        /// The admin listener has its maximum number of connections.
+        AdminFull => "admin_full",
+        /// The client of the admin listener stopped reading.
+        AdminSlow => "admin_slow",
+    }
+}
+
+words! {
+    /// The kind of an event. The label `kind`.
+    EventKind {
+        /// Kept for replay.
+        Kept => "kept",
+        /// Only passing.
+        Passing => "passing",
+    }
+}
+
+impl EventKind {
+    /// Returns the kind of an event that passes, or does not.
+    pub const fn of(passing: bool) -> Self {
+        if passing { Self::Passing } else { Self::Kept }
+    }
 }

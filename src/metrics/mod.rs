@@ -30,13 +30,16 @@ use prometheus::{HistogramVec, IntCounter, IntCounterVec, IntGauge, Registry};
 pub use self::audit::{AuditLoss, AuditMetrics};
 pub use self::calls::Calls;
 pub use self::control::Control;
-use self::family::{begin, counter, counters, gauge, gauges, histograms};
+use self::family::{begin, counter, counters, counters_by, gauge, gauges_by, histograms};
 pub use self::in_progress::InProgress;
 pub use self::inbox::{InboxMetrics, InboxReader};
 pub use self::jobs::JobMetrics;
 pub use self::kept::{Kept, KeptKind};
 pub use self::keys::{KeyAges, KeyMetrics};
-pub use self::label::{Cache, Cut, EventReader, JwksFetch, Noticed, Outcome, RateShare, Shape};
+use self::label::By;
+pub use self::label::{
+    Cache, Cut, EventKind, EventReader, JwksFetch, Noticed, Outcome, RateShare, Shape,
+};
 use self::process::Process;
 pub use self::queues::{Backlog, LostSample, Queues};
 pub use self::refusals::{CredentialFlaw, Plane, Refusals};
@@ -58,9 +61,9 @@ pub struct Metrics {
     exchanges: IntCounterVec,
     exchange_children: Vec<OnceLock<IntCounter>>,
     /// Time from the end of the request head to the agent's response head, unary and streamed.
-    head_seconds: [Times; 2],
+    head_seconds: By<Shape, Times>,
     /// Duration of the exchange, unary and streamed.
-    total_seconds: [Times; 2],
+    total_seconds: By<Shape, Times>,
     /// Bytes of request bodies sent to agents.
     pub request_bytes: IntCounter,
     /// Request bodies that were rejected for lack of space.
@@ -77,17 +80,18 @@ pub struct Metrics {
     pub target_permits: IntGauge,
     /// Requests that were sent again because the first attempt had sent nothing.
     pub resends: IntCounter,
-    cache: [[IntCounter; 2]; 5],
+    cache_hits: By<Cache, IntCounter>,
+    cache_misses: By<Cache, IntCounter>,
     store_seconds: HistogramVec,
     store_errors: IntCounterVec,
     /// Lapses that this replica recorded, by the way they were noticed.
-    lapses: [IntCounter; 3],
+    lapses: By<Noticed, IntCounter>,
     /// Metrics of logs and traces.
     pub telemetry: Telemetry,
     /// 1 while the link that carries cache invalidations is up.
     pub coherent: IntGauge,
-    rate_shares: [IntCounter; 3],
-    jwks_fetches: [IntCounter; 7],
+    rate_shares: By<RateShare, IntCounter>,
+    jwks_fetches: By<JwksFetch, IntCounter>,
     card_fetches: IntCounterVec,
     token_uses: IntCounterVec,
     tokens_kept: IntGauge,
@@ -95,15 +99,15 @@ pub struct Metrics {
     config_loaded_at: IntGauge,
     config_waiting: IntGauge,
     /// Open event readers, sockets and streams.
-    event_readers: [IntGauge; 3],
+    event_readers: By<EventReader, IntGauge>,
     /// Event readers that were disconnected, by reason.
     event_readers_cut: IntCounterVec,
     /// Connections of callers that were rejected or closed, by reason.
-    connections_cut: [IntCounter; 8],
+    connections_cut: By<Cut, IntCounter>,
     /// Events that this replica published: kept for replay, or passing.
-    events_published: [IntCounter; 2],
+    events_published: By<EventKind, IntCounter>,
     /// Events that were not published, kept and passing.
-    events_dropped: [IntCounter; 2],
+    events_dropped: By<EventKind, IntCounter>,
     /// 1 while the event log is followed.
     pub events_linked: IntGauge,
     /// Times that the event log was lost.
@@ -161,59 +165,15 @@ impl Metrics {
             &["shape"],
         );
         let totals = histograms(&r, TOTALS, "Time of a whole A2A exchange.", &["shape"]);
-        let pair = |family, times: &HistogramVec| {
-            ["unary", "stream"].map(|shape| Times::of(family, times, shape))
-        };
+        let by_shape =
+            |family, times: &HistogramVec| By::new(|shape| Times::of(family, times, shape));
         let caches = counters(
             &r,
             "a2a_gateway_cache_lookups_total",
             "Look-ups in the caches of admission, by cache and whether they were answered from memory.",
             &["cache", "result"],
         );
-        let lapses = counters(
-            &r,
-            "a2a_gateway_lapses_total",
-            "Workspaces that this replica moved to offline for want of heartbeats, by how it noticed.",
-            &["noticed"],
-        );
-        let readers = gauges(
-            &r,
-            "a2a_gateway_event_readers",
-            "Open sockets and streams of events.",
-            &["kind"],
-        );
-        let published = counters(
-            &r,
-            "a2a_gateway_events_published_total",
-            "Events published by this replica: kept for replay, or only passing.",
-            &["kind"],
-        );
-        let dropped = counters(
-            &r,
-            "a2a_gateway_events_dropped_total",
-            "Events that were not published (the queue was full, too old by the time the stores were back, or unreadable), and passing ones that a slow reader missed.",
-            &["kind"],
-        );
-        let kinds =
-            |c: &IntCounterVec| ["kept", "passing"].map(|kind| c.with_label_values(&[kind]));
-        let jwks_fetches = counters(
-            &r,
-            "a2a_gateway_jwks_fetches_total",
-            "Fetches of the keys of foreign issuers, by how they ended.",
-            &["outcome"],
-        );
-        let rate_shares = counters(
-            &r,
-            "a2a_gateway_rate_shares_total",
-            "Requests that count against a rate on every replica, by whether others were told.",
-            &["outcome"],
-        );
-        let connections_cut = counters(
-            &r,
-            "a2a_gateway_connections_cut_total",
-            "Connections that were refused, or cut outside of an exchange, by why; admin_*: to the admin listener.",
-            &["why"],
-        );
+        let cached = |result| By::new(|cache| caches.with_label_values(&[cache, result]));
         let event_readers_cut = counters(
             &r,
             "a2a_gateway_event_readers_cut_total",
@@ -242,10 +202,20 @@ impl Metrics {
             &["fetched", Reason::AgentUnreachable.as_str()],
         );
         Self {
-            connections_cut: Cut::LABELS.map(|why| connections_cut.with_label_values(&[why])),
-            lapses: ["expiry", "request", "sweep"].map(|how| lapses.with_label_values(&[how])),
-            head_seconds: pair(HEADS, &heads),
-            total_seconds: pair(TOTALS, &totals),
+            connections_cut: counters_by(
+                &r,
+                "a2a_gateway_connections_cut_total",
+                "Connections that were refused, or cut outside of an exchange, by why; admin_*: to the admin listener.",
+                "why",
+            ),
+            lapses: counters_by(
+                &r,
+                "a2a_gateway_lapses_total",
+                "Workspaces that this replica moved to offline for want of heartbeats, by how it noticed.",
+                "noticed",
+            ),
+            head_seconds: by_shape(HEADS, &heads),
+            total_seconds: by_shape(TOTALS, &totals),
             exchange_children: children(&exchanges),
             exchanges,
             request_bytes: counter(
@@ -280,9 +250,8 @@ impl Metrics {
                 "a2a_gateway_resends_total",
                 "Requests sent on a new connection because the pooled one had died before anything was sent.",
             ),
-            cache: Cache::ALL.map(|c| {
-                ["hit", "miss"].map(|result| caches.with_label_values(&[c.label(), result]))
-            }),
+            cache_hits: cached("hit"),
+            cache_misses: cached("miss"),
             store_seconds: histograms(
                 &r,
                 "a2a_gateway_store_seconds",
@@ -301,7 +270,12 @@ impl Metrics {
                 "a2a_gateway_coherent",
                 "1 while the link that carries invalidations is up.",
             ),
-            jwks_fetches: JwksFetch::ALL.map(|o| jwks_fetches.with_label_values(&[o.as_str()])),
+            jwks_fetches: counters_by(
+                &r,
+                "a2a_gateway_jwks_fetches_total",
+                "Fetches of the keys of foreign issuers, by how they ended.",
+                "outcome",
+            ),
             card_fetches,
             token_uses,
             tokens_kept: gauge(
@@ -309,7 +283,12 @@ impl Metrics {
                 "a2a_gateway_tokens_kept",
                 "Used tokens that a sidecar remembers until they expire.",
             ),
-            rate_shares: RateShare::LABELS.map(|outcome| rate_shares.with_label_values(&[outcome])),
+            rate_shares: counters_by(
+                &r,
+                "a2a_gateway_rate_shares_total",
+                "Requests that count against a rate on every replica, by whether others were told.",
+                "outcome",
+            ),
             config_reloaded: gauge(
                 &r,
                 "a2a_gateway_config_last_reload_successful",
@@ -325,11 +304,25 @@ impl Metrics {
                 "a2a_gateway_config_restart_needed",
                 "Changed configuration keys that wait for a restart.",
             ),
-            event_readers: ["socket", "stream", "console"]
-                .map(|kind| readers.with_label_values(&[kind])),
+            event_readers: gauges_by(
+                &r,
+                "a2a_gateway_event_readers",
+                "Open sockets and streams of events.",
+                "kind",
+            ),
             event_readers_cut,
-            events_published: kinds(&published),
-            events_dropped: kinds(&dropped),
+            events_published: counters_by(
+                &r,
+                "a2a_gateway_events_published_total",
+                "Events published by this replica: kept for replay, or only passing.",
+                "kind",
+            ),
+            events_dropped: counters_by(
+                &r,
+                "a2a_gateway_events_dropped_total",
+                "Events that were not published (the queue was full, too old by the time the stores were back, or unreadable), and passing ones that a slow reader missed.",
+                "kind",
+            ),
             events_linked: gauge(
                 &r,
                 "a2a_gateway_events_linked",
@@ -382,17 +375,17 @@ impl Metrics {
         if let Outcome::Rejected(reason) = outcome {
             self.refusals.count(Plane::A2a, reason);
         }
-        self.total_seconds[shape as usize].observe(total, trace_id);
+        self.total_seconds[shape].observe(total, trace_id);
     }
 
     /// Records the time to the agent's response head. `trace_id` is that of the trace if it is recorded.
     pub fn head(&self, shape: Shape, elapsed: Duration, trace_id: Option<TraceId>) {
-        self.head_seconds[shape as usize].observe(elapsed, trace_id);
+        self.head_seconds[shape].observe(elapsed, trace_id);
     }
 
     /// Counts one fetch of an issuer's keys.
     pub fn jwks_fetch(&self, outcome: JwksFetch) {
-        self.jwks_fetches[outcome as usize].inc();
+        self.jwks_fetches[outcome].inc();
     }
 
     /// Counts one fetch of a card: `fetched`, or a reason.
@@ -410,17 +403,22 @@ impl Metrics {
 
     /// Counts requests whose rate usage is shared between replicas.
     pub fn rate_share(&self, outcome: RateShare, count: u64) {
-        self.rate_shares[outcome as usize].inc_by(count);
+        self.rate_shares[outcome].inc_by(count);
     }
 
     /// Counts one look-up in a cache.
     pub fn cache(&self, cache: Cache, hit: bool) {
-        self.cache[cache as usize][usize::from(!hit)].inc();
+        let children = if hit {
+            &self.cache_hits
+        } else {
+            &self.cache_misses
+        };
+        children[cache].inc();
     }
 
     /// Counts one lapse.
     pub fn lapse(&self, noticed: Noticed) {
-        self.lapses[noticed as usize].inc();
+        self.lapses[noticed].inc();
     }
 
     /// Records one store operation.
@@ -462,7 +460,7 @@ impl Metrics {
 
     /// Returns the gauge of open readers of a kind.
     pub fn event_readers(&self, kind: EventReader) -> &IntGauge {
-        &self.event_readers[kind as usize]
+        &self.event_readers[kind]
     }
 
     /// Counts a reader that was disconnected. `why` is a value of a closed set.
@@ -472,17 +470,17 @@ impl Metrics {
 
     /// Counts a connection that was rejected or closed.
     pub fn connection_cut(&self, why: Cut) {
-        self.connections_cut[why as usize].inc();
+        self.connections_cut[why].inc();
     }
 
     /// Counts published events.
-    pub fn events_published(&self, passing: bool, count: usize) {
-        self.events_published[usize::from(passing)].inc_by(u64::try_from(count).unwrap_or(0));
+    pub fn events_published(&self, kind: EventKind, count: usize) {
+        self.events_published[kind].inc_by(u64::try_from(count).unwrap_or(0));
     }
 
     /// Counts events that were not published.
-    pub fn events_dropped(&self, passing: bool, count: usize) {
-        self.events_dropped[usize::from(passing)].inc_by(u64::try_from(count).unwrap_or(0));
+    pub fn events_dropped(&self, kind: EventKind, count: usize) {
+        self.events_dropped[kind].inc_by(u64::try_from(count).unwrap_or(0));
     }
 }
 

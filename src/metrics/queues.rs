@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use prometheus::{Gauge, IntCounter, IntGauge, Registry};
 
-use super::family::{counters, gauges, measures};
+use super::family::{counters_by, gauges, measures};
+use super::label::By;
+use crate::closed_set::words;
 
 /// Metrics of queues. Those of [`Backlog`] are in SQL, and every replica reports all of them. The others
 /// are in this replica's memory.
@@ -15,30 +17,32 @@ pub struct Queues {
     pub events_passing: IntGauge,
     /// Owners and uses of tasks to be written for other replicas.
     pub task_notes: IntGauge,
-    backlog: [(IntGauge, Gauge); 2],
-    samples_lost: [IntCounter; 4],
+    backlog: By<Backlog, (IntGauge, Gauge)>,
+    samples_lost: By<LostSample, IntCounter>,
 }
 
-/// The reason why a replica's sample for the console is not shown. The label `why`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LostSample {
-    /// Received, and too long.
-    TooLong = 0,
-    /// Received, and malformed.
-    Malformed = 1,
-    /// Truncated before it was sent, to fit.
-    Cut = 2,
-    /// Received from more replicas than can be shown.
-    Full = 3,
+words! {
+    /// The reason why a replica's sample for the console is not shown. The label `why`.
+    LostSample {
+        /// Received, and too long.
+        TooLong => "too_long",
+        /// Received, and malformed.
+        Malformed => "malformed",
+        /// Truncated before it was sent, to fit.
+        Cut => "cut",
+        /// Received from more replicas than can be shown.
+        Full => "full",
+    }
 }
 
-/// A queue in SQL. The label `queue`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Backlog {
-    /// Unacknowledged entries of inboxes.
-    Inbox = 0,
-    /// Delegations and deferred calls that are not sent yet.
-    Jobs = 1,
+words! {
+    /// A queue in SQL. The label `queue`.
+    Backlog {
+        /// Unacknowledged entries of inboxes.
+        Inbox => "inbox",
+        /// Delegations and deferred calls that are not sent yet.
+        Jobs => "jobs",
+    }
 }
 
 impl Queues {
@@ -55,32 +59,29 @@ impl Queues {
             "Age of what waits longest in SQL (inbox, jobs); 0 while nothing does.",
             &["queue"],
         );
-        let lost = counters(
-            r,
-            "a2a_gateway_console_samples_lost_total",
-            "Seconds of a replica that were not shown in consoles, by why: too_long or malformed as it came, cut (in part) as it left, full (no place for another replica).",
-            &["why"],
-        );
         let entries = |queue: &str| entries.with_label_values(&[queue]);
         Self {
             events_kept: entries("events_kept"),
             events_passing: entries("events_passing"),
             task_notes: entries("task_notes"),
-            backlog: ["inbox", "jobs"]
-                .map(|queue| (entries(queue), oldest.with_label_values(&[queue]))),
-            samples_lost: ["too_long", "malformed", "cut", "full"]
-                .map(|why| lost.with_label_values(&[why])),
+            backlog: By::new(|queue| (entries(queue), oldest.with_label_values(&[queue]))),
+            samples_lost: counters_by(
+                r,
+                "a2a_gateway_console_samples_lost_total",
+                "Seconds of a replica that were not shown in consoles, by why: too_long or malformed as it came, cut (in part) as it left, full (no place for another replica).",
+                "why",
+            ),
         }
     }
 
     /// Counts a sample that is not shown, or not completely.
     pub fn console_sample_lost(&self, why: LostSample) {
-        self.samples_lost[why as usize].inc();
+        self.samples_lost[why].inc();
     }
 
     /// Sets the length of a queue in SQL and the age of its oldest entry.
     pub fn backlog(&self, which: Backlog, entries: i64, oldest: Duration) {
-        let (count, age) = &self.backlog[which as usize];
+        let (count, age) = &self.backlog[which];
         count.set(entries);
         age.set(oldest.as_secs_f64());
     }

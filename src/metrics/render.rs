@@ -42,7 +42,7 @@ impl Metrics {
         match format {
             Format::Text => text,
             Format::OpenMetrics => {
-                let times = self.head_seconds.iter().chain(&self.total_seconds);
+                let times = self.head_seconds.iter().chain(self.total_seconds.iter());
                 let exemplars = times.flat_map(|times| times.exemplars()).collect();
                 open_metrics(&text, &exemplars)
             }

@@ -5,7 +5,6 @@
 //! idle longest. Otherwise a response that waits for its client keeps its place as long as the client's
 //! machine responds.
 
-use std::collections::HashMap;
 use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
@@ -87,7 +86,7 @@ impl BackgroundService for AdminListener {
         };
         ready.notify_ready();
         let mut given_up = self.given_up.clone();
-        let places = Arc::new(Places::default());
+        let mut seats = Vec::new();
         let mut open = JoinSet::new();
         loop {
             let accepted = tokio::select! {
@@ -104,17 +103,17 @@ impl BackgroundService for AdminListener {
                     continue;
                 }
             };
-            let (place, full) = Places::take(&places);
+            let (seat, full) = take_seat(&mut seats);
             if full {
                 self.metrics.connection_cut(Cut::AdminFull);
                 tracing::debug!(%peer, "admin listener has its maximum number of connections");
             }
-            let Some(place) = place else { continue };
+            let Some(seat) = seat else { continue };
             let connection = Connection {
                 peer,
                 router: self.router.clone(),
                 metrics: Arc::clone(&self.metrics),
-                place: Arc::new(place),
+                seat,
             };
             open.spawn(connection.serve(socket, given_up.clone(), shutdown.clone()));
         }
@@ -129,99 +128,62 @@ struct Connection {
     peer: SocketAddr,
     router: axum::Router,
     metrics: Arc<Metrics>,
-    place: Arc<Place>,
+    seat: Arc<Seat>,
 }
 
-/// The places of connections.
-#[derive(Default)]
-struct Places(Mutex<Taken>);
-
-#[derive(Default)]
-struct Taken {
-    next: u64,
-    by_number: HashMap<u64, Seat>,
-}
-
-/// A place in use.
+/// The place of a connection, held by it until it ends.
 struct Seat {
     /// The time since which no request is in progress; it may be in the future.
-    idle_since: Option<Instant>,
+    idle_since: Mutex<Option<Instant>>,
     /// Notified when another connection takes the place: this one must close.
-    lost: Arc<Notify>,
+    lost: Notify,
 }
 
-impl Places {
-    /// Returns a place, and whether all were taken. In that case the place is that of the connection idle
-    /// longest, or `None` if none is idle.
-    fn take(places: &Arc<Self>) -> (Option<Place>, bool) {
-        let now = Instant::now();
-        let mut taken = places.taken();
-        let full = CONNECTIONS_MAX <= taken.by_number.len();
-        if full {
-            let idle = taken.by_number.iter();
-            let idle = idle.filter_map(|(number, seat)| Some((seat.idle_since?, *number)));
-            let longest = idle.min().filter(|(since, _)| *since <= now);
-            let Some(seat) = longest.and_then(|(_, number)| taken.by_number.remove(&number)) else {
-                return (None, full);
-            };
-            seat.lost.notify_one();
-        }
-        let number = taken.next;
-        taken.next += 1;
-        let lost = Arc::new(Notify::new());
-        let seat = Seat {
-            idle_since: Some(now + NEW_FOR),
-            lost: Arc::clone(&lost),
+impl Seat {
+    fn idle_since(&self) -> MutexGuard<'_, Option<Instant>> {
+        // A time is always whole, so a poisoned lock is usable.
+        self.idle_since
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Takes a seat, and returns whether all were taken. In that case the seat is that of the connection idle longest, or
+/// `None` if none is idle.
+fn take_seat(seats: &mut Vec<Arc<Seat>>) -> (Option<Arc<Seat>>, bool) {
+    // The seats of connections that have ended.
+    seats.retain(|seat| Arc::strong_count(seat) > 1);
+    let now = Instant::now();
+    let full = CONNECTIONS_MAX <= seats.len();
+    if full {
+        let idle = |(n, seat): (usize, &Arc<Seat>)| Some(((*seat.idle_since())?, n));
+        let longest = seats.iter().enumerate().filter_map(idle).min();
+        let Some((_, n)) = longest.filter(|(since, _)| *since <= now) else {
+            return (None, full);
         };
-        taken.by_number.insert(number, seat);
-        let place = Place {
-            places: Arc::clone(places),
-            number,
-            lost,
-        };
-        (Some(place), full)
+        seats.swap_remove(n).lost.notify_one();
     }
-
-    fn taken(&self) -> MutexGuard<'_, Taken> {
-        // Every update leaves the map consistent, so a poisoned lock is usable.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// The place of a connection. Dropping it frees the place.
-struct Place {
-    places: Arc<Places>,
-    number: u64,
-    lost: Arc<Notify>,
-}
-
-impl Place {
-    fn is_idle(&self, since: Option<Instant>) {
-        if let Some(seat) = self.places.taken().by_number.get_mut(&self.number) {
-            seat.idle_since = since;
-        }
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.places.taken().by_number.remove(&self.number);
-    }
+    let seat = Arc::new(Seat {
+        idle_since: Mutex::new(Some(now + NEW_FOR)),
+        lost: Notify::new(),
+    });
+    seats.push(Arc::clone(&seat));
+    (Some(seat), full)
 }
 
 /// A request in progress. Dropping it marks the connection idle.
-struct Busy(Arc<Place>);
+struct Busy(Arc<Seat>);
 
 impl Busy {
-    fn new(place: &Arc<Place>) -> Self {
-        place.is_idle(None);
-        Self(Arc::clone(place))
+    fn new(seat: &Arc<Seat>) -> Self {
+        *seat.idle_since() = None;
+        Self(Arc::clone(seat))
     }
 }
 
 impl Drop for Busy {
     fn drop(&mut self) {
-        self.0.is_idle(Some(Instant::now()));
+        *self.0.idle_since() = Some(Instant::now());
     }
 }
 
@@ -258,7 +220,7 @@ impl Connection {
         let answer = service_fn(|mut request: Request<Incoming>| {
             // The handlers count failures by client address.
             request.extensions_mut().insert(ConnectInfo(self.peer));
-            let (router, busy) = (self.router.clone(), Busy::new(&self.place));
+            let (router, busy) = (self.router.clone(), Busy::new(&self.seat));
             async move {
                 let answer = router.oneshot(request.map(Body::new)).await;
                 // The router is infallible: its error type has no values.
@@ -272,15 +234,17 @@ impl Connection {
             .max_buf_size(BUFFER_MAX)
             .serve_connection(TokioIo::new(Patient::new(socket)), answer);
         let mut served = std::pin::pin!(served);
+        // The next request goes to the successor, if there is one.
+        let leaves = async {
+            tokio::select! {
+                () = given_up.wait() => {}
+                _ = shutdown.changed() => {}
+            }
+        };
         let ended = tokio::select! {
             ended = &mut served => ended,
-            // The next request goes to the successor.
-            () = given_up.wait() => {
-                served.as_mut().graceful_shutdown();
-                served.await
-            }
-            () = self.place.lost.notified() => return,
-            _ = shutdown.changed() => {
+            () = self.seat.lost.notified() => return,
+            () = leaves => {
                 served.as_mut().graceful_shutdown();
                 served.await
             }
@@ -363,24 +327,6 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
         Poll::Ready(Ok(taken))
     }
 
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        pieces: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.socket).poll_write_vectored(cx, pieces);
-        let Poll::Ready(written) = written else {
-            return self.wait(cx);
-        };
-        let taken = written?;
-        self.went_on(taken, pieces.iter().map(|piece| piece.len()).sum());
-        Poll::Ready(Ok(taken))
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.socket.is_write_vectored()
-    }
-
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.socket).poll_flush(cx)
     }
@@ -398,30 +344,31 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_newcomer_gets_the_place_of_who_was_idle_longest_and_of_nobody_else() {
-        let places = Arc::new(Places::default());
-        let taken: Vec<_> = (0..CONNECTIONS_MAX)
-            .map(|_| Arc::new(Places::take(&places).0.unwrap()))
+        let mut seats = Vec::new();
+        let mut taken: Vec<_> = (0..CONNECTIONS_MAX)
+            .map(|_| take_seat(&mut seats).0.unwrap())
             .collect();
-        assert!(Places::take(&places).0.is_none(), "all are new");
+        assert!(take_seat(&mut seats).0.is_none(), "all are new");
         let mut busy: Vec<_> = taken.iter().map(Busy::new).collect();
         tokio::time::advance(NEW_FOR * 2).await;
-        assert!(Places::take(&places).0.is_none(), "all are busy");
+        assert!(take_seat(&mut seats).0.is_none(), "all are busy");
         drop(busy.remove(7));
         tokio::time::advance(Duration::from_secs(1)).await;
         drop(busy.remove(3));
-        let (new, full) = Places::take(&places);
+        let (new, full) = take_seat(&mut seats);
         let new = new.unwrap();
         assert!(full);
         taken[7].lost.notified().await;
-        // The evicted connection frees no other place, and takes none.
+        // The evicted connection frees no other seat, and takes none.
         drop(Busy::new(&taken[7]));
-        let another = Places::take(&places).0.unwrap();
+        let another = take_seat(&mut seats).0.unwrap();
         taken[3].lost.notified().await;
-        assert!(Places::take(&places).0.is_none());
-        drop((taken, busy));
-        assert_eq!(places.taken().by_number.len(), 2);
-        drop((new, another));
-        assert!(places.taken().by_number.is_empty());
+        assert!(take_seat(&mut seats).0.is_none());
+        busy.clear();
+        taken.clear();
+        let (last, full) = take_seat(&mut seats);
+        assert!(!full && seats.len() == 3);
+        drop((new, another, last));
     }
 
     #[tokio::test(start_paused = true)]

@@ -24,6 +24,7 @@ pub use self::outline::Outline;
 pub use self::reach::{Among, Candidate, Near, Search, Wish};
 pub use self::table::{Created, LINE_MAX, Register, Seen, Step, Workspaces};
 pub use self::view::{Urls, View};
+use crate::closed_set::words;
 use crate::config::{CardAccess, Complete};
 use crate::ids::WorkspaceId;
 pub use crate::time::Timestamp;
@@ -111,29 +112,6 @@ impl Workspace {
         self.upstream_auth.is_some() && set_for.is_some() && now.is_some() && set_for != now
     }
 }
-
-/// A closed set of values with one form for storage and display.
-macro_rules! words {
-    ($(#[$about:meta])* $name:ident { $($(#[$doc:meta])* $variant:ident => $word:literal,)* }) => {
-        $(#[$about])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
-        pub enum $name { $($(#[$doc])* #[serde(rename = $word)] $variant,)* }
-
-        impl $name {
-            /// Returns the value's form in JSON, in the table and in logs.
-            pub const fn as_str(self) -> &'static str {
-                match self { $(Self::$variant => $word,)* }
-            }
-
-            /// Parses a value.
-            pub fn parse(word: &str) -> Option<Self> {
-                match word { $($word => Some(Self::$variant),)* _ => None }
-            }
-        }
-    };
-}
-
-pub(crate) use words;
 
 words! {
     /// Lifecycle status of a workspace.

@@ -13,6 +13,7 @@ pub mod error;
 pub mod event;
 pub mod generation;
 pub mod method;
+pub mod names;
 pub mod refs;
 pub mod reply;
 pub mod rest;

@@ -10,16 +10,32 @@ use super::json::{Kind, Name, Object, Value, code_unit, unescape};
 
 /// Deepest nesting of objects and arrays that is accepted: agents of the official SDKs fail between
 /// 100 and 1,000.
-pub(super) const DEPTH_MAX: usize = 512;
+pub const DEPTH_MAX: usize = 512;
 
 /// The reason that the walk stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Broken {
+pub enum Broken {
     /// Not JSON, at this offset.
     Syntax(usize),
     /// Nested deeper than [`DEPTH_MAX`].
     TooDeep,
 }
+
+/// Callbacks of a walk through nested containers. Levels count from 0.
+pub(super) trait Visit<'a> {
+    /// Called when a container opens.
+    fn open(&mut self, _level: usize) {}
+
+    /// Walks over a name of an object at `level`, and its colon.
+    fn name(&mut self, walker: &mut Walker<'a>, _level: usize) -> Result<(), Broken> {
+        walker.plain_name()
+    }
+}
+
+/// Skips names without comparing them.
+struct Skip;
+
+impl Visit<'_> for Skip {}
 
 /// The cursor.
 #[derive(Debug)]
@@ -53,15 +69,20 @@ impl<'a> Walker<'a> {
     /// # Errors
     /// [`Broken`], also for the two functions below.
     pub(super) fn value(&mut self) -> Result<Value, Broken> {
+        self.visited_value(&mut Skip)
+    }
+
+    /// Like [`Walker::value`], with callbacks.
+    pub(super) fn visited_value(&mut self, visit: &mut impl Visit<'a>) -> Result<Value, Broken> {
         let first = self.peek();
         let start = self.at;
         let kind = match first {
             Some(b'{') => {
-                self.nested()?;
+                self.nested(visit)?;
                 Kind::Object
             }
             Some(b'[') => {
-                self.nested()?;
+                self.nested(visit)?;
                 Kind::Array
             }
             _ => self.scalar(first)?,
@@ -174,7 +195,7 @@ impl<'a> Walker<'a> {
     }
 
     /// Reads a name and its colon.
-    fn name(&mut self) -> Result<Name<'a>, Broken> {
+    pub(super) fn name(&mut self) -> Result<Name<'a>, Broken> {
         self.peek();
         let start = self.at;
         let escaped = self.string()?;
@@ -191,7 +212,7 @@ impl<'a> Walker<'a> {
     }
 
     /// Walks over a container without recursion: one bit per level records if it is an object.
-    fn nested(&mut self) -> Result<(), Broken> {
+    fn nested(&mut self, visit: &mut impl Visit<'a>) -> Result<(), Broken> {
         let floor = self.depth;
         let mut objects = [0_u64; DEPTH_MAX / 64];
         loop {
@@ -199,6 +220,7 @@ impl<'a> Walker<'a> {
                 Some(open @ (b'{' | b'[')) => {
                     self.enter(open)?;
                     let level = self.depth - 1;
+                    visit.open(level);
                     let bit = 1 << (level % 64);
                     let close = if open == b'{' {
                         objects[level / 64] |= bit;
@@ -212,7 +234,7 @@ impl<'a> Walker<'a> {
                         self.depth -= 1;
                     } else {
                         if open == b'{' {
-                            self.plain_name()?;
+                            visit.name(self, level)?;
                         }
                         continue;
                     }
@@ -230,7 +252,7 @@ impl<'a> Walker<'a> {
                 let object = objects[level / 64] & (1 << (level % 64)) != 0;
                 if !self.separator(if object { b'}' } else { b']' })? {
                     if object {
-                        self.plain_name()?;
+                        visit.name(self, level)?;
                     }
                     break;
                 }

@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
-use super::{Answer, Asked, Calls, End, Key, Outcome, Waiting, ms, now_ms, times};
+use super::{Answer, Asked, Calls, End, Key, Outcome, Waiting, times};
 use crate::a2a::state::TaskState;
 use crate::metrics::KeptKind;
 use crate::rejection::{Delivery, Rejection};
 use crate::telemetry::Chain;
+use crate::workspace::Timestamp;
 
 /// An unclaimed key, reserved on this replica: concurrent callers here wait for it. Dropping it releases the
 /// reservation.
@@ -100,7 +101,7 @@ impl Claim {
             self.calls.settle(&self.run, End::Release).await;
         } else {
             let ttl = self.calls.config.get().idempotency.ttl;
-            let expires_at = now_ms().saturating_add(ms(ttl));
+            let expires_at = Timestamp::now().after(ttl).0;
             let table = &self.calls.table;
             let whose = (
                 self.run.as_str(),

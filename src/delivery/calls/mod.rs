@@ -17,13 +17,12 @@ mod tests;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::HeaderMap;
 use sha2::{Digest as _, Sha256};
 use tokio::sync::{Notify, watch};
-use tokio::time::{MissedTickBehavior, interval};
 
 pub use self::claim::{Claim, Free};
 pub use self::waiting::Waiting;
@@ -33,10 +32,13 @@ use crate::a2a::state::TaskState;
 use crate::config::Live;
 use crate::db::Db;
 use crate::delivery::kept::KeptBytes;
+use crate::delivery::purge::purge_regularly;
 use crate::metrics::Metrics;
 use crate::rejection::{Delivery, Reason, Rejection};
 use crate::shared::{Notice, Shared};
 use crate::telemetry::Chain;
+use crate::until::ticks;
+use crate::workspace::Timestamp;
 
 /// The channel on which the scopes of finished calls are announced.
 const CHANNEL: &str = "gw:idem";
@@ -46,9 +48,6 @@ const LEASE: Duration = Duration::from_secs(20);
 
 /// Interval of lease renewals.
 const RENEW_EVERY: Duration = Duration::from_secs(5);
-
-/// Interval of purges of lapsed rows.
-const PURGE_EVERY: Duration = Duration::from_secs(60);
 
 /// Claims without a written end that are remembered, at most. Further ones expire when this process ends.
 const LOOSE_MAX: usize = 10_000;
@@ -210,7 +209,7 @@ impl Calls {
         if let Some(waiting) = self.waiting(key) {
             return Ok(Asked::Wait(waiting));
         }
-        let Some(row) = self.table.find(&key.scope, now_ms()).await? else {
+        let Some(row) = self.table.find(&key.scope, Timestamp::now().0).await? else {
             return Ok(self.free(key, String::new()));
         };
         if row.body_hash != key.body {
@@ -240,7 +239,7 @@ impl Calls {
         if !key.follows_up {
             return Ok(());
         }
-        let row = self.table.find(&key.scope, now_ms()).await?;
+        let row = self.table.find(&key.scope, Timestamp::now().0).await?;
         let other = row.filter(|row| row.body_hash != key.body);
         let Some((run, State::Kept(answer))) = other.map(|row| (row.run, row.state)) else {
             return Ok(());
@@ -261,7 +260,7 @@ impl Calls {
             State::Running => {
                 // In a single gateway this process holds every running call; another holder has crashed.
                 let gone = match self.shared {
-                    Some(_) => row.lease_until < now_ms(),
+                    Some(_) => row.lease_until < Timestamp::now().0,
                     None => row.holder != self.holder,
                 };
                 if !gone {
@@ -276,12 +275,16 @@ impl Calls {
     /// Renews leases, retries failed writes, purges lapsed rows, and listens for outcomes on other replicas.
     /// A background task; runs until it is dropped.
     pub async fn run(&self) {
-        tokio::join!(self.hold(), self.purge_regularly(), self.listen());
+        let purge = || self.table.purge(Timestamp::now().0);
+        tokio::join!(
+            self.hold(),
+            purge_regularly("idempotent calls", purge),
+            self.listen(),
+        );
     }
 
     async fn hold(&self) {
-        let mut tick = interval(RENEW_EVERY);
-        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut tick = ticks(RENEW_EVERY);
         loop {
             tick.tick().await;
             let loose = std::mem::take(&mut *self.loose());
@@ -291,26 +294,12 @@ impl Calls {
             if self.open().is_empty() {
                 continue;
             }
-            if let Err(error) = self.table.renew(&self.holder, now_ms() + ms(LEASE)).await {
+            if let Err(error) = self
+                .table
+                .renew(&self.holder, Timestamp::now().after(LEASE).0)
+                .await
+            {
                 tracing::debug!(error = %Chain(&error), "failed to renew the leases of idempotent calls; will retry");
-            }
-        }
-    }
-
-    async fn purge_regularly(&self) {
-        let mut tick = interval(PURGE_EVERY);
-        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
-            tick.tick().await;
-            loop {
-                match self.table.purge(now_ms()).await {
-                    Ok(true) => {}
-                    Ok(false) => break,
-                    Err(error) => {
-                        tracing::debug!(error = %Chain(&error), "failed to delete lapsed idempotent calls; will retry");
-                        break;
-                    }
-                }
             }
         }
     }
@@ -392,19 +381,10 @@ fn unkept() -> Rejection {
 }
 
 fn times(ttl: Duration) -> Times {
-    let now = now_ms();
+    let now = Timestamp::now();
     Times {
-        now,
-        lease_until: now + ms(LEASE),
-        expires_at: now.saturating_add(ms(ttl)),
+        now: now.0,
+        lease_until: now.after(LEASE).0,
+        expires_at: now.after(ttl).0,
     }
-}
-
-/// Returns the time in milliseconds since 1970.
-fn now_ms() -> i64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, ms)
-}
-
-fn ms(span: Duration) -> i64 {
-    i64::try_from(span.as_millis()).unwrap_or(i64::MAX)
 }

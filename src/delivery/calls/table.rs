@@ -151,8 +151,7 @@ impl Table {
             .bind(times.now)
             .bind(times.expires_at)
             .bind(replaced);
-        let work = async { Ok(query.execute(self.0.pool()).await?.rows_affected() == 1) };
-        self.0.run("call_claim", work).await
+        Ok(self.0.execute("call_claim", query).await? == 1)
     }
 
     /// Stores the answer; true if there was room for it within the bound of the key's owner.
@@ -200,8 +199,7 @@ impl Table {
             .bind(i64::from(answer.status))
             .bind(fields(&answer.fields))
             .bind(stream);
-        let work = async { query.execute(self.0.pool()).await.map(drop) };
-        self.0.run("call_stream", work).await
+        self.0.execute("call_stream", query).await.map(drop)
     }
 
     /// Records the end; true if there was a row to end.
@@ -213,35 +211,30 @@ impl Table {
         let query = sqlx::query(ENDED)
             .bind(run)
             .bind(task_state.map(TaskState::as_str));
-        let work = async { Ok(query.execute(self.0.pool()).await?.rows_affected() == 1) };
-        self.0.run("call_ended", work).await
+        Ok(self.0.execute("call_ended", query).await? == 1)
     }
 
     /// Records that the outcome is unknown.
     pub(super) async fn unknown(&self, run: &str) -> Result<(), Unavailable> {
         let query = sqlx::query(UNKNOWN).bind(run);
-        let work = async { query.execute(self.0.pool()).await.map(drop) };
-        self.0.run("call_unknown", work).await
+        self.0.execute("call_unknown", query).await.map(drop)
     }
 
     /// Deletes the row: the key is free.
     pub(super) async fn release(&self, run: &str) -> Result<(), Unavailable> {
         let query = sqlx::query(RELEASE).bind(run);
-        let work = async { query.execute(self.0.pool()).await.map(drop) };
-        self.0.run("call_release", work).await
+        self.0.execute("call_release", query).await.map(drop)
     }
 
     pub(super) async fn renew(&self, holder: &str, lease_until: i64) -> Result<(), Unavailable> {
         let query = sqlx::query(RENEW).bind(holder).bind(lease_until);
-        let work = async { query.execute(self.0.pool()).await.map(drop) };
-        self.0.run("call_renew", work).await
+        self.0.execute("call_renew", query).await.map(drop)
     }
 
     /// Deletes lapsed rows. True if there may be more.
     pub(super) async fn purge(&self, now: i64) -> Result<bool, Unavailable> {
         let query = sqlx::query(PURGE).bind(now).bind(PURGE_MAX);
-        let work = async { Ok(query.execute(self.0.pool()).await?.rows_affected()) };
-        let purged = self.0.run("call_purge", work).await?;
+        let purged = self.0.execute("call_purge", query).await?;
         Ok(i64::try_from(purged).is_ok_and(|purged| purged >= PURGE_MAX))
     }
 }

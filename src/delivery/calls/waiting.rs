@@ -7,7 +7,8 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
 
-use super::{Calls, Key, Open, Outcome, now_ms, unknown};
+use super::{Calls, Key, Open, Outcome, unknown};
+use crate::workspace::Timestamp;
 
 /// Interval of polls without a wake-up.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -78,7 +79,7 @@ impl Calls {
             // The entry in the map holds one receiver.
             while tell.receiver_count() > 1 {
                 let _ = timeout(LOOK_EVERY, news.notified()).await;
-                let outcome = match calls.table.find(&key.scope, now_ms()).await {
+                let outcome = match calls.table.find(&key.scope, Timestamp::now().0).await {
                     Ok(Some(row)) if row.body_hash == key.body => calls.outcome(row).await,
                     Ok(_) => Some(Outcome::Nothing),
                     // Polls until the store is back, or no waiter is left.

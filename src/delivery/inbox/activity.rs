@@ -3,9 +3,10 @@
 use serde::Serialize;
 use serde_json::value::RawValue;
 
+use crate::closed_set::words;
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
-use crate::workspace::{Timestamp, words};
+use crate::workspace::Timestamp;
 
 words! {
     /// The type of an entry.

@@ -5,12 +5,13 @@ use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio::time::Instant;
 
 use super::Inbox;
 use crate::ids::WorkspaceId;
 use crate::store::Unavailable;
 use crate::telemetry::Chain;
+use crate::until::ticks;
 use crate::workspace::Timestamp;
 
 /// Interval at which inboxes are pruned that were acknowledged on this replica.
@@ -55,8 +56,7 @@ impl ToPrune {
 impl Inbox {
     /// Prunes until it is dropped.
     pub(super) async fn prune(&self) {
-        let mut tick = interval(PRUNE_EVERY);
-        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut tick = ticks(PRUNE_EVERY);
         let mut expired: Option<Instant> = None;
         loop {
             tick.tick().await;
@@ -78,10 +78,7 @@ impl Inbox {
                 let query = sqlx::query(PRUNE).bind(workspace.as_str());
                 query.bind(kept).bind(ROWS_MAX)
             };
-            while self
-                .delete(async { delete().execute(self.db.pool()).await })
-                .await?
-            {}
+            while self.delete(delete()).await? {}
         }
         Ok(())
     }
@@ -90,19 +87,16 @@ impl Inbox {
         let retention = self.config.get().inbox.retention;
         let oldest = first_id_at(Timestamp::now().before(retention));
         let delete = || sqlx::query(EXPIRE).bind(oldest.as_str()).bind(ROWS_MAX);
-        while self
-            .delete(async { delete().execute(self.db.pool()).await })
-            .await?
-        {}
+        while self.delete(delete()).await? {}
         Ok(())
     }
 
     /// Runs a deletion. True if there may be more to delete.
     async fn delete(
         &self,
-        work: impl Future<Output = Result<sqlx::any::AnyQueryResult, sqlx::Error>>,
+        query: sqlx::query::Query<'_, sqlx::Any, sqlx::any::AnyArguments>,
     ) -> Result<bool, Unavailable> {
-        let deleted = self.db.run("inbox_prune", work).await?.rows_affected();
+        let deleted = self.db.execute("inbox_prune", query).await?;
         self.metrics.inbox.pruned.inc_by(deleted);
         Ok(deleted >= ROWS_MAX.unsigned_abs())
     }

@@ -8,12 +8,13 @@ use std::time::Duration;
 use dashmap::DashMap;
 use dashmap::mapref::entry::Entry;
 use tokio::sync::{Notify, watch};
-use tokio::time::{MissedTickBehavior, interval, sleep};
+use tokio::time::sleep;
 
 use super::Inbox;
 use crate::ids::WorkspaceId;
 use crate::shared::Notice;
 use crate::telemetry::Chain;
+use crate::until::ticks;
 
 /// The channel between replicas: the sender, then the topics, one per line.
 const CHANNEL: &str = "gw:inbox";
@@ -208,8 +209,7 @@ impl Inbox {
         let mut notices = self.shared.subscribe(CHANNEL);
         let mut up = false;
         let mut marks = Marks::default();
-        let mut look = interval(LOOK_EVERY);
-        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut look = ticks(LOOK_EVERY);
         loop {
             tokio::select! {
                 notice = notices.next() => match notice {

@@ -7,9 +7,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
+use crate::closed_set::words;
 use crate::ids::{RequestId, WorkspaceId};
 use crate::rejection::{Delivery, Reason, Rejection};
-use crate::workspace::{Timestamp, words};
+use crate::workspace::Timestamp;
 
 /// Prefix of the id of a deferred call. No task id of an inbox begins with it.
 pub(super) const DEFERRED_PREFIX: &str = "job-";

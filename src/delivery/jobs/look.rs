@@ -5,15 +5,17 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::{FutureExt as _, StreamExt as _, stream};
-use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio::time::Instant;
 
 use super::job::{Ending, Job, expired, lost};
 use super::result::apart;
 use super::table::Claim;
 use super::{GRACE, Jobs, LEASE, RENEWAL};
+use crate::delivery::purge::purge_regularly;
 use crate::rejection::{Delivery, Rejection};
 use crate::store::Unavailable;
 use crate::telemetry::Chain;
+use crate::until::ticks;
 use crate::workspace::Timestamp;
 
 /// Interval of scans.
@@ -28,21 +30,20 @@ const AT_ONCE: usize = 8;
 /// Longest pause between two attempts to deliver a result: a full inbox may be emptied.
 const UNTOLD_PAUSE_MAX: Duration = Duration::from_secs(60);
 
-/// Interval of purges.
-const PURGE_EVERY: Duration = Duration::from_secs(60);
-
 /// Rows that one statement purges.
 const PURGE_BATCH: u32 = 500;
 
 impl Jobs {
     /// Scans and purges. A background task; runs until it is dropped.
     pub async fn run(&self) {
-        tokio::join!(self.look_regularly(), self.purge_regularly());
+        tokio::join!(
+            self.look_regularly(),
+            purge_regularly("jobs", || self.purge())
+        );
     }
 
     async fn look_regularly(&self) {
-        let mut tick = interval(EVERY);
-        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut tick = ticks(EVERY);
         // On an SQLite file this process is the only worker: leases from before its start have no holder.
         let mut waiting = String::new();
         let alone = self.table.is_alone();
@@ -150,24 +151,11 @@ impl Jobs {
         Ok(untold.len())
     }
 
-    async fn purge_regularly(&self) {
-        let mut tick = interval(PURGE_EVERY);
-        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
-            tick.tick().await;
-            let retention = self.config.get().delegation.retention;
-            let before = Timestamp::now().before(retention);
-            loop {
-                match self.table.purge(before, PURGE_BATCH).await {
-                    Ok(purged) if purged >= u64::from(PURGE_BATCH) => {}
-                    Ok(_) => break,
-                    Err(error) => {
-                        tracing::debug!(error = %Chain(&error), "purge of old jobs failed; will retry");
-                        break;
-                    }
-                }
-            }
-        }
+    /// Purges jobs beyond their retention. True if there may be more.
+    async fn purge(&self) -> Result<bool, Unavailable> {
+        let before = Timestamp::now().before(self.config.get().delegation.retention);
+        let purged = self.table.purge(before, PURGE_BATCH).await?;
+        Ok(purged >= u64::from(PURGE_BATCH))
     }
 }
 

@@ -80,8 +80,7 @@ impl Table {
             .bind(adding.limit)
             .bind(task.map_or(1, |task| i64::from(task.hops)))
             .bind(client.map(|client| client.to_string()));
-        let work = async { Ok(query.execute(self.db.pool()).await?.rows_affected() > 0) };
-        let inserted = self.db.run("job_insert", work).await?;
+        let inserted = self.db.execute("job_insert", query).await? > 0;
         if inserted {
             bytes.added(kept);
         }
@@ -196,8 +195,7 @@ impl Table {
     ) -> Result<bool, Unavailable> {
         let query = sqlx::query(DISPATCH).bind(&job.id).bind(job.fence);
         let query = query.bind(until.0).bind(now.0);
-        let work = async { Ok(query.execute(self.db.pool()).await?.rows_affected() > 0) };
-        self.db.run("job_dispatch", work).await
+        Ok(self.db.execute("job_dispatch", query).await? > 0)
     }
 
     /// Renews a lease. False: another holder has claimed the job.
@@ -206,8 +204,7 @@ impl Table {
             .bind(&job.id)
             .bind(job.fence)
             .bind(until.0);
-        let work = async { Ok(query.execute(self.db.pool()).await?.rows_affected() > 0) };
-        self.db.run("job_renew", work).await
+        Ok(self.db.execute("job_renew", query).await? > 0)
     }
 
     /// Makes a job due again at `due_at`, since nothing was delivered.
@@ -220,8 +217,7 @@ impl Table {
     ) -> Result<(), Unavailable> {
         let query = sqlx::query(PUT_BACK).bind(&job.id).bind(job.fence);
         let query = query.bind(due_at.0).bind(i64::from(tried)).bind(now.0);
-        let work = async { query.execute(self.db.pool()).await.map(drop) };
-        self.db.run("job_put_back", work).await
+        self.db.execute("job_put_back", query).await.map(drop)
     }
 
     /// Makes all jobs for `target` due no earlier than `until`.
@@ -235,8 +231,7 @@ impl Table {
             .bind(target.as_str())
             .bind(until.0)
             .bind(now.0);
-        let work = async { query.execute(self.db.pool()).await.map(drop) };
-        self.db.run("job_park", work).await
+        self.db.execute("job_park", query).await.map(drop)
     }
 
     /// Makes all jobs for `target` due now.
@@ -246,8 +241,7 @@ impl Table {
         now: Timestamp,
     ) -> Result<(), Unavailable> {
         let query = sqlx::query(UNPARK).bind(target.as_str()).bind(now.0);
-        let work = async { query.execute(self.db.pool()).await.map(drop) };
-        self.db.run("job_unpark", work).await
+        self.db.execute("job_unpark", query).await.map(drop)
     }
 
     /// Returns the job as it is afterwards; `None`: another holder has claimed it. A result that is not
@@ -285,8 +279,7 @@ impl Table {
             .bind(job.fence)
             .bind(task)
             .bind(now.0);
-        let work = async { Ok(query.execute(self.db.pool()).await?.rows_affected() > 0) };
-        self.db.run("job_in_inbox", work).await
+        Ok(self.db.execute("job_in_inbox", query).await? > 0)
     }
 
     /// Returns the jobs that wait for a task in an inbox, beyond the id `after`, and the id to continue from:
@@ -365,15 +358,13 @@ impl Table {
 
     pub(super) async fn told(&self, id: &str) -> Result<(), Unavailable> {
         let query = sqlx::query(TOLD).bind(id);
-        let work = async { query.execute(self.db.pool()).await.map(drop) };
-        self.db.run("job_told", work).await
+        self.db.execute("job_told", query).await.map(drop)
     }
 
     /// Ends leases that end before `until`, since their holder is gone.
     pub(super) async fn end_leases(&self, until: Timestamp) -> Result<(), Unavailable> {
         let query = sqlx::query(END_LEASES).bind(until.0);
-        let work = async { query.execute(self.db.pool()).await.map(drop) };
-        self.db.run("job_end_leases", work).await
+        self.db.execute("job_end_leases", query).await.map(drop)
     }
 
     /// Deletes at most `limit` ended jobs, and returns their number.
@@ -382,8 +373,7 @@ impl Table {
         let query = sqlx::query(AssertSqlSafe(text))
             .bind(before.0)
             .bind(i64::from(limit));
-        let work = async { Ok(query.execute(self.db.pool()).await?.rows_affected()) };
-        self.db.run("job_purge", work).await
+        self.db.execute("job_purge", query).await
     }
 }
 

@@ -10,7 +10,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
+use tokio::time::{Instant, sleep};
 use uuid::Uuid;
 
 use super::kept::{Kept, Over, Uncopied, Whose};
@@ -18,6 +18,7 @@ use super::{Streams, key};
 use crate::shared::Shared;
 use crate::store::Unavailable;
 use crate::telemetry::Chain;
+use crate::until::ticks;
 
 /// Pause between two rounds. Events that arrive meanwhile are copied in the same round.
 const COPY_EVERY: Duration = Duration::from_millis(20);
@@ -115,8 +116,7 @@ impl Streams {
     pub(super) async fn copy(&self) {
         let Some(copies) = &self.copies else { return };
         let mut told = false;
-        let mut tick = interval(KNOWN_EVERY);
-        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut tick = ticks(KNOWN_EVERY);
         loop {
             tokio::select! {
                 () = copies.queued.notified() => sleep(COPY_EVERY).await,
@@ -209,8 +209,7 @@ impl Streams {
     /// streams that go on without their caller. Runs until it is dropped.
     pub(super) async fn keep_known(&self) {
         let Some(copies) = &self.copies else { return };
-        let mut tick = interval(KNOWN_EVERY);
-        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut tick = ticks(KNOWN_EVERY);
         let mut renewed = Instant::now();
         loop {
             tick.tick().await;

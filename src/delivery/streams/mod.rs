@@ -27,7 +27,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio::time::Instant;
 use uuid::Uuid;
 
 pub use self::linger::Lingering;
@@ -42,6 +42,7 @@ use crate::dialect::ReplyForm;
 use crate::ids::WorkspaceId;
 use crate::metrics::Metrics;
 use crate::shared::Shared;
+use crate::until::ticks;
 
 /// Interval between checks for logs beyond their retention.
 const EXPIRE_EVERY: Duration = Duration::from_secs(10);
@@ -148,8 +149,7 @@ impl Streams {
     }
 
     async fn expire_regularly(&self) {
-        let mut tick = interval(EXPIRE_EVERY);
-        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut tick = ticks(EXPIRE_EVERY);
         loop {
             tick.tick().await;
             self.logs().expire(Instant::now());
