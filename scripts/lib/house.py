@@ -9,10 +9,14 @@ import tempfile
 
 PRONOUNS = {"whoever", "nobody", "somebody", "everybody", "anybody", "whom", "whose"}
 QUESTIONS = {"What", "Who", "Whose", "Where", "Whether", "When", "How"}
-PATHS = re.compile(r"\b(crate|super|self)((?:::\w+)+)")
+PATHS = re.compile(r"(?<![\w:])(crate|super|self)::")
 IMPL = re.compile(r"^impl(?:<.*?>)?\s+(?:[\w:<>', ]+\s+for\s+)?(?:\w+::)*(\w+)", re.M)
 FUNCTION = re.compile(r"^( *)(?:pub(?:\([\w: ]+\))? )?(?:const |async |unsafe |extern \"C\" )*fn (\w+)", re.M)
 TEST = re.compile(r"#\[(?:tokio::)?test\b")
+
+# The document that `--write` writes the table into, between two marks.
+PAGE = pathlib.Path("docs/design/house.md")
+MARKS = ("<!-- begin: scripts/house -->", "<!-- end: scripts/house -->")
 
 
 class File:
@@ -23,12 +27,12 @@ class File:
         self.text = path.read_text()
         self.is_test = self.path.name == "tests.rs" or "tests" in self.path.parts
         self.product, self.tests = ("", self.text) if self.is_test else split_tests(self.text)
-        parts = self.path.with_suffix("").parts
-        # The modules of a crate are below its folder; those of the root package have no folder before them.
-        self.crate = parts[:2] if parts[0] == "crates" else ()
-        inner = parts[3:] if self.crate else parts[1:]
-        self.room = parts[1]
-        self.module = (*self.crate, *(part for part in inner if part not in ("mod", "lib", "main")))
+        start = self.path.parts.index("src")
+        inner = self.path.parts[start + 1 :]
+        self.room = self.path.parts[1] if start else inner[0].removesuffix(".rs")
+        parts = [part.removesuffix(".rs") for part in inner]
+        # The crate's folder, then the names of the modules.
+        self.module = ("/".join(self.path.parts[: start + 1]), *(part for part in parts if part not in ("mod", "lib")))
 
     def code_lines(self):
         return [line for line in self.product.splitlines() if is_code(line)]
@@ -86,41 +90,57 @@ def functions(files):
 
 
 def types(files):
-    """Methods and files of each type."""
+    """Methods, files and name of each type, by room and name."""
     methods, homes = collections.Counter(), collections.defaultdict(set)
     for file in files:
         owner, is_trait = None, False
         for line in file.product.splitlines():
             head = IMPL.match(line)
             if head:
-                owner, is_trait = head[1], " for " in line
+                owner, is_trait = (file.room, head[1]), " for " in line
             elif line == "}":
                 owner = None
             elif owner and not is_trait and FUNCTION.match(line) and line.startswith("    ") and line[4] != " ":
                 methods[owner] += 1
                 homes[owner].add(str(file.path))
-    return [(count, len(homes[name]), name) for name, count in methods.most_common()]
+    return [(count, len(homes[name]), name[1]) for name, count in methods.most_common()]
 
 
-def edges(files):
-    """Which file names an item of which other file."""
-    modules = {file.module: file for file in files}
+def edges(files, doors):
+    """Which file names an item of which other file. `doors`: with the file of the module above its own."""
+    modules = {file.module: file for file in files if file.product.strip() and file.path.name != "main.rs"}
     graph = collections.defaultdict(set)
-    for file in files:
+    for file in modules.values():
         code = "\n".join(line for line in file.product.splitlines() if is_code(line))
-        code = re.sub(r"\{([^{}]*)\}", lambda inner: "{" + inner[1] + "}", code)
-        for start, rest in PATHS.findall(code):
-            names = rest.strip(":").split("::")
-            base = {"crate": file.crate, "self": file.module, "super": file.module[:-1]}[start]
-            while names and names[0] == "super":
-                base, names = base[:-1], names[1:]
-            for length in range(len(names), 0, -1):
-                target = modules.get((*base, *names[:length]))
-                if target:
-                    if target is not file:
-                        graph[file.path].add(target.path)
-                    break
+        for start in PATHS.finditer(code):
+            base = {"crate": file.module[:1], "self": file.module, "super": file.module[:-1]}[start[1]]
+            for name in expand(code, start.end(), base, [])[0]:
+                known = [name[:length] for length in range(len(name), 1, -1) if name[:length] in modules]
+                if known and known[0] != file.module and (doors or known[0] != file.module[:-1]):
+                    graph[file.path].add(modules[known[0]].path)
     return graph
+
+
+def expand(code, at, base, found):
+    """The paths of a tree that begins at a place of the code, and the place behind it."""
+    if code.startswith("{", at):
+        while True:
+            at += 1 + len(code[at + 1 :]) - len(code[at + 1 :].lstrip())
+            _, at = expand(code, at, base, found)
+            end = re.compile(r"[,}]|$(?!\n)").search(code, at)
+            at = end.start()
+            if end[0] != "," or code[at + 1 :].lstrip().startswith("}"):
+                return found, at + 1
+    name = re.compile(r"\w*").match(code, at)
+    at = name.end()
+    if name[0] == "super":
+        base = base[:-1]
+    elif name[0] not in ("", "self"):
+        base = (*base, name[0])
+    if code.startswith("::", at):
+        return expand(code, at + 2, base, found)
+    found.append(base)
+    return found, at
 
 
 def circles(graph):
@@ -191,7 +211,7 @@ def count(root):
     for file in files:
         rooms[file.room] += len(file.code_lines())
     rows["lines of code"] = sum(rooms.values())
-    for room, lines in rooms.most_common(14):
+    for room, lines in sorted(rooms.items()):
         rows[f"lines of code: {room}"] = lines
     all_functions = functions(files)
     longest = max(all_functions)
@@ -201,14 +221,16 @@ def count(root):
     names = {name for _, name, _ in all_functions}
     single = sum("_" not in name for name in names)
     rows["function names of one word"] = f"{100 * single / len(names):.0f} %"
-    for methods, homes, name in types(files)[:3]:
-        rows[f"type by methods: {name}"] = f"{methods} in {homes} files"
-    graph = edges(files)
-    found = circles(graph)
-    wide = [circle for circle in found if len({path.parent for path in circle}) > 1]
-    rows["files in import circles"] = sum(map(len, found))
-    rows["largest import circle"] = len(found[0]) if found else 0
-    rows["import circles over several folders"] = len(wide)
+    all_types = types(files)
+    rows["types over 40 methods or 3 files"] = sum(methods > 40 or homes > 3 for methods, homes, _ in all_types)
+    largest = (f"{name} {methods} in {homes}" for methods, homes, name in all_types[:3])
+    rows["most methods, in how many files"] = ", ".join(largest)
+    for doors, kind in ((True, ""), (False, " but for a folder's own door")):
+        found = circles(edges(files, doors))
+        wide = [circle for circle in found if len({path.parent for path in circle}) > 1]
+        rows[f"files in import circles{kind}"] = sum(map(len, found))
+        rows[f"largest import circle{kind}"] = len(found[0]) if found else 0
+        rows[f"import circles over several folders{kind}"] = len(wide)
     documents = [path.read_text() for path in [*root.glob("*.md"), *(root / "docs").rglob("*.md")]]
     for kind, texts in (("comments", comments(files)), ("logs", logs(files)), ("documents", documents)):
         words, share = pronouns(texts)
@@ -217,6 +239,7 @@ def count(root):
     asked = sum(firsts[word] for word in QUESTIONS)
     rows["doc comments that begin with What, Who, Whose, Where, Whether, When, How"] = f"{100 * asked / firsts.total():.1f} %"
     rows["most frequent first words"] = ", ".join(f"{word} {number}" for word, number in firsts.most_common(6))
+    rows["unit tests"] = sum(len(TEST.findall(file.tests)) for file in files)
     unit = sum(len(TEST.findall(file.tests)) for file in files if file.room == "proxy")
     lines = sum(sum(map(is_code, file.tests.splitlines())) for file in files if file.room == "proxy")
     rows["unit tests of proxy"] = f"{unit} ({lines} lines)"
@@ -231,21 +254,29 @@ def tree_of(revision, folder):
     return pathlib.Path(folder)
 
 
-def main():
+def table_of(arguments):
     now = count(pathlib.Path.cwd())
-    if len(sys.argv) < 2:
-        table = [(name, value) for name, value in now.items()]
+    if not arguments:
+        table = list(now.items())
         heads = ("", "now")
     else:
         with tempfile.TemporaryDirectory() as folder:
-            before = count(tree_of(sys.argv[1], folder))
-        names = dict.fromkeys([*before, *now])
-        table = [(name, before.get(name, ""), now.get(name, "")) for name in names]
-        heads = ("", sys.argv[1], "now")
-    print("| " + " | ".join(heads) + " |")
-    print("|" + "---|" * len(heads))
-    for row in table:
-        print("| " + " | ".join(map(str, row)) + " |")
+            before = count(tree_of(arguments[0], folder))
+        names = dict.fromkeys([*now, *before])
+        table = [(name, before.get(name, 0), now.get(name, 0)) for name in names]
+        heads = ("", arguments[0], "now")
+    rows = [heads, ["---"] * len(heads), *table]
+    return "\n".join("| " + " | ".join(map(str, row)) + " |" for row in rows) + "\n"
+
+
+def main():
+    arguments = [argument for argument in sys.argv[1:] if argument != "--write"]
+    # Twice: the document that is written is one of those that are counted.
+    for _ in sys.argv[1:].count("--write") * (1, 2):
+        before, _, rest = PAGE.read_text().partition(MARKS[0])
+        PAGE.write_text(f"{before}{MARKS[0]}\n\n{table_of(arguments)}\n{MARKS[1]}{rest.partition(MARKS[1])[2]}")
+    if "--write" not in sys.argv:
+        print(table_of(arguments), end="")
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ fn the_table_has_every_route_once() {
     let table: BTreeSet<_> = TABLE.iter().map(|row| (row.0, row.1)).collect();
     let mut routes: BTreeSet<_> = ROUTES.iter().copied().collect();
     routes.insert(A2A);
-    // What verifiers need is for everybody (`trust.rs`), and so are the files of a page (`tests/pages.rs`).
+    // What verifiers need is for everybody (`trust/`), and so are the files of a page (`tests/pages.rs`).
     let pages = ["/canvas", "/canvas/", "/canvas/{file}"];
     routes.retain(|(_, path)| !path.starts_with("/.well-known/") && !pages.contains(path));
     assert_eq!(table.len(), TABLE.len(), "a route stands twice");

@@ -1,0 +1,145 @@
+//! Paths that comments, documents and settings name lead to files that there are.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use crate::tree::{files, root, text};
+
+/// Endings of the files that are looked for.
+const ENDINGS: [&str; 13] = [
+    ".rs", ".md", ".py", ".toml", ".sql", ".sh", ".mjs", ".js", ".css", ".html", ".yaml", ".yml",
+    ".json",
+];
+
+/// Folders at the root: a path that begins with one is meant from there.
+const FOLDERS: [&str; 13] = [
+    "benches",
+    "config",
+    "crates",
+    "docs",
+    "examples",
+    "fuzz",
+    "grafana",
+    "packaging",
+    "pages",
+    "scripts",
+    "src",
+    "tests",
+    ".ci",
+];
+
+/// The paths in a text: words of the characters of paths, with one of the endings.
+fn paths(text: &str) -> impl Iterator<Item = &str> {
+    let is_of_a_path = |c: char| c.is_alphanumeric() || "/-_.{}<>*$:".contains(c);
+    let words = text.split(move |c| !is_of_a_path(c));
+    let bare = words.map(|word| {
+        word.trim_end_matches(['.', ':'])
+            .trim_start_matches(['<', '{'])
+    });
+    bare.filter(|word| ENDINGS.iter().any(|ending| word.ends_with(ending)))
+        // Addresses, patterns, files of the system, and endings alone.
+        .filter(|word| {
+            !word.contains([':', '{', '<', '*', '$']) && !word.starts_with(['/', '.', '-'])
+        })
+}
+
+/// The comments of a Rust file.
+fn comments(text: &str) -> String {
+    let lines = text.lines().filter_map(|line| {
+        let whole = line.trim_start().strip_prefix("//");
+        whole.or_else(|| Some(line.split_once(" // ")?.1))
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// Every file and folder of the repository, from the root.
+fn all() -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    for path in files(".") {
+        for part in path.ancestors() {
+            found.insert(part.to_string_lossy().into_owned());
+        }
+    }
+    found
+}
+
+/// True if a file of this path is there, from the root or from a folder that the reader is in.
+fn is_there(all: &BTreeSet<String>, named: &str) -> bool {
+    let below = format!("/{named}");
+    all.contains(named) || all.iter().any(|path| path.ends_with(&below))
+}
+
+/// Text files that are no Rust: their paths from the root are looked for.
+fn others() -> Vec<PathBuf> {
+    let folders = [
+        "config",
+        "docs",
+        "grafana",
+        "packaging",
+        "pages",
+        "scripts",
+        "tests",
+        "fuzz",
+    ];
+    let mut found: Vec<_> = folders.iter().flat_map(|folder| files(folder)).collect();
+    found.push("Cargo.toml".into());
+    found.retain(|path| !path.starts_with("pages/vendor"));
+    found.retain(|path| std::fs::read_to_string(root().join(path)).is_ok());
+    found.retain(|path| path.extension().is_none_or(|e| e != "rs" && e != "md"));
+    found
+}
+
+#[test]
+fn files_that_are_named_are_there() {
+    let all = all();
+    let mut lost = Vec::new();
+    let mut look = |path: &PathBuf, named: &str| {
+        if !is_there(&all, named) {
+            lost.push(format!("{}: no {named}", path.display()));
+        }
+    };
+    for path in ["src", "crates", "tests", "benches", "examples", "fuzz"]
+        .iter()
+        .flat_map(|folder| files(folder))
+    {
+        if path.extension().is_some_and(|e| e == "rs") {
+            let text = text(path.to_str().unwrap());
+            let comments = comments(&text);
+            let in_comments =
+                paths(&comments).filter(|named| named.ends_with(".rs") || named.contains('/'));
+            let in_strings = paths(&text).filter(|named| named.starts_with("docs/"));
+            for named in in_comments.chain(in_strings) {
+                look(&path, named);
+            }
+        }
+    }
+    let mut documents = files("docs");
+    documents.extend(["ARCHITECTURE.md", "CONTRIBUTING.md", "README.md"].map(PathBuf::from));
+    documents.retain(|path| path.extension().is_some_and(|e| e == "md"));
+    for path in documents.iter().chain(&others()) {
+        for named in paths(&text(path.to_str().unwrap())) {
+            let start = named.split('/').next().unwrap();
+            if named.ends_with(".rs") || (named.contains('/') && FOLDERS.contains(&start)) {
+                look(path, named);
+            }
+        }
+    }
+    assert!(lost.is_empty(), "{lost:#?}");
+}
+
+#[test]
+fn folders_that_the_architecture_names_are_there() {
+    let all = all();
+    for file in ["ARCHITECTURE.md", "CONTRIBUTING.md"] {
+        let text = text(file);
+        for named in text.split('`').skip(1).step_by(2) {
+            let folder = named.trim_end_matches('/');
+            let is_path = folder
+                .chars()
+                .all(|c| c.is_alphanumeric() || "/-_.".contains(c));
+            if is_path && named.ends_with('/') && !named.starts_with('/') {
+                assert!(is_there(&all, folder), "{file}: no folder {named}");
+            }
+        }
+    }
+}
