@@ -52,7 +52,7 @@ mod tests {
             // On a task, as Pingora runs it: a panic in a task ends only that task.
             let work = lasting("test", async { panic!("on purpose") });
             runtime.spawn(work);
-            std::thread::sleep(Duration::from_secs(60));
+            std::thread::park_timeout(Duration::from_secs(60));
             return;
         }
         let (_, path) = module_path!().split_once("::").unwrap();

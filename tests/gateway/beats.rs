@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::harness::servers::{self, Redis};
-use crate::harness::{Agent, Builder, CALL, Gateway, Pair, Request, Seat, calmly};
+use crate::harness::{Agent, Builder, CALL, Gateway, Pair, Request, Seat, calmly, holds_for};
 
 const TTL: Duration = Duration::from_secs(2);
 
@@ -186,7 +186,8 @@ async fn redis_that_comes_back_empty_costs_nobody_who_beats() {
         };
         let story = async {
             for _ in 0..2 {
-                tokio::time::sleep(TTL).await;
+                let online = async || replicas.statuses().await == ["online"; 3];
+                holds_for(TTL, "online on each", online).await;
                 replicas.redis.kill();
                 tokio::time::sleep(Duration::from_millis(200)).await;
                 replicas.redis.restart();

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tokio::io::AsyncReadExt as _;
 
-use crate::events::IN_FORCE;
+use crate::events::until_heard;
 use crate::harness::servers::{self, Redis};
 use crate::harness::{ADMIN, Agent, Builder, Connection, Gateway, Pair, Request, Seat, calmly};
 
@@ -88,7 +88,9 @@ async fn told_once_on_each(notices: &str) {
         all.push(builder.set("registry.heartbeat_ttl", "2s").start().await);
     }
     let target = all[0].seat("target", "", Agent::json("{}").await).await;
-    tokio::time::sleep(IN_FORCE).await;
+    for gateway in &all {
+        until_heard(gateway, "AGENT_CARD_UPDATED", "target").await;
+    }
     beat(&all[0], &target, json!({})).await;
     let mut watches = Vec::new();
     for gateway in &all {

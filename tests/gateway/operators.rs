@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 
 use crate::harness::servers::{self, Redis};
 use crate::harness::{
-    ADMIN, Agent, Answer, Builder, CALL, Gateway, Pair, Request, Seat, assert_refusal, calmly, card,
+    ADMIN, Agent, Answer, Builder, CALL, Gateway, Pair, Request, Seat, assert_refusal, calmly,
+    card, holds_for,
 };
 use crate::on_both_pairs;
 
@@ -235,7 +236,8 @@ on_both_pairs! {
             assert_eq!(turn(&gateway, id, "pause").await, "paused");
             assert_eq!(send(&gateway, id).await, "workspace_offline");
         }
-        tokio::time::sleep(Duration::from_millis(2_500)).await;
+        let is_refused = async || send(&gateway, "lapsed").await == "workspace_offline";
+        holds_for(Duration::from_millis(2_500), "paused, its lease too", is_refused).await;
         assert_eq!(turn(&gateway, "new", "resume").await, "provisioning");
         assert_eq!(turn(&gateway, "assumed", "resume").await, "online");
         assert_eq!(turn(&gateway, "lapsed", "resume").await, "offline");

@@ -12,7 +12,7 @@ use a2a_gateway::metrics::{Format, Metrics};
 use a2a_gateway::trust::{Keys, published_keys};
 
 use super::asked;
-use crate::harness::calmly;
+use crate::harness::{calmly, until_holds};
 
 /// The room alone, on an SQLite file that is not migrated yet: it is away.
 fn room(folder: &std::path::Path, spool_bytes: u64) -> (Arc<Audit>, Db, Arc<Metrics>) {
@@ -58,8 +58,7 @@ async fn what_a_small_spool_loses_is_counted_and_the_chain_says_so() {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
-    tokio::time::sleep(Duration::from_secs(2)).await;
-    assert!(lost(&metrics) > 0);
+    until_holds("the spool is full", async || lost(&metrics) > 0).await;
     db.migrate().await.unwrap();
     let deadline = Instant::now() + Duration::from_secs(60);
     let lost = loop {

@@ -9,7 +9,9 @@ use serde_json::Value;
 
 use super::{asked, audit, end, recorded};
 use crate::harness::servers::{Postgres, Redis};
-use crate::harness::{Agent, Builder, CALL, Connection, Gateway, Pair, Request, calmly};
+use crate::harness::{
+    Agent, Builder, CALL, Connection, Gateway, Pair, Request, calmly, holds_for, until_holds,
+};
 
 /// Calls at a steady rate until it is told to stop; how many, and how many were not answered.
 struct Load {
@@ -69,17 +71,18 @@ impl Load {
     }
 }
 
-async fn await_written(gateway: &Gateway) {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    tokio::time::sleep(Duration::from_secs(2)).await;
-    while gateway
-        .metric("a2a_gateway_audit_waiting_records", &[])
-        .await
-        != 0.0
-    {
-        assert!(Instant::now() < deadline, "{}", gateway.log());
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
+/// Waits until the records of so many calls are chained and written.
+async fn await_written(gateway: &Gateway, calls: usize) {
+    let calls = f64::from(u32::try_from(calls).unwrap());
+    let event = ["event=\"A2A_CALL\""];
+    gateway
+        .until_counted("a2a_gateway_audit_records_total", &event, calls)
+        .await;
+    let waiting = "a2a_gateway_audit_waiting_records";
+    until_holds("all is written", async || {
+        gateway.metric(waiting, &[]).await == 0.0
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -96,10 +99,12 @@ async fn postgres_is_away_under_load_and_every_record_is_there_afterwards() {
         let (caller, _target) = gateway.pair(Agent::json("{}").await).await;
         gateway.until_coherent().await;
         let load = Load::start(&gateway, &caller.token, rate);
-        tokio::time::sleep(Duration::from_secs(1)).await;
+        let sent = || load.sent.load(Ordering::Relaxed);
+        until_holds("load", async || u64::try_from(sent()).unwrap() >= rate).await;
         let before = load.sent.load(Ordering::Relaxed);
         postgres.kill();
-        tokio::time::sleep(Duration::from_secs(seconds)).await;
+        let none_failed = async || load.failed.load(Ordering::Relaxed) == 0;
+        holds_for(Duration::from_secs(seconds), "no call fails", none_failed).await;
         let during = load.sent.load(Ordering::Relaxed) - before;
         let (waiting, bytes) = (
             gateway
@@ -116,7 +121,7 @@ async fn postgres_is_away_under_load_and_every_record_is_there_afterwards() {
         postgres.restart();
         let (sent, failed) = load.stop().await;
         let back = Instant::now();
-        await_written(&gateway).await;
+        await_written(&gateway, sent).await;
         println!(
             "PostgreSQL away for {seconds} s: {during} calls meanwhile, {failed} of {sent} failed; {waiting} records and {bytes} bytes waited, written {:?} after the last call",
             back.elapsed()

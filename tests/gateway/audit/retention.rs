@@ -7,7 +7,7 @@ use serde_json::Value;
 use sqlx::AssertSqlSafe;
 
 use super::{audit, end, recorded};
-use crate::harness::{Agent, Builder, CALL, Connection, Gateway, Pair, Request};
+use crate::harness::{Agent, Builder, CALL, Connection, Gateway, Pair, Request, holds_for};
 use crate::on_both_pairs;
 use crate::stores::open_db;
 
@@ -93,8 +93,20 @@ async fn nothing_goes_because_a_row_says_that_it_is_old() {
     run("UPDATE structure_events SET time = 0").await;
     run("UPDATE audit_chains SET signed_at = 0").await;
     gateway.restart().await;
+    let rows = async |table: &str| -> i64 {
+        let count = format!("SELECT COUNT(*) FROM {table}");
+        sqlx::query_scalar(AssertSqlSafe(count))
+            .fetch_one(db.pool())
+            .await
+            .unwrap()
+    };
+    let before = rows("times").await;
     // Longer than until the first look at what is too old.
-    tokio::time::sleep(Duration::from_secs(7)).await;
+    let old_rows = "structure_events WHERE time = 0";
+    holds_for(Duration::from_secs(7), "the old rows", async || {
+        rows(old_rows).await == before
+    })
+    .await;
     end(&mut gateway);
     run("UPDATE structure_events SET time = (SELECT time FROM times WHERE times.replica = structure_events.replica \
          AND times.seq = structure_events.seq) WHERE time = 0").await;
@@ -180,8 +192,10 @@ async fn a_month_that_no_chain_needs_is_dropped_whole() {
     run("UPDATE audit_chains SET first_seq = 2000000".to_owned()).await;
     gateway.restart().await;
     // Longer than until the first look at what is too old.
-    tokio::time::sleep(Duration::from_secs(7)).await;
-    assert_eq!(left().await, 2, "{:?}", parts().await);
+    holds_for(Duration::from_secs(7), "two months", async || {
+        left().await == 2
+    })
+    .await;
 }
 
 #[tokio::test]

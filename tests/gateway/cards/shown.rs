@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 
 use super::{PUBLIC, generations, urls};
-use crate::events::IN_FORCE;
+use crate::events::until_heard;
 use crate::harness::watcher::Feed;
 use crate::harness::{ADMIN, Agent, Answer, Builder, Gateway, Pair, Request, card};
 use crate::on_both_pairs;
@@ -43,7 +43,7 @@ impl Stage {
         let canvas = made("/canvas/tokens", r#"{"user":"ada","org":"acme"}"#).await;
         let org = made("/orgs/acme/tokens", "{}").await;
         let [target, caller] = tokens.try_into().unwrap();
-        tokio::time::sleep(IN_FORCE).await;
+        until_heard(&gateway, "AGENT_CARD_UPDATED", "caller").await;
         Self {
             gateway,
             agent,

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use super::{IN_FORCE, Replicas, seat, token};
+use super::{IN_FORCE, Replicas, seat, token, until_heard};
 use crate::harness::watcher::{Feed, Socket, handshake};
-use crate::harness::{ADMIN, Agent, CALL, Gateway, Request, calmly, card};
+use crate::harness::{ADMIN, Agent, CALL, Gateway, Request, calmly, card, holds_for};
 
 const WHO: [&str; 12] = [
     "operator", "acme", "other", "ada", "bob", "list", "dev", "pm", "qa", "far", "ext", "friend",
@@ -132,6 +132,17 @@ impl Stage {
         }
     }
 
+    /// Waits until the last change is in force on each replica; until then none of them hears more.
+    async fn is_in_force(&self) {
+        let heard_no_more = async || {
+            self.watchers.iter().all(|watcher| {
+                let due = self.due.iter().find(|(who, _)| *who == watcher.who);
+                watcher.frames.lock().unwrap().len() <= due.unwrap().1.len()
+            })
+        };
+        holds_for(IN_FORCE, "nothing more is heard", heard_no_more).await;
+    }
+
     async fn over_for(&self, who: &str) {
         let deadline = Instant::now() + Duration::from_secs(5);
         for watcher in self.watchers.iter().filter(|w| w.who == who) {
@@ -201,7 +212,9 @@ async fn each_change_is_heard_once_on_each_replica_by_those_who_may_know_and_by_
         let tokens = [
             ADMIN, &acme, &other, &ada, &bob, &list, &dev, &pm, &qa, &far, &ext, &friend,
         ];
-        tokio::time::sleep(IN_FORCE).await;
+        for gateway in &replicas.all {
+            until_heard(gateway, "WORKSPACE_OFFLINE", "qa").await;
+        }
         let mut stage = Stage {
             watchers: Vec::new(),
             due: WHO.iter().map(|who| (*who, Vec::new())).collect(),
@@ -291,7 +304,7 @@ async fn each_change_is_heard_once_on_each_replica_by_those_who_may_know_and_by_
         done(one, "POST", "/workspaces/dev/resume", Value::Null, ADMIN).await;
         stage.due("WORKSPACE_ONLINE", "dev", &status("online"), &all);
         stage.settle().await;
-        tokio::time::sleep(IN_FORCE).await;
+        stage.is_in_force().await;
 
         // A message, and one that is refused.
         let call = CALL.replace("\"hi\"", "\"QUESTION\"");
@@ -310,7 +323,7 @@ async fn each_change_is_heard_once_on_each_replica_by_those_who_may_know_and_by_
         // The grant is taken back.
         let grant = format!("/grants/{}", grant["id"].as_str().unwrap());
         done(two, "DELETE", &grant, Value::Null, ADMIN).await;
-        tokio::time::sleep(IN_FORCE).await;
+        stage.is_in_force().await;
         let rest = ["operator", "acme", "ada", "dev", "pm", "qa", "list"];
         done(three, "POST", "/registry/update-card", update("3"), &dev).await;
         stage.due("AGENT_CARD_UPDATED", "dev", &json!({"card": "3"}), &rest);
@@ -326,7 +339,7 @@ async fn each_change_is_heard_once_on_each_replica_by_those_who_may_know_and_by_
         stage.due("WORKSPACE_MOVED", "dev", &there, &stay);
         stage.due("WORKSPACE_MOVED", "dev", &json!({}), &left);
         stage.settle().await;
-        tokio::time::sleep(IN_FORCE).await;
+        stage.is_in_force().await;
         done(two, "POST", "/registry/update-card", update("4"), &dev).await;
         stage.due("AGENT_CARD_UPDATED", "dev", &json!({"card": "4"}), &stay);
         stage.settle().await;
@@ -361,7 +374,7 @@ async fn each_change_is_heard_once_on_each_replica_by_those_who_may_know_and_by_
         let stay = ["operator", "other", "bob", "ext", "list"];
         stage.due("WORKSPACE_REMOVED", "dev", &json!({}), &stay);
         stage.settle().await;
-        tokio::time::sleep(IN_FORCE).await;
+        stage.is_in_force().await;
         stage.assert_heard();
 
         let operators = stage.watchers.iter().filter(|w| w.who == "operator");

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use super::{IN_FORCE, Replicas, seat, ticket, token};
+use super::{Replicas, seat, ticket, token, until_heard};
 use crate::harness::watcher::{Feed, Socket, handshake};
 use crate::harness::{ADMIN, Builder, Gateway, Pair, Request, calmly};
 use crate::on_both_pairs;
@@ -27,7 +27,9 @@ async fn a_revoked_or_expired_credential_closes_what_it_opened_on_every_replica(
         let (goes, id) = token(one, "/workspaces/w/tokens", json!({})).await;
         let (org, org_id) = token(one, "/orgs/acme/tokens", json!({})).await;
         let by_ticket = handshake(&format!("/ws?ticket={}", ticket(one, &goes).await));
-        tokio::time::sleep(IN_FORCE).await;
+        for gateway in &replicas.all {
+            until_heard(gateway, "WORKSPACE_OFFLINE", "w").await;
+        }
         let mut spared = Socket::open(two.public, &handshake("/ws").bearer(&stays)).await;
         let mut sockets = vec![
             Socket::open(one.public, &handshake("/ws").bearer(&goes)).await,

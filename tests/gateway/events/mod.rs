@@ -15,11 +15,26 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::harness::servers::{self, Redis};
-use crate::harness::{Builder, Gateway, Pair, Request};
+use crate::harness::watcher::Feed;
+use crate::harness::{ADMIN, Builder, Gateway, Pair, Request};
 
-/// Within this a change of access is in force on every replica (contract §8.1), and told of: who comes
-/// later hears nothing of it.
-pub(crate) const IN_FORCE: Duration = Duration::from_millis(1_100);
+/// Within this a change of access is in force on every replica.
+const IN_FORCE: Duration = Duration::from_millis(1_100);
+
+/// Waits until a gateway has heard of an event: who comes later hears nothing of it.
+pub(crate) async fn until_heard(gateway: &Gateway, event: &str, workspace: &str) {
+    // No event has this id: the answer is a gap, and all that is kept.
+    let request = Request::get("/events")
+        .bearer(ADMIN)
+        .field("Last-Event-ID", "unknown");
+    let mut feed = Feed::open(gateway.public, &request).await;
+    loop {
+        let heard = feed.event().await.data;
+        if heard["event"] == event && heard["workspace_id"] == workspace {
+            return;
+        }
+    }
+}
 
 /// Replicas on one Redis and one PostgreSQL.
 pub(crate) struct Replicas {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{IN_FORCE, Replicas, place, seat, token};
+use super::{Replicas, place, seat, token, until_heard};
 use crate::harness::watcher::{Feed, Socket, handshake};
 use crate::harness::{ADMIN, Request};
 
@@ -86,7 +86,7 @@ async fn nothing_is_missed_over_an_outage_and_a_log_that_was_lost_is_a_gap() {
     replicas.change("w", 0);
     let first = feed.event().await;
     replicas.redis.pause();
-    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    assert!(feed.is_silent(Duration::from_millis(1_500)).await);
     replicas.redis.resume();
     for n in 1..50 {
         replicas.change("w", n);
@@ -121,7 +121,7 @@ async fn who_may_message_a_workspace_hears_of_it_and_of_a_move_only_what_they_ma
     let canvas = |org: &str| json!({"user": "ada", "org": org});
     let acme = token(one, "/canvas/tokens", canvas("acme")).await.0;
     let other = token(one, "/orgs/other/tokens", json!({})).await.0;
-    tokio::time::sleep(IN_FORCE).await;
+    until_heard(two, "WORKSPACE_OFFLINE", "ext").await;
     let mut watchers = Vec::new();
     for token in [&pm, &dev, &ext, &acme, &other] {
         watchers.push(Socket::open(two.public, &handshake("/ws").bearer(token)).await);

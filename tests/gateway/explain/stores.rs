@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::{Met, agree, call, explain, last, step};
 use crate::harness::relay::Relay;
 use crate::harness::servers::{self, Redis};
-use crate::harness::{ADMIN, Agent, Builder, Gateway, Pair, Seat, calmly};
+use crate::harness::{ADMIN, Agent, Builder, Gateway, Pair, Seat, calmly, until_holds};
 
 /// A gateway whose stores can go away.
 struct Site {
@@ -257,9 +257,9 @@ pub(super) async fn away(seen: &mut BTreeSet<String>) {
     }
     site.sql.cut();
     // Nothing counts for longer than a second without a link.
-    tokio::time::sleep(Duration::from_millis(1_500)).await;
-    let met = site.agree_soon("target", "both away").await;
-    assert_eq!(met.reason, "store_unavailable");
+    let refused =
+        async || site.agree_soon("target", "both away").await.reason == "store_unavailable";
+    until_holds("no store, no message", refused).await;
     let operator = explain(&site.gateway, "operator", "target").await;
     let met = Met::of_message(&site.gateway.call(&call("target", ADMIN)).await);
     assert_eq!(Met::of_explanation(&operator), met, "{operator:#}");

@@ -11,7 +11,7 @@ use super::stores::away;
 use super::{Met, agree, call, explain, hanging, last, send_on, step};
 use crate::harness::dns::Dns;
 use crate::harness::{
-    ADMIN, Agent, Builder, Connection, Gateway, Pair, Request, Step, card, ok_json,
+    ADMIN, Agent, Builder, Connection, Gateway, Pair, Request, Step, card, ok_json, until_holds,
 };
 use crate::on_both_pairs;
 use crate::polling::poller;
@@ -331,11 +331,12 @@ async fn addresses(pair: Pair, seen: &mut Seen) {
         (&json!(["127.0.0.1"]), &json!("127.0.0.1"))
     );
     // Answers are used for 5 s.
-    tokio::time::sleep(Duration::from_millis(5_200)).await;
     for (id, reason) in [
         ("moved", "address_forbidden"),
         ("lost", "agent_unreachable"),
     ] {
+        let is_refused = async || explain(&gateway, "operator", id).await["admitted"] == false;
+        until_holds("its name is asked again", is_refused).await;
         let explained = seen.refuses(&gateway, op, id, (reason, "address")).await;
         let name = format!("{id}.test");
         assert_eq!(step(&explained, "url")["fact"]["url"], named(&name));

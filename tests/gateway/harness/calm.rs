@@ -1,15 +1,14 @@
 //! Retries of cases with timeouts of seconds, on a machine that may stall processes for longer.
 
-use std::fs::OpenOptions;
-use std::io::Write as _;
 use std::panic::{AssertUnwindSafe, resume_unwind};
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt as _;
+
+use super::timed::{append, begin_case};
 
 /// A machine that stalls for this long can make a case fail though the gateway is right.
 const STILL: Duration = Duration::from_millis(80);
@@ -25,6 +24,7 @@ const ROUNDS: usize = 3;
 /// Runs a case, and runs it again if it failed while this process stalled or other processes waited for a
 /// CPU. Without such evidence a failure is final.
 pub(crate) async fn calmly(case: impl AsyncFn()) {
+    begin_case();
     for round in 1.. {
         let watch = Watch::begin();
         let Err(panic) = AssertUnwindSafe(case()).catch_unwind().await else {
@@ -38,14 +38,14 @@ pub(crate) async fn calmly(case: impl AsyncFn()) {
 }
 
 /// Records a retry in a file, since the output of a test that passes is not shown. `scripts/test` shows the
-/// file.
+/// file, and fails if there are too many.
 fn note(excuse: &str) {
-    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("tried-again");
     let case = thread::current();
-    let line = format!("{}: {excuse}\n", case.name().unwrap_or_default());
-    let notes = OpenOptions::new().create(true).append(true).open(path);
-    // One write, so that two at once stay two lines.
-    notes.unwrap().write_all(line.as_bytes()).unwrap();
+    append(
+        "tried-again",
+        &format!("{}: {excuse}", case.name().unwrap_or_default()),
+    )
+    .unwrap();
 }
 
 /// A thread that only sleeps and measures by how much it oversleeps; and the system's CPU pressure.

@@ -78,6 +78,7 @@ pub(crate) struct Gateway {
 impl Builder {
     /// A gateway on fresh stores of the pair.
     pub(crate) fn new(pair: Pair) -> Self {
+        super::timed::begin_case();
         let dir = tempfile::tempdir().expect("a folder");
         let (sql, redis) = match pair {
             Pair::Embedded => (format!("sqlite:{}/gateway.db", dir.path().display()), None),

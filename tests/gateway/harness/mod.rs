@@ -23,6 +23,7 @@ pub(crate) mod relay;
 pub(crate) mod seat;
 pub(crate) mod servers;
 pub(crate) mod sidecar;
+pub(crate) mod timed;
 pub(crate) mod tls;
 pub(crate) mod warm;
 pub(crate) mod watcher;
@@ -34,3 +35,4 @@ pub(crate) use self::gateway::{ADMIN, Builder, CALL, Gateway, Pair, card, card_1
 pub(crate) use self::numbered::unnumbered;
 pub(crate) use self::refusal::assert_refusal;
 pub(crate) use self::seat::Seat;
+pub(crate) use self::warm::{holds_for, until_holds};

@@ -227,6 +227,7 @@ impl Postgres {
     }
 
     fn database_at(&self, address: SocketAddr) -> String {
+        super::timed::begin_case();
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let name = format!("case_{}", NUMBER.fetch_add(1, Ordering::Relaxed));
         let port = self.server.address.port().to_string();
@@ -279,6 +280,7 @@ struct Running {
 
 impl Server {
     pub(super) fn start(name: &str, command: impl Fn(&Path, u16) -> Vec<String>) -> Self {
+        super::timed::begin_case();
         let prefix = format!("a2a-gateway-{name}-");
         let folder = tempfile::Builder::new().prefix(&prefix).tempdir();
         let folder = folder.unwrap().keep();

@@ -14,6 +14,31 @@ pub(crate) const ECHO: Duration = Duration::from_millis(300);
 /// Time limit for steps that take a moment on an idle machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Time between two looks at a condition.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// Waits until something holds.
+pub(crate) async fn until_holds(what: &str, holds: impl AsyncFn() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !holds().await {
+        assert!(Instant::now() < deadline, "not in time: {what}");
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
+
+/// Asserts throughout `span` that something holds: the span itself is what is tested.
+pub(crate) async fn holds_for(span: Duration, what: &str, holds: impl AsyncFn() -> bool) {
+    let end = Instant::now() + span;
+    loop {
+        let is_last = Instant::now() >= end;
+        assert!(holds().await, "no longer: {what}");
+        if is_last {
+            return;
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
+
 impl Gateway {
     /// Waits for the replicas' link, without which nothing is cached for longer than a second. Only while
     /// Redis is up, or where both stores are embedded.

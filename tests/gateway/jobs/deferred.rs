@@ -10,7 +10,9 @@ use tokio::sync::Semaphore;
 use super::crashes::until_past_a_lease;
 use super::odd::{odd_results, rpc};
 use super::{answer, echo, pause, texts, until};
-use crate::harness::{Agent, Answer, Builder, CALL, Gateway, Request, Seat, Step, ok_json};
+use crate::harness::{
+    Agent, Answer, Builder, CALL, Gateway, Request, Seat, Step, holds_for, ok_json,
+};
 use crate::on_both_pairs;
 use crate::stores::open_db;
 
@@ -168,8 +170,8 @@ on_both_pairs! {
         let canceled = about(&gateway, &caller.token, &target, "tasks/cancel", &id).await.json();
         assert_eq!(canceled["result"]["status"]["state"], "canceled");
         pause(&gateway, "target", "resume").await;
-        tokio::time::sleep(Duration::from_millis(1500)).await;
-        assert_eq!(target.agent.count(), 0);
+        let none_sent = async || target.agent.count() == 0;
+        holds_for(Duration::from_millis(1500), "none is sent", none_sent).await;
         assert_eq!(state(&gateway, &caller, &target, &id).await, "canceled");
     }
 

@@ -7,8 +7,8 @@ use a2a_gateway::delivery::inbox::{NewActivity, Source};
 use a2a_gateway::ids::WorkspaceId;
 use serde_json::{Value, json};
 
-use super::{Inboxes, delegate, delegation_in, echo, until};
-use crate::harness::{Agent, Builder, Gateway, Request, Seat};
+use super::{Inboxes, delegate, delegation, delegation_in, echo, until};
+use crate::harness::{Agent, Builder, Gateway, Request, Seat, holds_for};
 use crate::on_both_pairs;
 
 /// A message with one of these in it.
@@ -140,8 +140,8 @@ async fn what_is_in_an_inbox_is_not_said_to_have_failed() {
         inboxes.items("poller").await.len() == 1
     })
     .await;
-    tokio::time::sleep(Duration::from_millis(1500)).await;
-    delegation_in(&gateway, &caller, &id, "pending").await;
+    let is_pending = async || delegation(&gateway, &caller, &id).await["status"] == "pending";
+    holds_for(Duration::from_millis(1500), "it is pending", is_pending).await;
     let entry = inboxes.items("poller").await.pop().unwrap().id;
     reply(&gateway, &entry).await;
     allow(&inboxes).await;

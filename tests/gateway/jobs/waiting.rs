@@ -9,7 +9,7 @@ use serde_json::json;
 use super::{
     Inboxes, answer, delegate, delegate_with, delegation, delegation_in, echo, pause, texts, until,
 };
-use crate::harness::{Agent, Gateway, Request, Step, ok_json};
+use crate::harness::{Agent, Gateway, Request, Step, holds_for, ok_json};
 use crate::on_both_pairs;
 
 on_both_pairs! {
@@ -61,8 +61,8 @@ on_both_pairs! {
         let told = Inboxes::of(&gateway).await.results("caller", 2).await;
         assert!(told.iter().all(|one| one["status"] == "expired"));
         pause(&gateway, "target", "resume").await;
-        tokio::time::sleep(Duration::from_millis(1500)).await;
-        assert_eq!((target.agent.count(), slow.agent.count()), (0, 1));
+        let none_more = async || (target.agent.count(), slow.agent.count()) == (0, 1);
+        holds_for(Duration::from_millis(1500), "neither is sent again", none_more).await;
         // The key is free.
         let body = json!({"target_id": "target", "task": "x", "idempotency_key": "target"});
         assert_eq!(delegate_with(&gateway, &caller, &body).await.status, 202);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use crate::harness::sidecar::{GUARDED, Guarded, bound, call, claims};
-use crate::harness::{CALL, Connection, Request, assert_refusal};
+use crate::harness::{CALL, Connection, Request, assert_refusal, holds_for};
 
 const CARD: &str = "/.well-known/agent-card.json";
 
@@ -26,7 +26,8 @@ async fn a_token_that_ends_while_its_body_comes_counts_for_none() {
         waiting.push((connection, *last));
     }
     // The clock of tokens has whole seconds: nothing but its passing ends one.
-    tokio::time::sleep(Duration::from_secs(6)).await;
+    let none_sent = async || guarded.agent.count() == 0;
+    holds_for(Duration::from_secs(6), "none is sent", none_sent).await;
     for (mut connection, last) in waiting {
         connection.send(&[last]).await;
         let answer = connection.answer().await;

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::{Case, ended, ends, plain, streaming};
-use crate::harness::{Builder, Connection, Pair, Step, calmly, unnumbered};
+use crate::harness::{Builder, Connection, Pair, Step, calmly, holds_for, unnumbered};
 
 const LINGERING: &str = "a2a_gateway_lingering_streams";
 const LINGERED: &str = "a2a_gateway_lingered_streams_total";
@@ -65,11 +65,8 @@ async fn a_stream_that_nobody_reads_is_cancelled_after_its_time_and_says_so() {
         let case = Case::new(builder, agent).await;
         let left = Instant::now();
         let (_, stream) = case.left_behind("data: 2\n").await;
-        tokio::time::sleep(Duration::from_millis(1000)).await;
-        assert!(
-            case.target.agent.closed_by_gateway().is_empty(),
-            "not at once"
-        );
+        let goes_on = async || case.target.agent.closed_by_gateway().is_empty();
+        holds_for(Duration::from_secs(1), "it goes on", goes_on).await;
         freed(&case, "unread").await;
         assert_eq!(case.target.agent.closed_by_gateway().len(), 1);
         assert!(left.elapsed() > Duration::from_secs(2));
@@ -97,8 +94,8 @@ async fn a_reader_keeps_it_going() {
             .send(&wire.wire(&case.gateway.public.to_string()))
             .await;
         assert_eq!(reader.read_head().await.expect("a head").status, 200);
-        tokio::time::sleep(Duration::from_millis(2500)).await;
-        assert!(case.target.agent.closed_by_gateway().is_empty());
+        let goes_on = async || case.target.agent.closed_by_gateway().is_empty();
+        holds_for(Duration::from_millis(2500), "it goes on", goes_on).await;
         drop(reader);
         freed(&case, "unread").await;
         assert_eq!(case.target.agent.closed_by_gateway().len(), 1);

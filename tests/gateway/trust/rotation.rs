@@ -9,7 +9,7 @@ use a2a_gateway::trust::{Keys, PAIR_TYP, PairClaims, SigningAlgorithm, rotate};
 
 use super::{Family, claims, jwks};
 use crate::harness::servers::{Redis, postgres};
-use crate::harness::{Builder, CALL, Gateway, Pair, Request};
+use crate::harness::{Builder, CALL, Gateway, Pair, Request, holds_for};
 
 /// How long the traffic lasts; `A2A_GATEWAY_ROTATION_SECONDS` sets it.
 #[expect(
@@ -71,9 +71,10 @@ async fn no_call_is_refused_while_keys_rotate() {
         })
         .collect();
     let pause = traffic() / 4;
+    let calls_go_on = async || !callers.iter().any(tokio::task::JoinHandle::is_finished);
     let mut before = states(&keys(&family.gateway, &["list"]));
     for algorithm in ["ES256", "EdDSA", "EdDSA"] {
-        tokio::time::sleep(pause).await;
+        holds_for(pause, "each call is answered", &calls_go_on).await;
         let after = states(&keys(
             &family.gateway,
             &["rotate", "--algorithm", algorithm],
@@ -101,7 +102,7 @@ async fn no_call_is_refused_while_keys_rotate() {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }
-    tokio::time::sleep(pause).await;
+    holds_for(pause, "each call is answered", &calls_go_on).await;
     ended.store(true, Ordering::Relaxed);
     for caller in callers {
         caller.await.expect("no call is refused");

@@ -169,7 +169,7 @@ impl Site {
         let (before, away) = uuid::Uuid::new_v4().as_u64_pair();
         tokio::time::sleep(Duration::from_millis(200 + before % 500)).await;
         self.redis.kill();
-        tokio::time::sleep(Duration::from_millis(away % 1_500)).await;
+        tokio::time::sleep(Duration::from_millis(away % 1_000)).await;
         self.redis.restart();
     }
 
