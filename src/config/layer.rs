@@ -2,7 +2,9 @@
 //! the type of a key, display with masked secrets.
 
 use std::cmp::Reverse;
+use std::collections::BTreeSet;
 
+use strsim::levenshtein;
 use toml::{Table, Value};
 
 use super::load::DEFAULT;
@@ -32,11 +34,11 @@ pub(super) fn known() -> Table {
         .expect("config/default.toml is part of the program and parsed by every test")
 }
 
-/// Returns the value at a path.
-pub(super) fn at<'a>(table: &'a Table, path: &[String]) -> Option<&'a Value> {
-    let (first, rest) = path.split_first()?;
-    rest.iter()
-        .try_fold(table.get(first)?, |value, key| value.as_table()?.get(key))
+/// Returns the value at a dotted path.
+pub(super) fn find<'a>(table: &'a Table, dotted: &str) -> Option<&'a Value> {
+    let mut keys = dotted.split('.');
+    let first = table.get(keys.next()?)?;
+    keys.try_fold(first, |value, key| value.as_table()?.get(key))
 }
 
 /// Sets the value at a dotted path, and creates missing sections.
@@ -100,18 +102,17 @@ fn json_list(raw: &str) -> Option<Value> {
 }
 
 /// Returns the message for an unknown key, with the most similar key.
-pub(super) fn unknown(known: &Table, path: &[String]) -> String {
-    let written = path.join(".");
-    let last = path.last().map_or("", String::as_str);
+pub(super) fn unknown(known: &Table, written: &str) -> String {
+    let last = written.rsplit('.').next();
     let keys: Vec<String> = leaves(known).into_iter().map(|(key, _)| key).collect();
     let meant = keys
         .iter()
-        .filter(|key| key.rsplit('.').next() == Some(last))
-        .min_by_key(|key| distance(key, &written))
+        .filter(|key| key.rsplit('.').next() == last)
+        .min_by_key(|key| levenshtein(key, written))
         .or_else(|| {
             keys.iter()
                 .chain(known.keys())
-                .map(|key| (distance(key, &written), key))
+                .map(|key| (levenshtein(key, written), key))
                 .filter(|(edits, key)| *edits <= 2.max(key.len() / 4))
                 // Of two keys at the same distance, the longer one shares more letters.
                 .min_by_key(|(edits, key)| (*edits, Reverse(key.len())))
@@ -126,37 +127,21 @@ pub(super) fn unknown(known: &Table, path: &[String]) -> String {
 }
 
 /// Returns the message for an unknown section, with the most similar section.
-pub(super) fn unknown_section(known: &Table, path: &[String]) -> String {
-    let written = path.join(".");
-    sections(known)
+pub(super) fn unknown_section(known: &Table, written: &str) -> String {
+    let keys = leaves(known);
+    let sections: BTreeSet<&str> = keys
+        .iter()
+        .flat_map(|(key, _)| key.match_indices('.').map(|(end, _)| &key[..end]))
+        .collect();
+    sections
         .into_iter()
-        .map(|section| (distance(&section, &written), section))
+        .map(|section| (levenshtein(section, written), section))
         .filter(|(edits, section)| *edits <= 2.max(section.len() / 4))
         .min()
         .map_or_else(
-            || unknown(known, path),
+            || unknown(known, written),
             |(_, section)| format!("there is no such section; did you mean `{section}`?"),
         )
-}
-
-/// Returns all sections, in dotted form.
-fn sections(table: &Table) -> Vec<String> {
-    table
-        .iter()
-        .filter_map(|(key, value)| Some((key, value.as_table()?)))
-        .flat_map(|(key, inner)| {
-            let below = sections(inner)
-                .into_iter()
-                .map(move |rest| format!("{key}.{rest}"));
-            std::iter::once(key.clone()).chain(below)
-        })
-        .collect()
-}
-
-/// Returns the value at a dotted path.
-pub(super) fn find<'a>(table: &'a Table, dotted: &str) -> Option<&'a Value> {
-    let path: Vec<String> = dotted.split('.').map(Into::into).collect();
-    at(table, &path)
 }
 
 /// Returns a message for a value of the wrong form, where serde's message would name Rust types.
@@ -205,22 +190,6 @@ pub(super) fn misfit(dotted: &str, value: &Value, example: Option<&Value>) -> Op
         (_, _) => return None,
     };
     Some(said)
-}
-
-/// Returns the edit distance (Levenshtein) of two texts.
-fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, y) in b.iter().enumerate() {
-            let replaced = diagonal + usize::from(x != *y);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(diagonal + 1).min(row[j] + 1);
-        }
-    }
-    row[b.len()]
 }
 
 /// True if the value of a key may contain a password.

@@ -44,10 +44,10 @@ impl Merge {
         }
     }
 
-    fn refuse(&mut self, key: Option<String>, source: Option<Source>, reason: impl Into<String>) {
+    fn refuse(&mut self, key: Option<&str>, source: &Source, reason: impl Into<String>) {
         self.problems.push(Problem {
-            key,
-            source,
+            key: key.map(str::to_owned),
+            source: Some(source.clone()),
             reason: reason.into(),
         });
     }
@@ -56,133 +56,114 @@ impl Merge {
         let source = Source::File(path.to_owned());
         let text = match read(path, FILE_BYTES_MAX) {
             Ok(text) => text,
-            Err(error) => {
-                return self.refuse(None, Some(source), format!("cannot read it: {error}"));
-            }
+            Err(error) => return self.refuse(None, &source, format!("cannot read it: {error}")),
         };
         match text.parse::<Table>() {
-            Ok(table) => self.section(&table, &mut Vec::new(), &source),
+            Ok(table) => {
+                let known = self.known.clone();
+                self.section(table, &known, "", &source);
+            }
             Err(error) => {
                 // The parser's own text quotes the line, which may hold a password.
                 let line = error
                     .span()
                     .map_or(1, |span| 1 + text[..span.start].matches('\n').count());
                 let reason = format!("line {line} is not TOML: {}", error.message());
-                self.refuse(None, Some(source), reason.replace('\n', ", "));
+                self.refuse(None, &source, reason.replace('\n', ", "));
             }
         }
     }
 
-    fn section(&mut self, table: &Table, path: &mut Vec<String>, source: &Source) {
+    /// Sets the values of a section, of which `known` are the keys. `above` is its name with a dot.
+    fn section(&mut self, table: Table, known: &Table, above: &str, source: &Source) {
         for (key, value) in table {
-            path.push(key.clone());
-            let dotted = path.join(".");
-            match (layer::at(&self.known, path), value) {
-                (Some(Value::Table(_)), Value::Table(inner)) => self.section(inner, path, source),
-                (Some(Value::Table(_)), _) => self.refuse(
-                    Some(dotted.clone()),
-                    Some(source.clone()),
-                    format!("is a section: write [{dotted}] and its keys below it"),
-                ),
+            let dotted = format!("{above}{key}");
+            let reason = match (known.get(&key), value) {
+                (Some(Value::Table(known)), Value::Table(inner)) => {
+                    self.section(inner, known, &format!("{dotted}."), source);
+                    continue;
+                }
+                (Some(Value::Table(_)), _) => {
+                    format!("is a section: write [{dotted}] and its keys below it")
+                }
                 (Some(_), value) => {
-                    self.values.insert(dotted, (value.clone(), source.clone()));
+                    self.values.insert(dotted, (value, source.clone()));
+                    continue;
                 }
-                (None, value) => {
-                    let reason = match value {
-                        Value::Table(_) => layer::unknown_section(&self.known, path),
-                        _ => layer::unknown(&self.known, path),
-                    };
-                    self.refuse(Some(dotted), Some(source.clone()), reason);
-                }
-            }
-            path.pop();
+                (None, Value::Table(_)) => layer::unknown_section(&self.known, &dotted),
+                (None, _) => layer::unknown(&self.known, &dotted),
+            };
+            self.refuse(Some(&dotted), source, reason);
         }
     }
 
     pub(super) fn variable(&mut self, name: &str, raw: &str) {
         let source = Source::Environment(name.to_owned());
-        if name == ADMIN_TOKEN {
-            return self.admin_token(raw, source);
-        }
-        if name.strip_suffix("_FILE") == Some(ADMIN_TOKEN) {
-            return match read_value(raw, Exposed::Refused) {
-                Ok(token) => self.admin_token(&token, source),
-                Err(reason) => self.refuse(None, Some(source), reason),
-            };
+        match name.strip_prefix(ADMIN_TOKEN) {
+            Some("") => return self.admin_token(raw, &source),
+            Some("_FILE") => {
+                return match read_secret(raw) {
+                    Ok(token) => self.admin_token(&token, &source),
+                    Err(reason) => self.refuse(None, &source, reason),
+                };
+            }
+            _ => {}
         }
         // Other names with one underscore are ignored: Kubernetes sets A2A_GATEWAY_PORT and
         // A2A_GATEWAY_SERVICE_HOST in every pod of the namespace of a service named `a2a-gateway`.
         let Some(rest) = name.strip_prefix("A2A_GATEWAY__") else {
             return;
         };
-        let path: Vec<String> = rest
-            .to_ascii_lowercase()
-            .split("__")
-            .map(Into::into)
-            .collect();
-        if layer::at(&self.known, &path).is_none()
-            && path.last().is_some_and(|k| k.ends_with("_file"))
-        {
-            let mut named = path.clone();
-            if let Some(key) = named.last_mut() {
-                key.truncate(key.len() - "_file".len());
-            }
-            if layer::at(&self.known, &named).is_some_and(|v| !v.is_table()) {
-                let dotted = named.join(".");
-                let exposed = if layer::is_secret(&dotted) {
-                    Exposed::Refused
+        let dotted = rest.to_ascii_lowercase().replace("__", ".");
+        let is_key = |dotted: &str| layer::find(&self.known, dotted).is_some_and(|v| !v.is_table());
+        match dotted.strip_suffix("_file") {
+            Some(key) if layer::find(&self.known, &dotted).is_none() && is_key(key) => {
+                let read = if layer::is_secret(key) {
+                    read_secret
                 } else {
-                    Exposed::Fine
+                    read_value
                 };
-                return match read_value(raw, exposed) {
-                    Ok(value) => self.text(&named, &value, source),
-                    Err(reason) => self.refuse(Some(dotted), Some(source), reason),
-                };
+                match read(raw) {
+                    Ok(value) => self.text(key, &value, source),
+                    Err(reason) => self.refuse(Some(key), &source, reason),
+                }
             }
+            _ => self.text(&dotted, raw, source),
         }
-        self.text(&path, raw, source);
     }
 
     pub(super) fn argument(&mut self, argument: &str) {
         match argument.split_once('=') {
-            Some((key, raw)) => {
-                let path: Vec<String> = key.trim().split('.').map(Into::into).collect();
-                self.text(&path, raw.trim(), Source::Argument);
-            }
+            Some((key, raw)) => self.text(key.trim(), raw.trim(), Source::Argument),
             // The argument is not quoted: it may be a URL with a password.
             None => self.refuse(
                 None,
-                Some(Source::Argument),
+                &Source::Argument,
                 "takes section.key=value, such as --set server.listen=127.0.0.1:8081",
             ),
         }
     }
 
     /// Sets a value given as text, converted to the type of its key.
-    fn text(&mut self, path: &[String], raw: &str, source: Source) {
-        let dotted = path.join(".");
-        match layer::at(&self.known, path) {
+    fn text(&mut self, dotted: &str, raw: &str, source: Source) {
+        match layer::find(&self.known, dotted) {
             None => {
-                let reason = layer::unknown(&self.known, path);
-                self.refuse(Some(dotted), Some(source), reason);
+                let reason = layer::unknown(&self.known, dotted);
+                self.refuse(Some(dotted), &source, reason);
             }
             Some(Value::Table(_)) => {
-                self.refuse(
-                    Some(dotted),
-                    Some(source),
-                    "is a section: name one of its keys",
-                );
+                self.refuse(Some(dotted), &source, "is a section: name one of its keys");
             }
             // Compose files pass unset variables as empty strings.
-            Some(_) if raw.is_empty() && layer::at(&self.default, path).is_none() => {}
+            Some(_) if raw.is_empty() && layer::find(&self.default, dotted).is_none() => {}
             Some(example) => {
                 let value = layer::read(raw, example);
-                self.values.insert(dotted, (value, source));
+                self.values.insert(dotted.to_owned(), (value, source));
             }
         }
     }
 
-    fn admin_token(&mut self, raw: &str, source: Source) {
+    fn admin_token(&mut self, raw: &str, source: &Source) {
         if raw.is_empty() {
             return;
         }
@@ -191,7 +172,7 @@ impl Merge {
         } else {
             self.refuse(
                 None,
-                Some(source),
+                source,
                 "an operator's token is `a2aa_` and 43 base64url characters; make one with \
                  `echo a2aa_$(openssl rand -base64 32 | tr '+/' '-_' | tr -d '=')`",
             );
@@ -200,23 +181,21 @@ impl Merge {
 
     pub(super) fn finish(mut self) -> Result<Loaded, ConfigError> {
         let mut effective = self.default.clone();
-        for (dotted, (value, source)) in &self.values {
+        let values = std::mem::take(&mut self.values);
+        for (dotted, (value, source)) in &values {
             // Each value alone is put over the default, which is valid: an error is then caused by
             // this value.
             let mut alone = self.default.clone();
             layer::put(&mut alone, dotted, value.clone());
             if let Err(error) = alone.try_into::<Config>() {
-                self.problems.push(Problem {
-                    key: Some(dotted.clone()),
-                    source: Some(source.clone()),
-                    reason: if layer::is_secret(dotted) {
-                        "must be a string".to_owned()
-                    } else {
-                        let example = layer::find(&self.known, dotted);
-                        layer::misfit(dotted, value, example)
-                            .unwrap_or_else(|| error.message().trim().replace('\n', ", "))
-                    },
-                });
+                let reason = if layer::is_secret(dotted) {
+                    "must be a string".to_owned()
+                } else {
+                    let example = layer::find(&self.known, dotted);
+                    layer::misfit(dotted, value, example)
+                        .unwrap_or_else(|| error.message().trim().replace('\n', ", "))
+                };
+                self.refuse(Some(dotted), source, reason);
             }
             layer::put(&mut effective, dotted, value.clone());
         }
@@ -238,9 +217,8 @@ impl Merge {
                 })?;
         config.auth.admin_token = self.admin_token;
         let source_of = |key: &str| {
-            self.values
-                .get(key)
-                .map_or(Source::Default, |(_, source)| source.clone())
+            let set = values.get(key);
+            set.map_or(Source::Default, |(_, source)| source.clone())
         };
         let checked =
             check::check(&config, &source_of).map_err(|problems| ConfigError { problems })?;
@@ -262,24 +240,16 @@ impl Merge {
     }
 }
 
-/// The check of a file's permissions for other users of the machine.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Exposed {
-    /// No check: the file holds no secret.
-    Fine,
-    Refused,
+/// Reads the file of a secret, which other users of the machine must not read.
+fn read_secret(path: &str) -> Result<String, String> {
+    exposure::refuse_exposed_at(Path::new(path))?;
+    read_value(path)
 }
 
 /// Reads a file that holds one value, without the line break that editors append.
-fn read_value(path: &str, exposed: Exposed) -> Result<String, String> {
-    let path = Path::new(path);
-    if exposed == Exposed::Refused {
-        exposure::refuse_exposed_at(path)?;
-    }
-    let text = read(path, SECRET_FILE_BYTES_MAX).map_err(|error| {
-        let path = path.display();
-        format!("cannot read the file that it names, {path}: {error}")
-    })?;
+fn read_value(path: &str) -> Result<String, String> {
+    let text = read(Path::new(path), SECRET_FILE_BYTES_MAX)
+        .map_err(|error| format!("cannot read the file that it names, {path}: {error}"))?;
     Ok(text.trim_end_matches(['\r', '\n']).to_owned())
 }
 
