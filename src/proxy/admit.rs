@@ -9,7 +9,6 @@ use std::time::Duration;
 use http::header::{self, HeaderName};
 use pingora::http::RequestHeader;
 
-use super::exchange::Exchange;
 use crate::config::{Config, Limits};
 use crate::directory::{AgentOptions, Destination};
 use crate::gateway::Gateway;
@@ -17,6 +16,7 @@ use crate::hierarchy::Permit;
 use crate::hops::{hops, whole_number};
 use crate::identity::{Identity, Proof};
 use crate::ids::{InvalidWorkspaceId, WorkspaceId};
+use crate::proxy::record::Exchange;
 use crate::rejection::{Reason, Rejection};
 use crate::shares::Account;
 

@@ -10,7 +10,6 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
-use super::Proxy;
 use crate::a2a::Generation;
 use crate::a2a::card::Card;
 use crate::config::LineageReach;
@@ -21,6 +20,7 @@ use crate::explain::{
 use crate::hierarchy::Permit;
 use crate::identity::{Named, Proof};
 use crate::ids::WorkspaceId;
+use crate::proxy::Proxy;
 use crate::rejection::{Reason, Rejection};
 use crate::shares::Account;
 

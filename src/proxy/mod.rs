@@ -1,5 +1,5 @@
-//! The data plane, in the order of a request's steps: [`validate`], [`origin`], [`mod@route`], [`mod@admit`],
-//! [`body`], [`relay`], [`cards`] or [`bridge`], [`reject`], and the record in [`exchange`].
+//! The data plane, in the order of a request: [`connection`], [`request`], [`admit`], [`destination`] or [`cards`] or
+//! [`control_plane`], [`relay`], [`respond`], [`record`].
 //!
 //! The gateway is a Pingora `ServerApp` ([`Connections`]) that owns connection and session from the first byte to
 //! the last. The phases of `ProxyHttp` can neither bound a body before it is forwarded nor run a clock while an agent
@@ -7,46 +7,18 @@
 //!
 //! Steps that are rarely taken are boxed futures: an inline one would enlarge the future of every exchange.
 
-mod addresses;
 mod admit;
-mod body;
-mod bridge;
-mod call;
 mod cards;
-mod certificates;
-mod chunks;
-mod connections;
-mod deferred;
+mod connection;
+mod control_plane;
+mod destination;
 mod dispatch;
-mod exchange;
 mod explain;
-mod fetch;
-mod fields;
-mod forward;
-mod head;
-mod http1;
-mod http2;
-mod idempotency;
-mod inbox;
-mod listener;
-mod on_demand;
-mod origin;
-mod outcome;
-mod ownership;
-mod prefer;
-mod reject;
+mod record;
 mod relay;
+mod request;
 mod respond;
-mod response_fields;
-mod rest;
-mod rewrite;
-mod route;
 mod sidecar;
-mod stream;
-mod trace;
-mod unary;
-mod upstream;
-mod validate;
 
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr};
@@ -58,22 +30,24 @@ use pingora::protocols::http::ServerSession;
 
 use self::cards::{Cards, Whose};
 // Pure, and for `fuzz/` only: these parsers read every byte that arrives.
-pub use self::chunks::{Broken, Chunks};
-pub use self::connections::Connections;
+pub use self::connection::Connections;
+pub use self::connection::chunks::{Broken, Chunks};
+pub use self::connection::head::{Scan, Whole, Why};
+pub use self::connection::listener::Listener;
 pub use self::dispatch::Dispatcher;
-use self::exchange::Exchange;
 pub use self::explain::Explainer;
-pub use self::fields::extra_fields;
-pub use self::head::{Scan, Whole, Why};
-pub use self::listener::Listener;
-use self::origin::{Origins, client_address};
-use self::outcome::BrokenOff;
+use self::record::Exchange;
+use self::record::trace::{Came, ControlSpan};
 use self::relay::Relay;
+pub use self::relay::fields::extra_fields;
+use self::relay::outcome::BrokenOff;
+use self::request::origin::{Origins, client_address};
+pub use self::request::route::{REST_ROUTES, ROUTES as A2A_ROUTES};
+use self::request::route::{Route, route};
+use self::request::validate;
+pub use self::request::validate::check as check_head;
+use self::respond::reject;
 use self::respond::write_response;
-pub use self::route::{REST_ROUTES, ROUTES as A2A_ROUTES};
-use self::route::{Route, route};
-use self::trace::{Came, ControlSpan};
-pub use self::validate::check as check_head;
 use crate::config::Derived;
 use crate::dialect::Dialect;
 use crate::gateway::Gateway;
@@ -227,8 +201,8 @@ impl Proxy {
         let mut span = self.control_span(session, &request_id);
         let asked = (&request_id, span.as_ref().map(ControlSpan::told));
         let answered = match self.preliminaries(session) {
-            Ok(()) => bridge::pass(self, session, asked).await,
-            Err(rejection) => bridge::refuse(self, session, asked, rejection).await,
+            Ok(()) => control_plane::pass(self, session, asked).await,
+            Err(rejection) => control_plane::refuse(self, session, asked, rejection).await,
         };
         let answered = BrokenOff::unless(answered);
         if let Some(span) = &mut span {

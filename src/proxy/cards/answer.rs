@@ -7,9 +7,9 @@ use pingora::protocols::http::ServerSession;
 
 use super::cache::{FRESH, Served};
 use crate::identity::Allowance;
-use crate::proxy::exchange::Exchange;
-use crate::proxy::origin::Origins;
-use crate::proxy::outcome::{Ended, internal};
+use crate::proxy::record::Exchange;
+use crate::proxy::relay::outcome::{Ended, internal};
+use crate::proxy::request::origin::Origins;
 use crate::proxy::respond::respond;
 
 /// Field that names the generations of the card's interfaces: a client of another generation cannot read the

@@ -13,9 +13,9 @@ use crate::a2a::card::Card;
 use crate::config::Config;
 use crate::directory::{AGENT_CARD_BYTES_MAX, CardPlace, Directory, LookupFor};
 use crate::ids::RequestId;
-use crate::proxy::fetch::Question;
+use crate::proxy::relay::fetch::Question;
+use crate::proxy::relay::upstream::{Call, peer};
 use crate::proxy::relay::{Relay, refuse_redirect};
-use crate::proxy::upstream::{Call, peer};
 use crate::rejection::{Reason, Rejection};
 use crate::shares::Account;
 

@@ -11,11 +11,11 @@ use std::time::Duration;
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::Proxy;
-use super::admit::Admitted;
 use crate::delivery::jobs::Job;
 use crate::directory::{Destination, Slot};
 use crate::ids::WorkspaceId;
+use crate::proxy::Proxy;
+use crate::proxy::admit::Admitted;
 use crate::rejection::{Delivery, Reason, Rejection};
 
 /// Interval of looks for due calls without a wake-up: for calls that another replica accepted and does not

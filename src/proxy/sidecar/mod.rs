@@ -15,19 +15,19 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use self::fields::{request_head, response_head};
-use super::admit::{authorization, refuse_declared_oversize, single};
-use super::exchange::Exchange;
-use super::origin::Origins;
-use super::outcome::{BrokenOff, Clocks, Ended, internal};
-use super::reject::refuse;
-use super::relay::{Forward, Relay};
-use super::trace::{Callee, Came};
-use super::upstream::{Call, peer};
-use super::{body, validate};
 use crate::a2a::method;
 use crate::a2a::task::Binding;
 use crate::dialect::Dialect;
 use crate::ids::RequestId;
+use crate::proxy::admit::{authorization, refuse_declared_oversize, single};
+use crate::proxy::record::Exchange;
+use crate::proxy::record::trace::{Callee, Came};
+use crate::proxy::relay::outcome::{BrokenOff, Clocks, Ended, internal};
+use crate::proxy::relay::upstream::{Call, peer};
+use crate::proxy::relay::{Forward, Relay};
+use crate::proxy::request::origin::Origins;
+use crate::proxy::request::{body, validate};
+use crate::proxy::respond::reject::refuse;
 use crate::rejection::{Reason, Rejection};
 use crate::shares::{Account, Share};
 use crate::sidecar::{Card, Sidecar};
@@ -136,7 +136,10 @@ impl Guard {
     }
 
     /// Runs the checks of every request that takes a slot.
-    fn preliminaries(&self, session: &mut ServerSession) -> Result<super::Slot<'_>, Rejection> {
+    fn preliminaries(
+        &self,
+        session: &mut ServerSession,
+    ) -> Result<crate::proxy::Slot<'_>, Rejection> {
         validate::require(session)?;
         self.relay.open()?;
         self.relay.place()

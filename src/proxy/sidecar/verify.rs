@@ -9,16 +9,16 @@ use pingora::http::ResponseHeader;
 use pingora::protocols::http::ServerSession;
 use tokio::time::Instant;
 
-use super::super::exchange::log_cause;
-use super::super::origin::NOSNIFF;
-use super::super::outcome::BrokenOff;
-use super::super::reject::answer;
-use super::super::respond::write_response;
 use super::fields::identity;
 use super::{Guard, READY, VERIFY, presented, validate};
 use crate::dialect::Dialect;
 use crate::ids::RequestId;
 use crate::metrics::Plane;
+use crate::proxy::record::log_cause;
+use crate::proxy::relay::outcome::BrokenOff;
+use crate::proxy::request::origin::NOSNIFF;
+use crate::proxy::respond::reject::answer;
+use crate::proxy::respond::write_response;
 use crate::rejection::{Reason, Rejection};
 use crate::trust::PairClaims;
 

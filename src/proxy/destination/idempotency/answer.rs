@@ -1,0 +1,203 @@
+//! Answers a call with an idempotency key from its kept response, to its caller only.
+
+use bytes::Bytes;
+use http::header;
+use pingora::http::ResponseHeader;
+use pingora::protocols::http::ServerSession;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep_until};
+
+use crate::a2a::event::Framing;
+use crate::delivery::calls::{Answer, Outcome};
+use crate::delivery::streams::Reader;
+use crate::drain::Cut;
+use crate::metrics::InProgress;
+use crate::proxy::Proxy;
+use crate::proxy::destination::deferred::PREFERENCE_APPLIED;
+use crate::proxy::record::Exchange;
+use crate::proxy::relay::fields::{KEPT, REPLAY, response_head};
+use crate::proxy::relay::outcome::{Ended, client_disconnected, internal, shutting_down, within};
+use crate::proxy::relay::refuse_redirect;
+use crate::proxy::relay::stream;
+use crate::proxy::respond::respond;
+use crate::rejection::{Delivery, Reason, Rejection};
+use crate::standing::{CutOff, Needs, cut_off};
+
+/// Kept response, and how to send it.
+pub(in crate::proxy) struct KeptResponse<'a> {
+    pub(in crate::proxy) outcome: Outcome,
+    /// True for a replay.
+    pub(in crate::proxy) replay: bool,
+    /// Pieces of a live stream, for the request that made the call: none are lost.
+    pub(in crate::proxy) live: Option<mpsc::Receiver<Bytes>>,
+    /// Value of `X-A2A-Completed`.
+    pub(in crate::proxy) completed: Option<&'a str>,
+}
+
+impl Proxy {
+    pub(in crate::proxy) async fn respond_kept(
+        &self,
+        session: &mut ServerSession,
+        exchange: &mut Exchange,
+        mut kept: KeptResponse<'_>,
+    ) -> Result<Ended, Ended> {
+        match &kept.outcome {
+            Outcome::Refused(rejection) => Err(rejection.clone().into()),
+            Outcome::Nothing => Err(super::failed_meanwhile().into()),
+            Outcome::Whole(answer) => {
+                let mut head = self.head(session, exchange, answer, &kept)?;
+                let body = answer.body.clone();
+                head.insert_header(header::CONTENT_LENGTH, body.len())
+                    .map_err(internal)?;
+                exchange.note_task(|scan| scan.push(&body));
+                respond(session, exchange, head, body).await
+            }
+            Outcome::Stream(answer, name) => {
+                let events = match kept.live.take() {
+                    Some(live) => Events::Live(live),
+                    None => Events::Kept(Box::new(self.reader(exchange, name).await?)),
+                };
+                let head = self.head(session, exchange, answer, &kept)?;
+                exchange.status = answer.status;
+                exchange.streams();
+                stream::begin(session, exchange, head, name).await?;
+                let cut = self.relay.drain.watch();
+                let cut_off = self.relay.cut_off(
+                    Needs::Credential,
+                    exchange.proof.as_ref(),
+                    exchange.callee.as_ref(),
+                );
+                let ends = Ends { cut, cut_off };
+                follow(session, exchange, (events, name), ends).await
+            }
+        }
+    }
+
+    fn head(
+        &self,
+        session: &ServerSession,
+        exchange: &Exchange,
+        answer: &Answer,
+        kept: &KeptResponse<'_>,
+    ) -> Result<ResponseHeader, Rejection> {
+        let mut upstream =
+            ResponseHeader::build(answer.status, Some(answer.fields.len())).map_err(internal)?;
+        for (name, value) in &answer.fields {
+            upstream.append_header(name, value).map_err(internal)?;
+        }
+        refuse_redirect(&upstream)?;
+        let request = &session.req_header().headers;
+        let completed = kept.completed.map(str::to_owned);
+        let passed = self.relay.response_fields.get().passed(&upstream);
+        let mut passed = passed.map_err(internal)?;
+        // A field of the gateway: an agent's is never kept.
+        if let Some(applied) = answer.fields.get(PREFERENCE_APPLIED) {
+            passed
+                .insert_header(PREFERENCE_APPLIED, applied)
+                .map_err(internal)?;
+        }
+        let head = response_head(passed, request, &self.origins.get(), exchange, completed);
+        let mut head = head.map_err(internal)?;
+        if kept.replay {
+            head.insert_header(REPLAY, "true").map_err(internal)?;
+        }
+        if !answer.kept {
+            head.insert_header(KEPT, "false").map_err(internal)?;
+        }
+        Ok(head)
+    }
+
+    /// Returns a reader of the stream from its first event on.
+    async fn reader(&self, exchange: &Exchange, name: &str) -> Result<Reader, Rejection> {
+        let (Some(proof), Some(target)) = (&exchange.proof, &exchange.callee) else {
+            return Err(forgotten());
+        };
+        let streams = &self.gateway.delivery.streams;
+        let (owner, id) = (proof.owner(), exchange.request_id.clone());
+        let reader = streams.follow((&owner, target), name, id).await?;
+        reader.ok_or_else(forgotten)
+    }
+}
+
+/// Rejection of a replay: the agent had the call, and its stream is not kept any more.
+pub(in crate::proxy) fn forgotten() -> Rejection {
+    Rejection::new(
+        Reason::AgentProtocolError,
+        "the call with this key was answered by a stream that is not kept any more (stream.log_ttl; without Redis, until \
+         the gateway ends); ask for the task, or use a new key",
+    )
+    .delivered(Delivery::Sent)
+}
+
+/// Source of the events of a stream.
+enum Events {
+    /// The call itself, with backpressure from this caller.
+    Live(mpsc::Receiver<Bytes>),
+    /// Kept events of the stream.
+    Kept(Box<Reader>),
+}
+
+impl Events {
+    /// Returns the next events; `None` at the end.
+    async fn next(&mut self) -> Option<Bytes> {
+        match self {
+            Self::Live(pieces) => pieces.recv().await,
+            Self::Kept(reader) => reader.next().await,
+        }
+    }
+}
+
+/// Conditions that end a reader's stream before the stream itself ends.
+struct Ends {
+    /// Shutdown.
+    cut: Cut,
+    /// The reader's credential, or its access to the target, has ended.
+    cut_off: Option<CutOff>,
+}
+
+/// Passes a stream on until it ends, or this process shuts down. A live stream of this process ends by itself
+/// at shutdown.
+async fn follow(
+    session: &mut ServerSession,
+    exchange: &mut Exchange,
+    (mut events, name): (Events, &str),
+    mut ends: Ends,
+) -> Result<Ended, Ended> {
+    let _open = InProgress::begin(&exchange.metrics.open_streams);
+    let timeouts = exchange.config.timeouts.clone();
+    let keepalive = exchange.config.stream.keepalive;
+    let mut looked = false;
+    loop {
+        let quiet = Instant::now() + keepalive;
+        let kept = matches!(events, Events::Kept(_));
+        let (piece, parts) = tokio::select! {
+            biased;
+            // First: a stream without pauses must not hide the cut-off.
+            why = cut_off(&mut ends.cut_off) => (Some(last_event(exchange, name, &why)), true),
+            piece = events.next() => (piece, false),
+            () = ends.cut.requested(), if kept => {
+                (Some(last_event(exchange, name, &shutting_down(Delivery::Sent))), true)
+            }
+            () = sleep_until(quiet) => (Some(Framing::Lf.keepalive(true).into()), false),
+            () = client_disconnected(session) => return Err(Ended::CallerLeft),
+        };
+        let last = piece.is_none() || parts;
+        let piece: Bytes = piece.unwrap_or_default();
+        // The first event of a stream has the id of its task.
+        if !std::mem::replace(&mut looked, true) {
+            exchange.note_task(|scan| scan.push_events(&piece));
+        }
+        exchange.response_bytes += piece.len() as u64;
+        let deadline = Instant::now() + timeouts.write;
+        within(deadline, session.write_response_body(piece, last)).await?;
+        if last {
+            return Ok(Ended::Answered);
+        }
+    }
+}
+
+/// Returns the last event of a stream that goes on without this reader.
+fn last_event(exchange: &mut Exchange, name: &str, why: &Rejection) -> Bytes {
+    exchange.rejected(why);
+    why.last_event(&exchange.form(), &exchange.request_id, name, Framing::Lf)
+}
