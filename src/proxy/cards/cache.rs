@@ -108,11 +108,11 @@ fn speaks_field(generations: &[Generation]) -> Option<&'static str> {
 }
 
 /// Card cache.
-pub(in crate::proxy) struct Cards {
+pub(super) struct CardCache {
     kept: Cache<WorkspaceId, Arc<Kept>>,
 }
 
-impl Default for Cards {
+impl Default for CardCache {
     fn default() -> Self {
         let weight = |_: &WorkspaceId, kept: &Arc<Kept>| {
             let served = kept.served.as_ref().map_or(0, |served| served.body.len());
@@ -128,7 +128,7 @@ impl Default for Cards {
     }
 }
 
-impl Cards {
+impl CardCache {
     /// Returns the card of a workspace, and fetches it if the cached one does not count any more. From
     /// [`Drain::cut`](crate::drain::Drain::cut) on no fetch begins, and this may not resolve: await the cut
     /// beside it.
@@ -181,7 +181,7 @@ impl Cards {
         }
     }
 
-    /// Returns the card that [`Cards::get`] would return without a fetch.
+    /// Returns the card that [`CardCache::get`] would return without a fetch.
     pub(super) async fn known(
         &self,
         gateway: &Gateway,
@@ -195,7 +195,7 @@ impl Cards {
 
     /// Returns the generation of an agent, from its cached card. After a failed fetch: the generation that
     /// counts without a card.
-    pub(in crate::proxy) async fn generation(&self, source: &CardSource) -> Option<Generation> {
+    pub(super) async fn generation(&self, source: &CardSource) -> Option<Generation> {
         let kept = self.kept.get(&source.id).await?;
         if kept.fingerprint != source.fingerprint {
             return None;

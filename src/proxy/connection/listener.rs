@@ -59,7 +59,7 @@ impl Listener {
     /// Returns the dispatcher of deferred calls and delegations; `None` for a sidecar.
     pub fn dispatcher(&self) -> Option<Dispatcher> {
         match &self.behind {
-            Behind::Gateway(proxy) => Some(Dispatcher::new(Arc::clone(proxy))),
+            Behind::Gateway(proxy) => Some(Dispatcher::new(Arc::clone(&proxy.context))),
             Behind::Sidecar(_) => None,
         }
     }
@@ -67,7 +67,7 @@ impl Listener {
     /// Returns the service behind `GET /explain`; `None` for a sidecar.
     pub fn explainer(&self) -> Option<Explainer> {
         match &self.behind {
-            Behind::Gateway(proxy) => Some(Explainer::new(Arc::clone(proxy))),
+            Behind::Gateway(proxy) => Some(Explainer::new(Arc::clone(&proxy.context))),
             Behind::Sidecar(_) => None,
         }
     }
@@ -94,7 +94,7 @@ impl Listener {
         let request_id = request_id.clone();
         let mut exchange = match (&self.behind, route) {
             (Behind::Gateway(_), Route::Control) => return,
-            (Behind::Gateway(proxy), _) => proxy.begin(request_id, false),
+            (Behind::Gateway(proxy), _) => proxy.context.begin(request_id, false),
             (Behind::Sidecar(_), _) => {
                 Exchange::begin(&self.relay.metrics, &self.relay.config, None, request_id)
             }

@@ -98,7 +98,7 @@ pub(super) async fn refuse(
         }
         // A request that cannot be built for the router has no route.
         Err(_) => {
-            let (origins, form) = (proxy.origins.get(), Dialect::Plain.into());
+            let (origins, form) = (proxy.context.origins.get(), Dialect::Plain.into());
             let told = answer(session, &origins, request_id, &rejection, &form).await;
             told.map_err(|_| Broken::CallerLeft)
         }
@@ -107,7 +107,7 @@ pub(super) async fn refuse(
 }
 
 async fn run(proxy: &Proxy, session: &mut ServerSession, asked: Asked<'_>) -> Result<(), Broken> {
-    let mut place = Some(proxy.relay.place()?);
+    let mut place = Some(proxy.context.relay.place()?);
     let (body, mut feed) = on_demand(session);
     let request = request(proxy, session, asked, body)?;
     let asked = proxy.control.clone().oneshot(request);
@@ -187,7 +187,7 @@ async fn write(
         Ok(written) => written.map_err(|_| Broken::CallerLeft),
         Err(_) => {
             if reader {
-                proxy.gateway.metrics.event_reader_cut("slow");
+                proxy.context.gateway.metrics.event_reader_cut("slow");
             }
             Err(Broken::CallerLeft)
         }
@@ -227,7 +227,7 @@ async fn socket(
     session: &mut ServerSession,
     asked: Asked<'_>,
 ) -> Result<(), Broken> {
-    let slot = proxy.relay.place()?;
+    let slot = proxy.context.relay.place()?;
     session.set_keepalive(None);
     let (input, body) = Channel::<Bytes, Infallible>::new(INPUT_PIECES);
     let request = request(proxy, session, asked, Body::new(body))?;
@@ -295,6 +295,7 @@ async fn pump(
 fn head(proxy: &Proxy, session: &ServerSession, parts: Parts) -> ResponseHeader {
     let mut head = ResponseHeader::from(parts);
     proxy
+        .context
         .origins
         .get()
         .put_browser_fields(&session.req_header().headers, &mut head);
@@ -339,7 +340,7 @@ fn request(
     }
     request
         .extensions_mut()
-        .insert(ClientAddr(proxy.client(session)));
+        .insert(ClientAddr(proxy.context.client(session)));
     Ok(request)
 }
 

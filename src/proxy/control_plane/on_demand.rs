@@ -82,13 +82,13 @@ impl Feed {
             if bid_continue(session).await.is_err() {
                 return;
             }
-            let timeouts = &proxy.gateway.config.hold().timeouts;
+            let timeouts = &proxy.context.gateway.config.hold().timeouts;
             let deadline = Instant::now() + timeouts.request_body;
             let mut asked = Some(first);
             while let Some(give) = asked {
                 let piece = match next_piece(timeouts, session, deadline).await {
                     Ok(Some(piece)) => Ok(Some(piece)),
-                    Ok(None) => proxy.relay.place().map(|slot| {
+                    Ok(None) => proxy.context.relay.place().map(|slot| {
                         *place = Some(slot);
                         None
                     }),

@@ -3,37 +3,28 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use http::{HeaderName, HeaderValue, StatusCode, header};
 use pingora::http::{RequestHeader, ResponseHeader};
-use pingora::protocols::http::ServerSession;
 use serde_json::Value;
 
-use super::idempotency;
-use super::idempotency::{Claimed, Execution, KeptResponse};
-use crate::a2a::accept::prefers_stream;
+use super::idempotency::{Execution, KeptResponse, execute_own_once, respond_kept};
 use crate::a2a::done::Done;
 use crate::a2a::envelope::Completed;
 use crate::a2a::method::Method;
+use crate::a2a::refs::Refs;
 use crate::a2a::{Generation, dialect};
-use crate::delivery::calls::{Answer, Key, Outcome};
+use crate::delivery::calls::{Answer, Outcome};
 use crate::delivery::jobs::{Call, Content, Kind, NewJob, may_be_deferred, task};
-use crate::hierarchy::Permit;
-use crate::hops::hops;
 use crate::identity::Proof;
 use crate::ids::WorkspaceId;
-use crate::proxy::Proxy;
-use crate::proxy::admit::{Admitted, Allowed};
-use crate::proxy::record::Exchange;
+use crate::proxy::admit::Allowed;
 use crate::proxy::record::trace::{context_fields, is_context};
 use crate::proxy::relay::content_length_of;
-use crate::proxy::relay::fields::{passes, response_head};
-use crate::proxy::relay::forward::Outgoing;
+use crate::proxy::relay::fields::passes;
 use crate::proxy::relay::outcome::{Ended, internal};
-use crate::proxy::request::body;
-use crate::proxy::request::body::{CallShape, check_media_type, expects_continue};
-use crate::proxy::request::{ownership, prefer};
-use crate::proxy::respond::respond;
+use crate::proxy::request::Request;
+use crate::proxy::request::body::{check_media_type, expects_continue};
+use crate::proxy::request::call::CheckedCall;
 use crate::rejection::{Reason, Rejection};
 use crate::tasks::sees;
 
@@ -76,282 +67,154 @@ fn generation_of(method: Option<&str>) -> Generation {
 }
 
 /// Returns the only task that a call asks for, if it may be a deferred call.
-pub(in crate::proxy) fn asked_job(call: &Completed) -> Option<&str> {
-    match call.refs.tasks.as_slice() {
-        [task] if may_be_deferred(task) && (call.method.is_of_a_task() || call.method.sends()) => {
-            Some(task)
-        }
+pub(in crate::proxy) fn asked_job(method: Method, refs: &Refs) -> Option<&str> {
+    match refs.tasks.as_slice() {
+        [task] if may_be_deferred(task) && (method.is_of_a_task() || method.sends()) => Some(task),
         _ => None,
     }
 }
 
-/// The parts of a call to be deferred.
-struct ToDefer<'a> {
-    proof: &'a Proof,
-    permit: &'a Permit,
-    body: Bytes,
-    method: Option<String>,
-    version_1_0: bool,
-    done: Done,
+/// Defers the call. `None` if it is too large.
+pub(super) async fn defer(
+    request: &mut Request<'_>,
+    allowed: &Allowed,
     hops: u32,
-    key: Option<Key>,
+    call: CheckedCall,
+) -> Result<Option<Ended>, Ended> {
+    let context = request.context;
+    let fits = call.body.len() <= CALL_BYTES_MAX;
+    let body = String::from_utf8(call.body.to_vec()).ok().filter(|_| fits);
+    let Some(body) = body else {
+        return Ok(None);
+    };
+    let generation = generation_of(call.method_name.as_deref());
+    let method = call.method_name.clone();
+    let new = NewJob {
+        owner: allowed.proof.owner(),
+        caller: allowed.proof.stored(),
+        source: allowed.permit.caller().cloned(),
+        target: allowed.permit.target().clone(),
+        priority: priority(&body),
+        content: Content::Call(Box::new(Call {
+            body,
+            method: call.method_name,
+            version_1_0: call.version_1_0,
+            fields: kept_fields(request),
+            client: context.client(request.session),
+            hops,
+        })),
+        idempotency_key: None,
+        patience: request.exchange.config.delegation.deferred_ttl,
+    };
+    let rpc_id = request.exchange.rpc_id.clone();
+    let rpc_id = rpc_id.unwrap_or_else(|| "null".to_owned());
+    let jobs = Arc::clone(&context.gateway.delivery.jobs);
+    let accept = async move {
+        let accepted = jobs.accept(&new).await?;
+        let task = task::submitted(&accepted.id, accepted.created_at);
+        let body = format!(
+            r#"{{"jsonrpc":"2.0","id":{rpc_id},"result":{},"status":"queued","delivery_mode":"push","method":{},"activity_id":"{}"}}"#,
+            dialect::shown(&task, generation),
+            Value::from(method),
+            accepted.id,
+        );
+        Ok((accepted_with(body), ()))
+    };
+    let (outcome, replay) = match &call.key {
+        None => (Outcome::Whole(Arc::new(accept.await?.0)), false),
+        Some(key) => match execute_own_once(request, key, accept).await? {
+            Execution::Fresh(answer, ()) => (Outcome::Whole(Arc::new(answer)), false),
+            Execution::Replayed(outcome) => (outcome, true),
+        },
+    };
+    let kept = KeptResponse {
+        outcome,
+        replay,
+        live: None,
+        done: call.done,
+    };
+    respond_kept(request, kept).await.map(Some)
 }
 
-impl Proxy {
-    /// Handles a call to an unreachable target. Defers it if its caller prefers that, answers a request about a
-    /// deferred call, and rejects everything else with `why`.
-    pub(in crate::proxy) async fn defer_or_reject(
-        &self,
-        session: &mut ServerSession,
-        exchange: &mut Exchange,
-        Allowed { proof, permit }: Allowed,
-        why: Rejection,
-    ) -> Result<Ended, Ended> {
-        let head = session.req_header();
-        let passes_by = matches!(
-            why.reason,
-            Reason::WorkspaceOffline | Reason::WorkspaceRestarting
-        );
-        let keeps = prefer::respond_async(&head.headers);
-        // A stored answer is replayed whether the target is reachable or not.
-        let keyed = head.headers.contains_key(idempotency::IDEMPOTENCY_KEY);
-        if !passes_by || !(keeps || keyed || may_ask_for_a_job(head)) {
-            return Err(why.into());
-        }
-        let answered = self.while_away(session, exchange, (&proof, &permit), keeps);
-        match answered.await {
-            Ok(Some(ended)) => Ok(ended),
-            // For a body that is not to be deferred, the unreachable target outranks errors in the body.
-            Err(Ended::Refused(_)) if !keeps && exchange.method == Method::Unread => {
-                Err(why.into())
-            }
-            Err(ended) => Err(ended),
-            Ok(None) => Err(why.into()),
-        }
-    }
+/// Returns the fields of the request that pass to the agent.
+fn kept_fields(request: &Request<'_>) -> Vec<(String, String)> {
+    let headers = &request.head().headers;
+    let extra = request.context.extra_fields.get();
+    // The span of the deferred call follows from this exchange.
+    let context = request.exchange.context();
+    let fields = headers.iter().filter(|(name, value)| {
+        passes((*name, *value), headers, &extra) && !(context.is_some() && is_context(name))
+    });
+    let fields = fields.filter_map(|(name, value)| {
+        Some((name.as_str().to_owned(), value.to_str().ok()?.to_owned()))
+    });
+    let context = context.into_iter().flat_map(context_fields);
+    let context = context.map(|(name, value)| (name.as_str().to_owned(), value));
+    fields.chain(context).collect()
+}
 
-    /// Returns `None` if the call can be neither deferred nor replayed and does not ask for a deferred call.
-    async fn while_away(
-        &self,
-        session: &mut ServerSession,
-        exchange: &mut Exchange,
-        (proof, permit): (&Proof, &Permit),
-        keeps: bool,
-    ) -> Result<Option<Ended>, Ended> {
-        let head = session.req_header();
-        let hops = hops(&head.headers, exchange.config.forward.max_hops)?;
-        check_media_type(&head.headers)?;
-        let prefers_stream = prefers_stream(&head.headers);
-        let options = self.gateway.directory.options(permit).await?;
-        let read = body::read(&self.relay, &exchange.config, session, proof.account).await;
-        let (received, _share) = read?;
-        let shape = CallShape {
-            complete: options.complete,
-            generation: options.generation,
-            prefers_stream,
-        };
-        let completed = body::complete(exchange, permit, received.clone(), &shape)?;
-        if let Some(job) = asked_job(&completed) {
-            let asked = (proof, Some(permit.target()), job);
-            let words = JobWords::of(&completed);
-            return self.about_job(session, exchange, asked, words).await;
-        }
-        let key = idempotency::key(exchange, session.req_header(), Some(&completed), &received)?;
-        drop(received);
-        if let Some(key) = &key {
-            let until = exchange.started + exchange.config.timeouts.total;
-            let done = completed.done;
-            let done = (!done.is_empty()).then(|| done.to_string());
-            let told = (until, done.as_deref());
-            if let Claimed::Replayed(ended) =
-                self.claim_or_replay(session, exchange, key, told).await?
-            {
-                return Ok(Some(ended));
-            }
-        }
-        if !keeps || completed.method != Method::SendMessage {
-            return Ok(None);
-        }
-        let (of, push) = ((proof, permit.target()), options.push_notifications);
-        let (method, refs) = (completed.method, &completed.refs);
-        ownership::check_for(&self.gateway, method, push, of, refs).await?;
-        let to_defer = ToDefer {
-            proof,
-            permit,
-            version_1_0: completed.wrapped && options.generation == Generation::V1,
-            body: completed.body,
-            method: completed.method_name,
-            done: completed.done,
-            hops,
-            key,
-        };
-        self.defer(session, exchange, to_defer).await
-    }
+/// A call about one task that may be a deferred call.
+pub(in crate::proxy) struct AskedJob<'a> {
+    /// The caller.
+    pub(in crate::proxy) proof: &'a Proof,
+    /// The workspace that the call is to; `None` for any.
+    pub(in crate::proxy) target: Option<&'a WorkspaceId>,
+    /// The id of the task.
+    pub(in crate::proxy) id: &'a str,
+    /// The format of the answer.
+    pub(in crate::proxy) words: JobWords,
+}
 
-    /// Handles a call to a target at capacity: defers it if its caller prefers that, or rejects it with `why`.
-    pub(in crate::proxy) async fn defer_at_capacity(
-        &self,
-        session: &mut ServerSession,
-        exchange: &mut Exchange,
-        admitted: &Admitted,
-        outgoing: Outgoing,
-        why: Rejection,
-    ) -> Result<Ended, Ended> {
-        let translated = outgoing.target.is_some() || outgoing.rewrite.is_some();
-        let sends = exchange.method == Method::SendMessage && !translated;
-        if !sends || !prefer::respond_async(&session.req_header().headers) {
-            return Err(why.into());
-        }
-        let to_defer = ToDefer {
-            proof: &admitted.proof,
-            permit: &admitted.permit,
-            body: outgoing.body,
-            method: outgoing.method_name,
-            version_1_0: outgoing.version_1_0,
-            done: outgoing.done,
-            hops: admitted.hops,
-            key: outgoing.key,
-        };
-        let deferred = self.defer(session, exchange, to_defer).await?;
-        deferred.ok_or_else(|| why.into())
+/// Answers a call about one task that may be a deferred call. `None` if there is no such job: it may be a task of
+/// the agent.
+///
+/// # Errors
+/// `task_not_found`; `conflict` if the job can no longer be canceled; `store_unavailable`.
+pub(in crate::proxy) async fn answer_about(
+    request: &mut Request<'_>,
+    asked: AskedJob<'_>,
+) -> Result<Option<Ended>, Ended> {
+    let gateway = &request.context.gateway;
+    let jobs = &gateway.delivery.jobs;
+    let exchange = &mut *request.exchange;
+    let found = jobs.find(asked.id).await?;
+    let here = |at: &WorkspaceId| asked.target.is_none_or(|target| target == at);
+    let Some(job) = found.filter(|job| job.kind == Kind::Deferred && here(&job.target)) else {
+        return Ok(None);
+    };
+    exchange.callee.get_or_insert_with(|| job.target.clone());
+    exchange.task = Some(job.id.clone());
+    if !sees(&gateway.hierarchy, asked.proof, &job.owner).await? {
+        let message =
+            "there is no such task for this caller: a task belongs to the caller that started it";
+        return Err(Rejection::new(Reason::TaskNotFound, message).into());
     }
+    let job = match exchange.method {
+        Method::GetTask => job,
+        Method::CancelTask => jobs.cancel(asked.id).await?.ok_or_else(not_cancelable)?,
+        _ => return Err(unsupported().into()),
+    };
+    let task = task::of(&job);
+    let body = match asked.words {
+        JobWords::Bare => task.to_string(),
+        JobWords::Rpc(generation) => format!(
+            r#"{{"jsonrpc":"2.0","id":{},"result":{}}}"#,
+            exchange.rpc_id.as_deref().unwrap_or("null"),
+            dialect::bare(&task, generation),
+        ),
+    };
+    let head = head_of(body.len()).map_err(internal)?;
+    let head = request.response_head(head, Done::default())?;
+    request.respond(head, body.into()).await.map(Some)
+}
 
-    /// Defers the call. `None` if it is too large.
-    async fn defer(
-        &self,
-        session: &mut ServerSession,
-        exchange: &mut Exchange,
-        call: ToDefer<'_>,
-    ) -> Result<Option<Ended>, Ended> {
-        let fits = call.body.len() <= CALL_BYTES_MAX;
-        let body = String::from_utf8(call.body.to_vec()).ok().filter(|_| fits);
-        let Some(body) = body else {
-            return Ok(None);
-        };
-        let headers = &session.req_header().headers;
-        let extra = self.extra_fields.get();
-        // The span of the deferred call follows from this exchange.
-        let context = exchange.context();
-        let fields = headers.iter().filter(|(name, value)| {
-            passes((*name, *value), headers, &extra) && !(context.is_some() && is_context(name))
-        });
-        let fields = fields.filter_map(|(name, value)| {
-            Some((name.as_str().to_owned(), value.to_str().ok()?.to_owned()))
-        });
-        let context = context.into_iter().flat_map(context_fields);
-        let fields = fields.chain(context.map(|(name, value)| (name.as_str().to_owned(), value)));
-        let generation = generation_of(call.method.as_deref());
-        let method = call.method.clone();
-        let new = NewJob {
-            owner: call.proof.owner(),
-            caller: call.proof.stored(),
-            source: call.permit.caller().cloned(),
-            target: call.permit.target().clone(),
-            priority: priority(&body),
-            content: Content::Call(Box::new(Call {
-                body,
-                method: call.method,
-                version_1_0: call.version_1_0,
-                fields: fields.collect(),
-                client: self.client(session),
-                hops: call.hops,
-            })),
-            idempotency_key: None,
-            patience: exchange.config.delegation.deferred_ttl,
-        };
-        let rpc_id = exchange.rpc_id.clone().unwrap_or_else(|| "null".to_owned());
-        let jobs = Arc::clone(&self.gateway.delivery.jobs);
-        let accept = async move {
-            let accepted = jobs.accept(&new).await?;
-            let task = task::submitted(&accepted.id, accepted.created_at);
-            let body = format!(
-                r#"{{"jsonrpc":"2.0","id":{rpc_id},"result":{},"status":"queued","delivery_mode":"push","method":{},"activity_id":"{}"}}"#,
-                dialect::shown(&task, generation),
-                Value::from(method),
-                accepted.id,
-            );
-            Ok((accepted_with(body), ()))
-        };
-        let (outcome, replay) = match &call.key {
-            None => (Outcome::Whole(Arc::new(accept.await?.0)), false),
-            Some(key) => match self
-                .execute_own_once(session, exchange, key, accept)
-                .await?
-            {
-                Execution::Fresh(answer, ()) => (Outcome::Whole(Arc::new(answer)), false),
-                Execution::Replayed(outcome) => (outcome, true),
-            },
-        };
-        let completed = (!call.done.is_empty()).then(|| call.done.to_string());
-        let told = KeptResponse {
-            outcome,
-            replay,
-            live: None,
-            completed: completed.as_deref(),
-        };
-        self.respond_kept(session, exchange, told).await.map(Some)
-    }
-
-    /// Answers a call about one task that may be a deferred call. `None` if there is no such job: it may be a task of
-    /// the agent.
-    ///
-    /// # Errors
-    /// `task_not_found`; `conflict` if the job can no longer be canceled; `store_unavailable`.
-    pub(in crate::proxy) async fn about_job(
-        &self,
-        session: &mut ServerSession,
-        exchange: &mut Exchange,
-        (proof, target, id): (&Proof, Option<&WorkspaceId>, &str),
-        words: JobWords,
-    ) -> Result<Option<Ended>, Ended> {
-        let jobs = &self.gateway.delivery.jobs;
-        let found = jobs.find(id).await?;
-        let here = |at: &WorkspaceId| target.is_none_or(|target| target == at);
-        let Some(job) = found.filter(|job| job.kind == Kind::Deferred && here(&job.target)) else {
-            return Ok(None);
-        };
-        exchange.callee.get_or_insert_with(|| job.target.clone());
-        exchange.task = Some(job.id.clone());
-        if !sees(&self.gateway.hierarchy, proof, &job.owner).await? {
-            let message = "there is no such task for this caller: a task belongs to the caller that started it";
-            return Err(Rejection::new(Reason::TaskNotFound, message).into());
-        }
-        let job = match exchange.method {
-            Method::GetTask => job,
-            Method::CancelTask => jobs.cancel(id).await?.ok_or_else(not_cancelable)?,
-            _ => return Err(unsupported().into()),
-        };
-        let task = task::of(&job);
-        let body = match words {
-            JobWords::Bare => task.to_string(),
-            JobWords::Rpc(generation) => format!(
-                r#"{{"jsonrpc":"2.0","id":{},"result":{}}}"#,
-                exchange.rpc_id.as_deref().unwrap_or("null"),
-                dialect::bare(&task, generation),
-            ),
-        };
-        let answered = self.respond_json(session, exchange, body);
-        answered.await.map(Some)
-    }
-
-    /// Answers with a JSON document of the gateway.
-    async fn respond_json(
-        &self,
-        session: &mut ServerSession,
-        exchange: &mut Exchange,
-        body: String,
-    ) -> Result<Ended, Ended> {
-        let build = || {
-            let mut head = ResponseHeader::build(StatusCode::OK, Some(10))?;
-            head.append_header(header::CONTENT_TYPE, "application/json")?;
-            head.append_header(header::CONTENT_LENGTH, body.len())?;
-            head.append_header(header::CACHE_CONTROL, "no-store")?;
-            let request = &session.req_header().headers;
-            response_head(head, request, &self.origins.get(), exchange, None)
-        };
-        let head = build().map_err(internal)?;
-        respond(session, exchange, head, Bytes::from(body)).await
-    }
+/// Builds the head of an answer with a task.
+fn head_of(length: usize) -> pingora::Result<ResponseHeader> {
+    let mut head = ResponseHeader::build(StatusCode::OK, Some(10))?;
+    head.append_header(header::CONTENT_TYPE, "application/json")?;
+    head.append_header(header::CONTENT_LENGTH, length)?;
+    head.append_header(header::CACHE_CONTROL, "no-store")?;
+    Ok(head)
 }
 
 /// Builds the answer for a deferred call.
@@ -392,7 +255,7 @@ fn unsupported() -> Rejection {
 
 /// True if the body is to be read although its target is offline. A caller that waits for `100 Continue` has not
 /// sent its body.
-fn may_ask_for_a_job(head: &RequestHeader) -> bool {
+pub(super) fn may_ask_for_a_job(head: &RequestHeader) -> bool {
     let length = content_length_of(&head.headers);
     let small = length.is_some_and(|length| length <= QUESTION_BYTES_MAX);
     small && !expects_continue(head) && check_media_type(&head.headers).is_ok()

@@ -1,5 +1,193 @@
-//! Producers of a response: the agent, its inbox, the replay of a keyed call, or the deferral of a call.
+//! Decides which producer answers a checked call, and has it answer: the agent, its inbox, an earlier call with the same
+//! key, or the deferral of the call.
 
 pub(in crate::proxy) mod deferred;
 pub(in crate::proxy) mod idempotency;
 pub(in crate::proxy) mod inbox;
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use pingora::http::ResponseHeader;
+use pingora::protocols::http::ServerSession;
+
+use self::idempotency::{Claimed, Once};
+use super::admit::{Admitted, Allowed};
+use super::rare;
+use super::record::Exchange;
+use super::relay::Forward;
+use super::relay::forward::{AgentCall, Origin, answer_head, callee, peer};
+use super::relay::outcome::{Clocks, Ended};
+use super::relay::upstream::Call;
+use super::request::body::{CallShape, read_json};
+use super::request::call::{CheckedCall, complete};
+use super::request::{Request, ownership, prefer};
+use crate::a2a::accept::prefers_stream;
+use crate::a2a::method::Method;
+use crate::directory::{Destination, LookupFor};
+use crate::hops::hops;
+use crate::rejection::{Reason, Rejection};
+
+/// Answers a call to a target that is resolved: by its inbox, by an earlier call with its key, by deferral if the agent
+/// is at capacity and the caller prefers that, or else by the agent.
+pub(in crate::proxy) async fn answer(
+    request: &mut Request<'_>,
+    admitted: Admitted,
+    mut call: CheckedCall,
+) -> Result<Ended, Ended> {
+    let context = request.context;
+    let agent = match &admitted.destination {
+        Destination::Agent(agent) => Arc::clone(agent),
+        Destination::Inbox(_) => return rare(inbox::answer_call(request, admitted, call)).await,
+    };
+    let agents = AgentCall {
+        context,
+        admitted: &admitted,
+        agent: &agent,
+    };
+    let (caller, exchange) = (Some(&mut *request.session), &*request.exchange);
+    agents.set_path(caller, exchange, &mut call).await?;
+    request.exchange.will_call(&callee(&agent, &call));
+    let origin = Origin {
+        head: request.session.req_header(),
+        client: context.client(request.session),
+    };
+    let head = agents.head(&origin, request.exchange, &call)?;
+    let clocks = Clocks::new(
+        &request.exchange.config.timeouts,
+        request.exchange.started,
+        admitted.timeout,
+        agent.idle_timeout,
+    );
+    let free = match &call.key {
+        None => None,
+        Some(key) => {
+            let claimed = idempotency::claim_or_replay(request, key, clocks.total, call.done);
+            match rare(claimed).await? {
+                Claimed::New(free) => Some(free),
+                Claimed::Replayed(ended) => return Ok(ended),
+            }
+        }
+    };
+    let asker = LookupFor::calling(admitted.allowed.account());
+    let slot = match context.gateway.directory.slot(&agent, asker.account) {
+        Ok(slot) => slot,
+        Err(busy) => {
+            // Releases the idempotency key: the deferred call claims it again.
+            drop(free);
+            return rare(answer_at_capacity(request, &admitted, call, busy)).await;
+        }
+    };
+    // The proof and the permit are no longer needed, and a stream may last for half an hour.
+    drop(admitted);
+    let (path, connect) = (
+        call.path.as_deref(),
+        request.exchange.config.timeouts.connect,
+    );
+    let forward = Forward {
+        peer: peer(context, &agent, path, asker, connect).await?,
+        call: Call::new(head, call.body),
+        share: call.share,
+        clocks,
+        rewrite: call.rewrite,
+        slot: Some(slot),
+    };
+    let done = call.done;
+    if let (Some(key), Some(free)) = (call.key, free) {
+        let once = Once { key, free, done };
+        return rare(idempotency::execute_once(request, once, forward)).await;
+    }
+    let answer = |head: &ResponseHeader, session: &ServerSession, exchange: &Exchange| {
+        answer_head(context, head, session, exchange, done)
+    };
+    let relay = &context.relay;
+    relay
+        .run(request.session, request.exchange, forward, answer)
+        .await
+}
+
+/// Answers a call to a target at capacity: by deferral if its caller prefers that, or else by `why`.
+async fn answer_at_capacity(
+    request: &mut Request<'_>,
+    admitted: &Admitted,
+    call: CheckedCall,
+    why: Rejection,
+) -> Result<Ended, Ended> {
+    let translated = call.path.is_some() || call.rewrite.is_some();
+    let sends = request.exchange.method == Method::SendMessage && !translated;
+    if !sends || !prefer::respond_async(&request.head().headers) {
+        return Err(why.into());
+    }
+    let deferred = deferred::defer(request, &admitted.allowed, admitted.hops, call).await?;
+    deferred.ok_or_else(|| why.into())
+}
+
+/// Answers a call to a target that is away: by an earlier call with its key, by the deferred call that it asks for, by
+/// deferral if its caller prefers that, or else by `why`.
+pub(in crate::proxy) async fn answer_while_away(
+    request: &mut Request<'_>,
+    allowed: &Allowed,
+    why: Rejection,
+) -> Result<Ended, Ended> {
+    let head = request.session.req_header();
+    let passes_by = matches!(
+        why.reason,
+        Reason::WorkspaceOffline | Reason::WorkspaceRestarting
+    );
+    let defers = prefer::respond_async(&head.headers);
+    // A stored answer is replayed whether the target is reachable or not.
+    let keyed = head.headers.contains_key(idempotency::IDEMPOTENCY_KEY);
+    if !passes_by || !(defers || keyed || deferred::may_ask_for_a_job(head)) {
+        return Err(why.into());
+    }
+    match answer_without_agent(request, allowed, defers).await {
+        Ok(Some(ended)) => Ok(ended),
+        // For a body that is not to be deferred, the unreachable target outranks errors in the body.
+        Err(Ended::Refused(_)) if !defers && request.exchange.method == Method::Unread => {
+            Err(why.into())
+        }
+        Err(ended) => Err(ended),
+        Ok(None) => Err(why.into()),
+    }
+}
+
+/// Returns `None` if the call can be neither deferred nor replayed and does not ask for a deferred call.
+async fn answer_without_agent(
+    request: &mut Request<'_>,
+    allowed: &Allowed,
+    defers: bool,
+) -> Result<Option<Ended>, Ended> {
+    let gateway = &request.context.gateway;
+    let headers = &request.session.req_header().headers;
+    let hops = hops(headers, request.exchange.config.forward.max_hops)?;
+    let prefers_stream = prefers_stream(headers);
+    let received = read_json(request, allowed.account()).await?;
+    let options = gateway.directory.options(&allowed.permit).await?;
+    let shape = CallShape {
+        complete: options.complete,
+        generation: options.generation,
+        prefers_stream,
+        message_only: false,
+    };
+    let (call, refs) = match complete(request, allowed, received, &shape).await? {
+        ControlFlow::Continue(completed) => completed,
+        ControlFlow::Break(answered) => return Ok(Some(answered)),
+    };
+    let method = request.exchange.method;
+    if deferred::asked_job(method, &refs).is_some() {
+        return Ok(None);
+    }
+    if let Some(key) = &call.key {
+        let until = request.exchange.started + request.exchange.config.timeouts.total;
+        let claimed = idempotency::claim_or_replay(request, key, until, call.done).await?;
+        if let Claimed::Replayed(ended) = claimed {
+            return Ok(Some(ended));
+        }
+    }
+    if !defers || method != Method::SendMessage {
+        return Ok(None);
+    }
+    let push = options.push_notifications;
+    ownership::check_for(gateway, method, push, allowed, &refs).await?;
+    deferred::defer(request, allowed, hops, call).await
+}

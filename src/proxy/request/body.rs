@@ -6,18 +6,39 @@ use pingora::http::RequestHeader;
 use pingora::protocols::http::ServerSession;
 use tokio::time::{Instant, timeout_at};
 
+use super::Request;
 use super::origin::browser_made;
 use crate::a2a::Generation;
 use crate::a2a::envelope::{self, Completed, Completion, Fault, FaultKind};
+use crate::a2a::method::Method;
 use crate::config::{Complete, Config, Timeouts};
 use crate::hierarchy::Permit;
 use crate::proxy::admit::too_large;
 use crate::proxy::connection::chunks;
 use crate::proxy::record::Exchange;
 use crate::proxy::relay::Relay;
-use crate::proxy::relay::outcome::{NoBody, write_with_timeout};
+use crate::proxy::relay::outcome::{Ended, NoBody, write_with_timeout};
 use crate::rejection::{Reason, Rejection};
 use crate::shares::{Account, Share};
+
+/// A body, with the share of the memory of bodies that it takes.
+pub(in crate::proxy) struct Received {
+    pub(in crate::proxy) body: Bytes,
+    pub(in crate::proxy) share: Share,
+}
+
+/// Checks the media type of a call of `account`, and reads its body.
+///
+/// # Errors
+/// `unsupported_media_type`; as [`read`].
+pub(in crate::proxy) async fn read_json(
+    request: &mut Request<'_>,
+    account: Account,
+) -> Result<Received, Ended> {
+    check_media_type(&request.head().headers)?;
+    let (relay, config) = (&request.context.relay, &request.exchange.config);
+    Ok(read(relay, config, request.session, account).await?)
+}
 
 /// Reads the whole body of a request of `account`. Sends `100 Continue` first if the caller waits for it.
 ///
@@ -29,7 +50,7 @@ pub(in crate::proxy) async fn read(
     config: &Config,
     session: &mut ServerSession,
     account: Account,
-) -> Result<(Bytes, Share), NoBody> {
+) -> Result<Received, NoBody> {
     let limit = config.limits.request_bytes;
     let deadline = Instant::now() + config.timeouts.request_body;
     let mut share = Share::empty(&relay.bodies, account);
@@ -37,7 +58,8 @@ pub(in crate::proxy) async fn read(
     let mut held = Held::default();
     loop {
         let Some(piece) = next_piece(&config.timeouts, session, deadline).await? else {
-            return Ok((held.into_bytes(), share));
+            let body = held.into_bytes();
+            return Ok(Received { body, share });
         };
         if held.len() + piece.len() > limit.bytes() {
             return Err(too_large(limit.0).into());
@@ -199,6 +221,8 @@ pub(in crate::proxy) fn complete(
     body: Bytes,
     call: &CallShape,
 ) -> Result<Completed, Rejection> {
+    // A body that is not even an object gets the general message of a route that takes messages only.
+    let is_object = !call.message_only || body.trim_ascii_start().starts_with(b"{");
     let completion = Completion {
         target: permit.target().as_str(),
         caller: permit.caller().map(crate::ids::WorkspaceId::as_str),
@@ -211,11 +235,18 @@ pub(in crate::proxy) fn complete(
             exchange.method = completed.method;
             exchange.rpc_id.clone_from(&completed.rpc_id);
             exchange.request_bytes = completed.body.len() as u64;
+            if call.message_only {
+                require_message(&completed, call)?;
+            }
             Ok(completed)
         }
         Err(fault) => {
             exchange.rpc_id.clone_from(&fault.rpc_id);
-            Err(refusal(fault))
+            let refusal = refusal(fault);
+            Err(match is_object {
+                true => refusal,
+                false => Rejection::new(refusal.reason, MESSAGE_WANTED),
+            })
         }
     }
 }
@@ -228,6 +259,35 @@ pub(in crate::proxy) struct CallShape {
     pub(in crate::proxy) generation: Generation,
     /// True if the caller prefers a stream.
     pub(in crate::proxy) prefers_stream: bool,
+    /// True if the body must be a message without an envelope.
+    pub(in crate::proxy) message_only: bool,
+}
+
+impl CallShape {
+    /// Returns the extent of completion of a call that the gateway builds: it has an envelope in any case.
+    pub(in crate::proxy) const fn with_envelope(complete: Complete) -> Complete {
+        match complete {
+            Complete::Off => Complete::Bare,
+            complete => complete,
+        }
+    }
+}
+
+/// Message for a body that is no message.
+pub(in crate::proxy) const MESSAGE_WANTED: &str = "this route takes a message alone, {\"message\": {…}}, or in a JSON-RPC call that sends one; POST other calls to \
+     /workspaces/{id}/a2a";
+
+/// Checks that the body was a message, and became the call that its route sends.
+fn require_message(completed: &Completed, shape: &CallShape) -> Result<(), Rejection> {
+    let expected = if shape.prefers_stream {
+        Method::SendStreamingMessage
+    } else {
+        Method::SendMessage
+    };
+    if completed.wrapped && completed.method == expected {
+        return Ok(());
+    }
+    Err(Rejection::new(Reason::InvalidRequest, MESSAGE_WANTED))
 }
 
 pub(in crate::proxy) fn refusal(fault: Fault) -> Rejection {

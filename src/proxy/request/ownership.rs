@@ -1,39 +1,34 @@
 //! Checks the references of a call before it is forwarded: the caller may ask for these tasks, and the agent may be
 //! asked to call these URLs. Also records the owner of the task in the answer.
 
-use pingora::protocols::http::ServerSession;
-
 use crate::a2a::method::Method;
 use crate::a2a::refs::Refs;
 use crate::a2a::task::Binding;
 use crate::gateway::Gateway;
-use crate::identity::Proof;
-use crate::ids::WorkspaceId;
-use crate::proxy::Proxy;
-use crate::proxy::admit::Admitted;
+use crate::proxy::admit::{Admitted, Allowed};
+use crate::proxy::rare;
 use crate::proxy::record::Exchange;
 use crate::proxy::relay::outcome::Ended;
+use crate::proxy::request::Request;
 use crate::rejection::{Reason, Rejection};
 
-impl Proxy {
-    /// Checks the tasks and URLs that a call refers to, and has the answer searched for its task.
-    ///
-    /// # Errors
-    /// As [`check`]; or the caller left.
-    pub(in crate::proxy) async fn authorize_references(
-        &self,
-        session: &mut ServerSession,
-        exchange: &mut Exchange,
-        admitted: &Admitted,
-        refs: &Refs,
-        binding: Binding,
-    ) -> Result<(), Ended> {
-        let asked = self.ask_card_for_push(session, exchange, admitted, refs);
-        asked.await?;
-        check(&self.gateway, exchange, admitted, refs).await?;
-        follow(&self.gateway, exchange, admitted, binding);
-        Ok(())
-    }
+/// Checks the tasks and URLs that a call refers to, and has the answer searched for its task.
+///
+/// # Errors
+/// As [`check`]; or the caller left.
+pub(in crate::proxy) async fn authorize_references(
+    request: &mut Request<'_>,
+    admitted: &Admitted,
+    refs: &Refs,
+    binding: Binding,
+) -> Result<(), Ended> {
+    let context = request.context;
+    let cards = &context.cards;
+    let asked = cards.check_push(request.session, request.exchange, admitted, refs);
+    asked.await?;
+    check(&context.gateway, request.exchange, admitted, refs).await?;
+    follow(&context.gateway, request.exchange, admitted, binding);
+    Ok(())
 }
 
 /// Checks the references of a call. A call without references causes no lookup.
@@ -50,8 +45,7 @@ pub(in crate::proxy) async fn check(
         exchange.task = refs.tasks.first().cloned();
     }
     let push = admitted.options().push_notifications;
-    let (proof, target) = (&admitted.proof, admitted.permit.target());
-    check_for(gateway, exchange.method, push, (proof, target), refs).await
+    check_for(gateway, exchange.method, push, &admitted.allowed, refs).await
 }
 
 /// Checks the references, whether or not the agent can be reached. `push`: callers may ask the agent for push
@@ -63,19 +57,18 @@ pub(in crate::proxy) async fn check_for(
     gateway: &Gateway,
     method: Method,
     push: bool,
-    (proof, target): (&Proof, &WorkspaceId),
+    Allowed { proof, permit }: &Allowed,
     refs: &Refs,
 ) -> Result<(), Rejection> {
     require_push(push, method, refs)?;
     if !refs.tasks.is_empty() {
         let asked = gateway
             .tasks
-            .check(&gateway.hierarchy, proof, target, &refs.tasks);
-        // Boxed, here and below: rarely taken.
-        Box::pin(asked).await?;
+            .check(&gateway.hierarchy, proof, permit.target(), &refs.tasks);
+        rare(asked).await?;
     }
     for url in &refs.push_urls {
-        Box::pin(gateway.directory.vet_webhook(url, proof.account)).await?;
+        rare(gateway.directory.vet_webhook(url, proof.account)).await?;
     }
     Ok(())
 }
@@ -83,8 +76,8 @@ pub(in crate::proxy) async fn check_for(
 /// Starts to search the answer to a message for its task, and the answer to a task request for the task's state.
 fn follow(gateway: &Gateway, exchange: &mut Exchange, admitted: &Admitted, binding: Binding) {
     if exchange.method.sends() {
-        let target = admitted.permit.target();
-        let learner = gateway.tasks.learner(&admitted.proof, target, binding);
+        let Allowed { proof, permit } = &admitted.allowed;
+        let learner = gateway.tasks.learner(proof, permit.target(), binding);
         exchange.learner = Some(Box::new(learner));
     } else {
         exchange.watch_state(binding);

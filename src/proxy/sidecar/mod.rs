@@ -25,6 +25,7 @@ use crate::proxy::record::trace::{Callee, Came};
 use crate::proxy::relay::outcome::{BrokenOff, Clocks, Ended, internal};
 use crate::proxy::relay::upstream::{Call, peer};
 use crate::proxy::relay::{Forward, Relay};
+use crate::proxy::request::body::Received;
 use crate::proxy::request::origin::Origins;
 use crate::proxy::request::{body, validate};
 use crate::proxy::respond::reject::refuse;
@@ -109,26 +110,27 @@ impl Guard {
         let public = session.is_body_empty() && self.is_public(session.req_header());
         let head = session.req_header();
         refuse_declared_oversize(&exchange.config.limits, head)?;
-        let (body, share) = if public {
-            (
-                Bytes::new(),
-                Share::empty(&self.relay.bodies, Account::default()),
-            )
+        let received = if public {
+            Received {
+                body: Bytes::new(),
+                share: Share::empty(&self.relay.bodies, Account::default()),
+            }
         } else {
             let token = presented(&self.sidecar, head)?;
             exchange.pair = Some(self.sidecar.authenticate(token).await?);
             // All come through gateways, which give each caller its share.
             body::read(&self.relay, &exchange.config, session, Account::default()).await?
         };
+        let body = &received.body;
         exchange.request_bytes = body.len() as u64;
-        let method = read_call(session.req_header(), &body, exchange);
+        let method = read_call(session.req_header(), body, exchange);
         if let Some(claims) = &exchange.pair {
-            self.sidecar.check_body(claims, &body, method.as_deref())?;
+            self.sidecar.check_body(claims, body, method.as_deref())?;
             self.sidecar.use_up(claims)?;
         }
         drop(method);
         exchange.watch_state(Binding::Rpc);
-        let forward = self.forward(session, exchange, (body, share)).await?;
+        let forward = self.forward(session, exchange, received).await?;
         let answer = |head: &_, _: &ServerSession, exchange: &Exchange| {
             response_head(head, &exchange.request_id).map_err(internal)
         };
@@ -149,7 +151,7 @@ impl Guard {
         &self,
         session: &ServerSession,
         exchange: &mut Exchange,
-        (body, share): (Bytes, Share),
+        Received { body, share }: Received,
     ) -> Result<Forward, Rejection> {
         let agent = &self.sidecar.settings.agent;
         let address = agent.address().await?;

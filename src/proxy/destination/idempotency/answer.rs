@@ -7,120 +7,133 @@ use pingora::protocols::http::ServerSession;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
+use crate::a2a::done::Done;
 use crate::a2a::event::Framing;
 use crate::delivery::calls::{Answer, Outcome};
 use crate::delivery::streams::Reader;
 use crate::drain::Cut;
 use crate::metrics::InProgress;
-use crate::proxy::Proxy;
 use crate::proxy::destination::deferred::PREFERENCE_APPLIED;
 use crate::proxy::record::Exchange;
-use crate::proxy::relay::fields::{KEPT, REPLAY, response_head};
+use crate::proxy::relay::fields::{KEPT, REPLAY};
 use crate::proxy::relay::outcome::{Ended, client_disconnected, internal, shutting_down, within};
 use crate::proxy::relay::refuse_redirect;
 use crate::proxy::relay::stream;
-use crate::proxy::respond::respond;
+use crate::proxy::request::Request;
 use crate::rejection::{Delivery, Reason, Rejection};
 use crate::standing::{CutOff, Needs, cut_off};
 
 /// Kept response, and how to send it.
-pub(in crate::proxy) struct KeptResponse<'a> {
-    pub(in crate::proxy) outcome: Outcome,
+pub(in crate::proxy::destination) struct KeptResponse {
+    pub(in crate::proxy::destination) outcome: Outcome,
     /// True for a replay.
-    pub(in crate::proxy) replay: bool,
+    pub(in crate::proxy::destination) replay: bool,
     /// Pieces of a live stream, for the request that made the call: none are lost.
-    pub(in crate::proxy) live: Option<mpsc::Receiver<Bytes>>,
-    /// Value of `X-A2A-Completed`.
-    pub(in crate::proxy) completed: Option<&'a str>,
+    pub(in crate::proxy::destination) live: Option<mpsc::Receiver<Bytes>>,
+    /// The completions of the call that is answered, for `X-A2A-Completed`.
+    pub(in crate::proxy::destination) done: Done,
 }
 
-impl Proxy {
-    pub(in crate::proxy) async fn respond_kept(
-        &self,
-        session: &mut ServerSession,
-        exchange: &mut Exchange,
-        mut kept: KeptResponse<'_>,
-    ) -> Result<Ended, Ended> {
-        match &kept.outcome {
-            Outcome::Refused(rejection) => Err(rejection.clone().into()),
-            Outcome::Nothing => Err(super::failed_meanwhile().into()),
-            Outcome::Whole(answer) => {
-                let mut head = self.head(session, exchange, answer, &kept)?;
-                let body = answer.body.clone();
-                head.insert_header(header::CONTENT_LENGTH, body.len())
-                    .map_err(internal)?;
-                exchange.note_task(|scan| scan.push(&body));
-                respond(session, exchange, head, body).await
-            }
-            Outcome::Stream(answer, name) => {
-                let events = match kept.live.take() {
-                    Some(live) => Events::Live(live),
-                    None => Events::Kept(Box::new(self.reader(exchange, name).await?)),
-                };
-                let head = self.head(session, exchange, answer, &kept)?;
-                exchange.status = answer.status;
-                exchange.streams();
-                stream::begin(session, exchange, head, name).await?;
-                let cut = self.relay.drain.watch();
-                let cut_off = self.relay.cut_off(
-                    Needs::Credential,
-                    exchange.proof.as_ref(),
-                    exchange.callee.as_ref(),
-                );
-                let ends = Ends { cut, cut_off };
-                follow(session, exchange, (events, name), ends).await
-            }
-        }
-    }
-
-    fn head(
-        &self,
-        session: &ServerSession,
-        exchange: &Exchange,
-        answer: &Answer,
-        kept: &KeptResponse<'_>,
-    ) -> Result<ResponseHeader, Rejection> {
-        let mut upstream =
-            ResponseHeader::build(answer.status, Some(answer.fields.len())).map_err(internal)?;
-        for (name, value) in &answer.fields {
-            upstream.append_header(name, value).map_err(internal)?;
-        }
-        refuse_redirect(&upstream)?;
-        let request = &session.req_header().headers;
-        let completed = kept.completed.map(str::to_owned);
-        let passed = self.relay.response_fields.get().passed(&upstream);
-        let mut passed = passed.map_err(internal)?;
-        // A field of the gateway: an agent's is never kept.
-        if let Some(applied) = answer.fields.get(PREFERENCE_APPLIED) {
-            passed
-                .insert_header(PREFERENCE_APPLIED, applied)
+/// Answers from a kept response.
+///
+/// # Errors
+/// The kept rejection; the caller left.
+pub(in crate::proxy::destination) async fn respond_kept(
+    request: &mut Request<'_>,
+    mut kept: KeptResponse,
+) -> Result<Ended, Ended> {
+    let relay = &request.context.relay;
+    match &kept.outcome {
+        Outcome::Refused(rejection) => Err(rejection.clone().into()),
+        Outcome::Nothing => Err(super::failed_meanwhile().into()),
+        Outcome::Whole(answer) => {
+            let mut head = head_of(request, answer, &kept)?;
+            let body = answer.body.clone();
+            head.insert_header(header::CONTENT_LENGTH, body.len())
                 .map_err(internal)?;
+            request.exchange.note_task(|scan| scan.push(&body));
+            request.respond(head, body).await
         }
-        let head = response_head(passed, request, &self.origins.get(), exchange, completed);
-        let mut head = head.map_err(internal)?;
-        if kept.replay {
-            head.insert_header(REPLAY, "true").map_err(internal)?;
+        Outcome::Stream(answer, name) => {
+            let events = match kept.live.take() {
+                Some(live) => Events::Live(live),
+                None => Events::Kept(Box::new(read_stream(request, name).await?)),
+            };
+            let head = head_of(request, answer, &kept)?;
+            let exchange = &mut *request.exchange;
+            exchange.status = answer.status;
+            exchange.streams();
+            stream::begin(request.session, exchange, head, name).await?;
+            let cut = relay.drain.watch();
+            let (proof, callee) = (exchange.proof.as_ref(), exchange.callee.as_ref());
+            let cut_off = relay.cut_off(Needs::Credential, proof, callee);
+            let ends = Ends { cut, cut_off };
+            follow(request.session, exchange, (events, name), ends).await
         }
-        if !answer.kept {
-            head.insert_header(KEPT, "false").map_err(internal)?;
-        }
-        Ok(head)
     }
+}
 
-    /// Returns a reader of the stream from its first event on.
-    async fn reader(&self, exchange: &Exchange, name: &str) -> Result<Reader, Rejection> {
-        let (Some(proof), Some(target)) = (&exchange.proof, &exchange.callee) else {
-            return Err(forgotten());
-        };
-        let streams = &self.gateway.delivery.streams;
-        let (owner, id) = (proof.owner(), exchange.request_id.clone());
-        let reader = streams.follow((&owner, target), name, id).await?;
-        reader.ok_or_else(forgotten)
+fn head_of(
+    request: &Request<'_>,
+    answer: &Answer,
+    kept: &KeptResponse,
+) -> Result<ResponseHeader, Rejection> {
+    let mut upstream =
+        ResponseHeader::build(answer.status, Some(answer.fields.len())).map_err(internal)?;
+    for (name, value) in &answer.fields {
+        upstream.append_header(name, value).map_err(internal)?;
     }
+    refuse_redirect(&upstream)?;
+    let passed = request
+        .context
+        .relay
+        .response_fields
+        .get()
+        .passed(&upstream);
+    let mut passed = passed.map_err(internal)?;
+    // A field of the gateway: an agent's is never kept.
+    if let Some(applied) = answer.fields.get(PREFERENCE_APPLIED) {
+        passed
+            .insert_header(PREFERENCE_APPLIED, applied)
+            .map_err(internal)?;
+    }
+    let mut head = request.response_head(passed, kept.done)?;
+    mark(&mut head, kept.replay, answer.kept)?;
+    Ok(head)
+}
+
+/// Marks the head of a replay, and that of an answer that is not kept for one.
+///
+/// # Errors
+/// A field cannot be built, which is a bug.
+pub(in crate::proxy::destination) fn mark(
+    head: &mut ResponseHeader,
+    replay: bool,
+    kept: bool,
+) -> Result<(), Rejection> {
+    if replay {
+        head.insert_header(REPLAY, "true").map_err(internal)?;
+    }
+    if !kept {
+        head.insert_header(KEPT, "false").map_err(internal)?;
+    }
+    Ok(())
+}
+
+/// Returns a reader of the stream from its first event on.
+async fn read_stream(request: &Request<'_>, name: &str) -> Result<Reader, Rejection> {
+    let exchange = &*request.exchange;
+    let (Some(proof), Some(target)) = (&exchange.proof, &exchange.callee) else {
+        return Err(forgotten());
+    };
+    let streams = &request.context.gateway.delivery.streams;
+    let (owner, id) = (proof.owner(), exchange.request_id.clone());
+    let reader = streams.follow((&owner, target), name, id).await?;
+    reader.ok_or_else(forgotten)
 }
 
 /// Rejection of a replay: the agent had the call, and its stream is not kept any more.
-pub(in crate::proxy) fn forgotten() -> Rejection {
+pub(in crate::proxy::destination) fn forgotten() -> Rejection {
     Rejection::new(
         Reason::AgentProtocolError,
         "the call with this key was answered by a stream that is not kept any more (stream.log_ttl; without Redis, until \

@@ -14,22 +14,23 @@ use pingora::http::RequestHeader;
 use pingora::protocols::http::ServerSession;
 use tokio::time::{Instant, sleep_until};
 
-pub(in crate::proxy) use self::answer::{KeptResponse, forgotten};
-pub(in crate::proxy) use self::own::Execution;
+pub(super) use self::answer::{KeptResponse, forgotten, mark, respond_kept};
+pub(super) use self::own::{Execution, execute_own_once};
 use self::run::Run;
+use crate::a2a::done::Done;
 use crate::a2a::envelope::Completed;
 use crate::a2a::method::Method;
 use crate::a2a::task::Binding;
 use crate::delivery::calls::{Asked, Free, Key, Outcome, Source, Waiting};
 use crate::drain::Cut;
-use crate::proxy::Proxy;
 use crate::proxy::admit::single;
 use crate::proxy::record::Exchange;
 use crate::proxy::relay::Forward;
 use crate::proxy::relay::outcome::{Ended, client_disconnected, shutting_down, timed_out};
+use crate::proxy::request::Request;
 use crate::rejection::{Delivery, Reason, Rejection};
 
-pub(in crate::proxy) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+pub(super) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
 /// Longest key in the field, in characters.
 const KEY_LEN_MAX: usize = 255;
@@ -96,7 +97,7 @@ fn field(head: &RequestHeader) -> Result<Option<&str>, Rejection> {
 }
 
 /// The claim of a key: new, or already answered by replay.
-pub(in crate::proxy) enum Claimed {
+pub(super) enum Claimed {
     New(Free),
     Replayed(Ended),
 }
@@ -107,95 +108,90 @@ enum Found {
     Done(Outcome),
 }
 
-impl Proxy {
-    /// Claims the key, or answers from the outcome of an earlier or concurrent call with it, for which it
-    /// waits.
-    pub(in crate::proxy) async fn claim_or_replay(
-        &self,
-        session: &mut ServerSession,
-        exchange: &mut Exchange,
-        key: &Key,
-        (until, completed): (Instant, Option<&str>),
-    ) -> Result<Claimed, Ended> {
-        let outcome = match self.found(session, key, until).await? {
-            Found::Free(free) => return Ok(Claimed::New(free)),
-            Found::Done(outcome) => outcome,
-        };
-        let told = KeptResponse {
-            outcome,
-            replay: true,
-            live: None,
-            completed,
-        };
-        self.respond_kept(session, exchange, told)
-            .await
-            .map(Claimed::Replayed)
-    }
+/// A free key, and the call that claims it.
+pub(super) struct Once {
+    pub(super) key: Key,
+    pub(super) free: Free,
+    /// The completions of the call.
+    pub(super) done: Done,
+}
 
-    /// Looks a key up; waits for a call in progress until `until`.
-    async fn found(
-        &self,
-        session: &mut ServerSession,
-        key: &Key,
-        until: Instant,
-    ) -> Result<Found, Ended> {
-        let calls = &self.gateway.delivery.calls;
-        let metrics = &self.gateway.metrics.calls;
-        loop {
-            let outcome = match calls.ask(key).await? {
-                Asked::Free(free) => return Ok(Found::Free(free)),
-                Asked::Done(outcome) => {
-                    metrics.counted(match &outcome {
-                        Outcome::Refused(_) => "unknown",
-                        _ => "replayed",
-                    });
-                    outcome
-                }
-                Asked::Wait(waiting) => {
-                    metrics.counted("joined");
-                    let cut = self.relay.drain.watch();
-                    wait(session, waiting, Some((until, cut))).await?
-                }
-            };
-            if !matches!(outcome, Outcome::Nothing) {
-                return Ok(Found::Done(outcome));
+/// Claims the key, or answers from the outcome of an earlier or concurrent call with it, for which it waits until
+/// `until`. `done`: the completions of this call.
+pub(super) async fn claim_or_replay(
+    request: &mut Request<'_>,
+    key: &Key,
+    until: Instant,
+    done: Done,
+) -> Result<Claimed, Ended> {
+    let outcome = match find(request, key, until).await? {
+        Found::Free(free) => return Ok(Claimed::New(free)),
+        Found::Done(outcome) => outcome,
+    };
+    let kept = KeptResponse {
+        outcome,
+        replay: true,
+        live: None,
+        done,
+    };
+    respond_kept(request, kept).await.map(Claimed::Replayed)
+}
+
+/// Looks a key up; waits for a call in progress until `until`.
+async fn find(request: &mut Request<'_>, key: &Key, until: Instant) -> Result<Found, Ended> {
+    let context = request.context;
+    let calls = &context.gateway.delivery.calls;
+    let metrics = &context.gateway.metrics.calls;
+    loop {
+        let outcome = match calls.ask(key).await? {
+            Asked::Free(free) => return Ok(Found::Free(free)),
+            Asked::Done(outcome) => {
+                metrics.counted(match &outcome {
+                    Outcome::Refused(_) => "unknown",
+                    _ => "replayed",
+                });
+                outcome
             }
+            Asked::Wait(waiting) => {
+                metrics.counted("joined");
+                let cut = context.relay.drain.watch();
+                wait(request.session, waiting, Some((until, cut))).await?
+            }
+        };
+        if !matches!(outcome, Outcome::Nothing) {
+            return Ok(Found::Done(outcome));
         }
     }
+}
 
-    /// Executes the call in a task of its own, and answers with its outcome. A concurrent request may claim the
-    /// key first.
-    pub(in crate::proxy) async fn execute_once(
-        &self,
-        session: &mut ServerSession,
-        exchange: &mut Exchange,
-        (key, free): (&Key, Free),
-        forward: Forward,
-        completed: Option<&str>,
-    ) -> Result<Ended, Ended> {
-        let until = forward.clocks.total;
-        let calls = &self.gateway.delivery.calls;
-        let Some((claim, waiting)) = calls.claim(free).await? else {
-            // Release the slot at the target while waiting.
-            drop(forward);
-            let turn = self.claim_or_replay(session, exchange, key, (until, completed));
-            return match turn.await? {
-                Claimed::Replayed(ended) => Ok(ended),
-                Claimed::New(_) => Err(failed_meanwhile().into()),
-            };
+/// Executes the call in a task of its own, and answers with its outcome. A concurrent request may claim the key first.
+pub(super) async fn execute_once(
+    request: &mut Request<'_>,
+    Once { key, free, done }: Once,
+    forward: Forward,
+) -> Result<Ended, Ended> {
+    let context = request.context;
+    let until = forward.clocks.total;
+    let Some((claim, waiting)) = context.gateway.delivery.calls.claim(free).await? else {
+        // Release the slot at the target while waiting.
+        drop(forward);
+        return match claim_or_replay(request, &key, until, done).await? {
+            Claimed::Replayed(ended) => Ok(ended),
+            Claimed::New(_) => Err(failed_meanwhile().into()),
         };
-        let live = Run::new(Arc::clone(&self.relay), exchange, forward).start(claim);
-        // The call has its own timeouts.
-        let outcome = wait(session, waiting, None).await?;
-        exchange.head = Some(exchange.started.elapsed());
-        let told = KeptResponse {
-            outcome,
-            replay: false,
-            live: Some(live),
-            completed,
-        };
-        self.respond_kept(session, exchange, told).await
-    }
+    };
+    let run = Run::new(Arc::clone(&context.relay), request.exchange, forward);
+    let live = run.start(claim);
+    // The call has its own timeouts.
+    let outcome = wait(request.session, waiting, None).await?;
+    request.exchange.head = Some(request.exchange.started.elapsed());
+    let kept = KeptResponse {
+        outcome,
+        replay: false,
+        live: Some(live),
+        done,
+    };
+    respond_kept(request, kept).await
 }
 
 /// Waits for the outcome of a call in progress. `until` has the waiter's deadline and the shutdown signal; `None`

@@ -11,34 +11,34 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::header;
 use pingora::http::ResponseHeader;
-use pingora::protocols::http::ServerSession;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use self::call::Call;
 use self::send::{Message, Wait};
+use self::stream::follow;
 use self::words::{Shown, Words, cut};
+use super::idempotency::mark;
 use crate::a2a::dialect::bare;
 use crate::a2a::done::Done;
 use crate::a2a::method::Method;
 use crate::a2a::state::TaskState;
 use crate::delivery::inbox::{Inbox, InboxTask, Source, Wanted};
+use crate::gateway::Gateway;
 use crate::identity::{Principal, Proof};
 use crate::ids::WorkspaceId;
-use crate::proxy::Proxy;
-use crate::proxy::admit::Admitted;
-use crate::proxy::record::Exchange;
-use crate::proxy::relay::fields::{KEPT, REPLAY, response_head};
-use crate::proxy::relay::forward::Outgoing;
+use crate::proxy::admit::{Admitted, Allowed};
 use crate::proxy::relay::outcome::{Ended, internal};
 use crate::proxy::relay::rewrite::Rewrite;
-use crate::proxy::respond::respond;
+use crate::proxy::request::Request;
+use crate::proxy::request::call::CheckedCall;
 use crate::rejection::{Reason, Rejection};
 
 /// Tasks per page of a list: default and maximum (A2A 1.0, 3.1.4).
 const PAGE: (u32, u32) = (50, 100);
 
-/// Caller and target of a call.
-struct Pair {
+/// The tasks of one caller in the inbox of its target.
+struct CallerInbox<'a> {
+    gateway: &'a Gateway,
     proof: Arc<Proof>,
     target: WorkspaceId,
 }
@@ -56,134 +56,130 @@ struct Outward {
     wait: Option<Wait>,
 }
 
-impl Proxy {
-    /// Answers a call in place of a polling agent.
-    pub(in crate::proxy) async fn deliver(
-        &self,
-        session: &mut ServerSession,
-        exchange: &mut Exchange,
-        admitted: Admitted,
-        outgoing: Outgoing,
-    ) -> Result<Ended, Ended> {
-        let pair = Pair {
-            target: admitted.permit.target().clone(),
-            proof: admitted.proof,
-        };
-        let method = exchange.method;
-        let known = method.sends() || method.is_of_a_task() || method == Method::ListTasks;
-        let call = Call::read(&outgoing.body, known)?;
-        let wait = Wait::asked(session, exchange, (&call, outgoing.done), admitted.timeout);
-        let outward = Outward {
-            words: Words {
-                id: call.id.to_owned(),
-                generation: call.generation(),
-            },
-            done: outgoing.done,
-            rewrite: outgoing.rewrite,
-            replay: false,
-            kept: true,
-            wait,
-        };
-        let words = &outward.words;
-        let body = match method {
-            Method::GetTask => {
-                let task = self.own_task(&pair, call.params.task()?).await?;
-                let document = self.inbox().document(&task).await?.0;
-                words.task(document, &shown(&call, true))
-            }
-            Method::CancelTask => self.cancel(&pair, &call, words).await?,
-            Method::ListTasks => self.list(&pair, &call, words).await?,
-            Method::SubscribeToTask => {
-                let task = self.own_task(&pair, call.params.task()?).await?;
-                let first = self.inbox().document(&task).await?;
-                return self.follow(session, exchange, outward, (task, first)).await;
-            }
-            Method::GetExtendedCard => words.error(&json!({"code": -32007,
-                "message": "an agent that polls has no extended card; its card is at the same address, by GET"})),
-            _ => {
-                let message = Message {
-                    pair: &pair,
-                    call: &call,
-                    body: &outgoing.body,
-                    key: outgoing.key.as_ref(),
-                    hops: admitted.hops,
-                };
-                return self.send(session, exchange, outward, message).await;
-            }
-        };
-        self.answer(session, exchange, outward, body, None).await
+/// Answers a call in place of a polling agent.
+pub(super) async fn answer_call(
+    request: &mut Request<'_>,
+    admitted: Admitted,
+    checked: CheckedCall,
+) -> Result<Ended, Ended> {
+    let Allowed { proof, permit } = admitted.allowed;
+    let inbox = CallerInbox {
+        gateway: &request.context.gateway,
+        target: permit.target().clone(),
+        proof,
+    };
+    let method = request.exchange.method;
+    let known = method.sends() || method.is_of_a_task() || method == Method::ListTasks;
+    let call = Call::read(&checked.body, known)?;
+    let wait = Wait::asked(request, &call, checked.done, admitted.timeout);
+    let outward = Outward {
+        words: Words {
+            id: call.id.to_owned(),
+            generation: call.generation(),
+        },
+        done: checked.done,
+        rewrite: checked.rewrite,
+        replay: false,
+        kept: true,
+        wait,
+    };
+    let words = &outward.words;
+    let body = match method {
+        Method::GetTask => {
+            let task = inbox.task(call.params.task()?).await?;
+            words.task(inbox.document(&task).await?, &shown(&call, true))
+        }
+        Method::CancelTask => inbox.cancel(&call, words).await?,
+        Method::ListTasks => inbox.list(&call, words).await?,
+        Method::SubscribeToTask => {
+            let task = inbox.task(call.params.task()?).await?;
+            let first = inbox.store().document(&task).await?;
+            return follow(request, outward, task, first).await;
+        }
+        Method::GetExtendedCard => words.error(&json!({"code": -32007,
+            "message": "an agent that polls has no extended card; its card is at the same address, by GET"})),
+        _ => {
+            let message = Message {
+                inbox: &inbox,
+                call: &call,
+                body: &checked.body,
+                key: checked.key.as_ref(),
+                hops: admitted.hops,
+            };
+            return message.send(request, outward).await;
+        }
+    };
+    answer(request, outward, body, None).await
+}
+
+/// Returns the workspace with an inbox that has the caller's task.
+///
+/// # Errors
+/// `store_unavailable`.
+pub(in crate::proxy) async fn target_of(
+    gateway: &Gateway,
+    proof: &Arc<Proof>,
+    task: &str,
+) -> Result<Option<WorkspaceId>, Rejection> {
+    let Some(target) = gateway.delivery.inbox.target_of(task).await? else {
+        return Ok(None);
+    };
+    let inbox = CallerInbox {
+        gateway,
+        proof: Arc::clone(proof),
+        target,
+    };
+    match inbox.task(task).await {
+        Ok(_) => Ok(Some(inbox.target)),
+        Err(refusal) if refusal.reason == Reason::TaskNotFound => Ok(None),
+        Err(refusal) => Err(refusal),
+    }
+}
+
+impl CallerInbox<'_> {
+    fn store(&self) -> &Arc<Inbox> {
+        &self.gateway.delivery.inbox
     }
 
-    fn inbox(&self) -> &Arc<Inbox> {
-        &self.gateway.delivery.inbox
+    /// Returns the present document of a task.
+    async fn document(&self, task: &InboxTask) -> Result<Value, Rejection> {
+        Ok(self.store().document(task).await?.0)
     }
 
     /// Returns the task if it belongs to the caller.
     ///
     /// # Errors
     /// `task_not_found`, also for the task of another caller; `store_unavailable`.
-    async fn own_task(&self, pair: &Pair, id: &str) -> Result<InboxTask, Rejection> {
-        let task = self.inbox().task(&pair.target, id).await?;
+    async fn task(&self, id: &str) -> Result<InboxTask, Rejection> {
+        let task = self.store().task(&self.target, id).await?;
         let task = task.ok_or_else(no_task)?;
         let (tasks, hierarchy) = (&self.gateway.tasks, &self.gateway.hierarchy);
-        if !tasks.may_ask(hierarchy, &pair.proof, &task.owner).await? {
+        if !tasks.may_ask(hierarchy, &self.proof, &task.owner).await? {
             return Err(no_task());
         }
         Ok(task)
     }
 
-    /// Returns the workspace with an inbox that has the caller's task.
-    ///
-    /// # Errors
-    /// `store_unavailable`.
-    pub(in crate::proxy) async fn inbox_of(
-        &self,
-        proof: &Arc<Proof>,
-        task: &str,
-    ) -> Result<Option<WorkspaceId>, Rejection> {
-        let Some(target) = self.inbox().target_of(task).await? else {
-            return Ok(None);
-        };
-        let pair = Pair {
-            proof: Arc::clone(proof),
-            target,
-        };
-        match self.own_task(&pair, task).await {
-            Ok(_) => Ok(Some(pair.target)),
-            Err(refusal) if refusal.reason == Reason::TaskNotFound => Ok(None),
-            Err(refusal) => Err(refusal),
-        }
-    }
-
-    async fn cancel(
-        &self,
-        pair: &Pair,
-        call: &Call<'_>,
-        words: &Words,
-    ) -> Result<String, Rejection> {
-        let task = self.own_task(pair, call.params.task()?).await?;
+    async fn cancel(&self, call: &Call<'_>, words: &Words) -> Result<String, Rejection> {
+        let task = self.task(call.params.task()?).await?;
         if task.state.is_terminal() {
             return Ok(words.over(task.state));
         }
-        let (source, owner) = (source(&pair.proof), pair.proof.owner());
-        let canceled = self
-            .inbox()
-            .cancel(&pair.target, &task.id, source, owner)
-            .await;
-        let task = match canceled {
+        let (source, owner) = (source(&self.proof), self.proof.owner());
+        let canceled = self.store().cancel(&self.target, &task.id, source, owner);
+        let task = match canceled.await {
             Ok(task) => task,
             // Its agent ended it, or a concurrent request canceled it.
-            Err(refusal) => match self.own_task(pair, &task.id).await {
+            Err(refusal) => match self.task(&task.id).await {
                 Ok(task) if task.state.is_terminal() => return Ok(words.over(task.state)),
                 _ => return Err(refusal),
             },
         };
-        let document = self.inbox().document(&task).await?.0;
-        Ok(words.task(document, &shown(call, true)))
+        Ok(words.task(self.document(&task).await?, &shown(call, true)))
     }
 
     /// Lists the caller's own tasks at the target; for an operator, all tasks.
-    async fn list(&self, pair: &Pair, call: &Call<'_>, words: &Words) -> Result<String, Rejection> {
+    async fn list(&self, call: &Call<'_>, words: &Words) -> Result<String, Rejection> {
         let wrong = |message| Rejection::new(Reason::InvalidParams, message);
         let params = &call.params;
         let state = params.status.as_deref().map(|word| {
@@ -201,19 +197,19 @@ impl Proxy {
         if !(1..=PAGE.1).contains(&limit) {
             return Err(wrong("`pageSize` is a whole number from 1 to 100"));
         }
-        let owner = pair.proof.owner();
+        let owner = self.proof.owner();
         let wanted = Wanted {
-            owner: (pair.proof.principal != Principal::Operator).then_some(&*owner),
+            owner: (self.proof.principal != Principal::Operator).then_some(&*owner),
             context: params.context_id.as_deref(),
             state: state.transpose()?,
             before: before.transpose()?,
             limit,
         };
-        let page = self.inbox().tasks_of(&pair.target, &wanted).await?;
+        let page = self.store().tasks_of(&self.target, &wanted).await?;
         let what = shown(call, params.include_artifacts == Some(true));
         let mut tasks = Vec::with_capacity(page.tasks.len());
         for task in &page.tasks {
-            let document = self.inbox().document(task).await?.0;
+            let document = self.document(task).await?;
             // Serialized at once: a tree takes many times the memory, so there is only one at a time.
             tasks.push(bare(&cut(document, &what), words.generation).to_string());
         }
@@ -222,53 +218,41 @@ impl Proxy {
         let list = format!(r#"{{"tasks":[{tasks}],"pageSize":{limit},"nextPageToken":"{next}"}}"#);
         Ok(words.result(&list))
     }
+}
 
-    /// Sends the response in the form of an agent's.
-    async fn answer(
-        &self,
-        session: &mut ServerSession,
-        exchange: &mut Exchange,
-        outward: Outward,
-        body: String,
-        applied: Option<String>,
-    ) -> Result<Ended, Ended> {
-        let mut own = ResponseHeader::build(200, Some(2)).map_err(internal)?;
-        own.append_header(header::CONTENT_TYPE, "application/json")
+/// Sends the response in the form of an agent's.
+async fn answer(
+    request: &mut Request<'_>,
+    outward: Outward,
+    body: String,
+    applied: Option<String>,
+) -> Result<Ended, Ended> {
+    let mut own = ResponseHeader::build(200, Some(2)).map_err(internal)?;
+    own.append_header(header::CONTENT_TYPE, "application/json")
+        .map_err(internal)?;
+    if let Some(applied) = applied {
+        own.append_header("preference-applied", applied)
             .map_err(internal)?;
-        if let Some(applied) = applied {
-            own.append_header("preference-applied", applied)
-                .map_err(internal)?;
-        }
-        let mut head = self.own_head(session, exchange, own, &outward)?;
-        let mut body = Bytes::from(body);
-        if let Some(rewrite) = outward.rewrite {
-            body = rewrite.answer(&mut head, body).await?;
-        }
-        head.insert_header(header::CONTENT_LENGTH, body.len())
-            .map_err(internal)?;
-        respond(session, exchange, head, body).await
     }
+    let mut head = own_head(request, own, &outward)?;
+    let mut body = Bytes::from(body);
+    if let Some(rewrite) = outward.rewrite {
+        body = rewrite.answer(&mut head, body).await?;
+    }
+    head.insert_header(header::CONTENT_LENGTH, body.len())
+        .map_err(internal)?;
+    request.respond(head, body).await
+}
 
-    /// Returns the head of a response of the gateway, with the common fields.
-    fn own_head(
-        &self,
-        session: &ServerSession,
-        exchange: &Exchange,
-        own: ResponseHeader,
-        outward: &Outward,
-    ) -> Result<ResponseHeader, Rejection> {
-        let request = &session.req_header().headers;
-        let completed = (!outward.done.is_empty()).then(|| outward.done.to_string());
-        let head = response_head(own, request, &self.origins.get(), exchange, completed);
-        let mut head = head.map_err(internal)?;
-        if outward.replay {
-            head.insert_header(REPLAY, "true").map_err(internal)?;
-        }
-        if !outward.kept {
-            head.insert_header(KEPT, "false").map_err(internal)?;
-        }
-        Ok(head)
-    }
+/// Returns the head of a response of the gateway, with the common fields.
+fn own_head(
+    request: &Request<'_>,
+    own: ResponseHeader,
+    outward: &Outward,
+) -> Result<ResponseHeader, Rejection> {
+    let mut head = request.response_head(own, outward.done)?;
+    mark(&mut head, outward.replay, outward.kept)?;
+    Ok(head)
 }
 
 /// Returns the parts of a task to include.

@@ -6,29 +6,30 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{HeaderValue, header};
 use pingora::http::ResponseHeader;
-use pingora::protocols::http::ServerSession;
+use serde_json::Value;
 use tokio::time::{Instant, sleep_until};
 
 use super::call::Call;
+use super::stream::follow;
 use super::words::{Words, cut};
-use super::{Outward, Pair, shown, source};
+use super::{CallerInbox, Outward, answer, shown, source};
 use crate::a2a::done::{Done, Step};
 use crate::a2a::method::Method;
 use crate::a2a::state::TaskState;
 use crate::a2a::task::{Binding, TaskScan};
 use crate::delivery::calls::{Answer, Key, Outcome};
 use crate::delivery::inbox::{Activity, Inbox, InboxTask, NewActivity};
-use crate::proxy::Proxy;
-use crate::proxy::destination::idempotency::{Execution, KeptResponse, forgotten};
-use crate::proxy::record::Exchange;
+use crate::proxy::destination::idempotency::{
+    Execution, KeptResponse, execute_own_once, forgotten, respond_kept,
+};
 use crate::proxy::relay::outcome::{Ended, client_disconnected, internal};
 use crate::proxy::relay::rewrite::Rewrite;
-use crate::proxy::request::prefer;
+use crate::proxy::request::{Request, prefer};
 use crate::rejection::{Reason, Rejection};
 
 /// Message to send, with its call.
 pub(super) struct Message<'a> {
-    pub(super) pair: &'a Pair,
+    pub(super) inbox: &'a CallerInbox<'a>,
     pub(super) call: &'a Call<'a>,
     pub(super) body: &'a Bytes,
     pub(super) key: Option<&'a Key>,
@@ -56,27 +57,24 @@ impl ToPut {
     }
 }
 
-impl Proxy {
-    /// Sends a message and answers its caller.
+impl Message<'_> {
+    /// Sends the message and answers its caller.
     pub(super) async fn send(
         &self,
-        session: &mut ServerSession,
-        exchange: &mut Exchange,
+        request: &mut Request<'_>,
         mut outward: Outward,
-        message: Message<'_>,
     ) -> Result<Ended, Ended> {
-        let Message {
-            pair, call, key, ..
-        } = message;
-        let to_put = self.to_put(&message).await?;
-        let (activity, task) = match key {
+        let (inbox, call) = (self.inbox, self.call);
+        let to_put = self.to_put().await?;
+        let (activity, task) = match self.key {
             None => to_put.put().await?,
             Some(key) => {
                 let state = async |answer: &Answer| {
-                    let task = self.task_of(pair, &outward, answer).await?;
+                    let task = self.task_of(&outward, answer).await?;
                     Ok(task.map(|task| task.state))
                 };
-                self.gateway.delivery.calls.look_again(key, state).await?;
+                let calls = &inbox.gateway.delivery.calls;
+                calls.look_again(key, state).await?;
                 let (words, name) = (outward.words.clone(), call.name.clone().into_owned());
                 let is_bare = outward.rewrite.is_some();
                 let work = async move {
@@ -84,68 +82,69 @@ impl Proxy {
                     let body = words.queued(&name, &task, &activity);
                     Ok((queued(body, is_bare).await?, (activity, task)))
                 };
-                match self.execute_own_once(session, exchange, key, work).await? {
+                match execute_own_once(request, key, work).await? {
                     Execution::Fresh(answer, put) => {
                         outward.kept = answer.kept;
                         put
                     }
                     Execution::Replayed(outcome) => {
-                        return self
-                            .sent_before(session, exchange, outward, (pair, call), outcome)
-                            .await;
+                        return self.replay(request, outward, outcome).await;
                     }
                 }
             }
         };
-        exchange.task = Some(task.id.clone());
-        let tasks = &self.gateway.tasks;
-        tasks
-            .learn(&pair.proof.owner(), &pair.target, &task.id)
-            .await;
-        if exchange.method == Method::SendStreamingMessage {
-            let first = if call.params.continues().is_some() {
-                self.inbox().document(&task).await?
-            } else {
-                (task.begun(), 0)
-            };
-            return self.follow(session, exchange, outward, (task, first)).await;
+        request.exchange.task = Some(task.id.clone());
+        let tasks = &inbox.gateway.tasks;
+        let owner = inbox.proof.owner();
+        tasks.learn(&owner, &inbox.target, &task.id).await;
+        if request.exchange.method == Method::SendStreamingMessage {
+            let first = self.first(&task, call.params.continues().is_some()).await?;
+            return follow(request, outward, task, first).await;
         }
         let mut body = None;
         let mut applied = None;
         if let Some(Wait { until, applied: by }) = outward.wait.clone()
-            && let Some(_place) = self.inbox().stay_for_reply(&pair.proof)
+            && let Some(_place) = inbox.store().stay_for_reply(&inbox.proof)
         {
             let words = &outward.words;
-            body = self.answered(session, words, (call, &task), until).await?;
+            body = self.await_reply(request, words, &task, until).await?;
             applied = by.filter(|_| body.is_some());
             if body.is_none() {
-                body = self.under_way(words, (call, &task)).await;
+                body = self.under_way(words, &task).await;
             }
         }
         let body = body.unwrap_or_else(|| outward.words.queued(&call.name, &task, &activity));
-        self.answer(session, exchange, outward, body, applied).await
+        answer(request, outward, body, applied).await
+    }
+
+    /// Returns the document with which a stream of the task begins, and the number of its last update.
+    async fn first(&self, task: &InboxTask, continued: bool) -> Result<(Value, i64), Rejection> {
+        if continued {
+            return Ok(self.inbox.store().document(task).await?);
+        }
+        Ok((task.begun(), 0))
+    }
+
+    /// Returns the response with the present document of the task.
+    async fn present(&self, words: &Words, task: &InboxTask) -> Result<String, Rejection> {
+        let document = self.inbox.document(task).await?;
+        Ok(words.sent(&cut(document, &shown(self.call, true))))
     }
 
     /// Returns the task in its present state, if its agent has begun it.
-    async fn under_way(
-        &self,
-        words: &Words,
-        (call, task): (&Call<'_>, &InboxTask),
-    ) -> Option<String> {
-        let task = self.inbox().task(&task.target, &task.id).await.ok()??;
+    async fn under_way(&self, words: &Words, task: &InboxTask) -> Option<String> {
+        let found = self.inbox.store().task(&task.target, &task.id);
+        let task = found.await.ok()??;
         if task.state == TaskState::Submitted {
             return None;
         }
-        let document = self.inbox().document(&task).await.ok()?.0;
-        Some(words.sent(&cut(document, &shown(call, true))))
+        self.present(words, &task).await.ok()
     }
 
-    async fn to_put(&self, message: &Message<'_>) -> Result<ToPut, Rejection> {
-        let Message {
-            pair, call, body, ..
-        } = message;
-        let (proof, target) = (&pair.proof, &pair.target);
-        let text = std::str::from_utf8(body)
+    async fn to_put(&self) -> Result<ToPut, Rejection> {
+        let (inbox, call) = (self.inbox, self.call);
+        let (proof, target) = (&inbox.proof, &inbox.target);
+        let text = std::str::from_utf8(self.body)
             .map_err(|_| Rejection::new(Reason::InvalidRequest, "the body is not UTF-8"))?;
         let mut new = NewActivity::message(
             target,
@@ -155,15 +154,15 @@ impl Proxy {
             text.to_owned(),
         );
         new.context_id = call.params.context().map(str::to_owned);
-        new.hops = Some(message.hops);
+        new.hops = Some(self.hops);
         let mut continued = None;
         if let Some(id) = call.params.continues() {
-            let task = self.own_task(pair, id).await?;
+            let task = inbox.task(id).await?;
             new.continues = Some(task.id.clone());
             continued = Some(task);
         }
         Ok(ToPut {
-            inbox: Arc::clone(self.inbox()),
+            inbox: Arc::clone(inbox.store()),
             new,
             continued,
         })
@@ -171,59 +170,52 @@ impl Proxy {
 
     /// Answers a replayed call: as it was answered before, or, if its caller waits or follows, with the later
     /// updates.
-    async fn sent_before(
+    async fn replay(
         &self,
-        session: &mut ServerSession,
-        exchange: &mut Exchange,
+        request: &mut Request<'_>,
         outward: Outward,
-        (pair, call): (&Pair, &Call<'_>),
         outcome: Outcome,
     ) -> Result<Ended, Ended> {
         let outward = Outward {
             replay: true,
             ..outward
         };
-        let follows = exchange.method == Method::SendStreamingMessage;
+        let follows = request.exchange.method == Method::SendStreamingMessage;
         let waits = outward.wait.clone();
-        if let Outcome::Whole(answer) = &outcome
+        if let Outcome::Whole(kept) = &outcome
             && (follows || waits.is_some())
         {
-            let task = self.task_of(pair, &outward, answer).await?;
+            let task = self.task_of(&outward, kept).await?;
             match (task, waits) {
                 (Some(task), _) if follows => {
-                    let first = if call.params.continues() == Some(&task.id) {
-                        self.inbox().document(&task).await?
-                    } else {
-                        (task.begun(), 0)
-                    };
-                    return self.follow(session, exchange, outward, (task, first)).await;
+                    let continued = self.call.params.continues() == Some(&task.id);
+                    let first = self.first(&task, continued).await?;
+                    return follow(request, outward, task, first).await;
                 }
                 (None, _) if follows => return Err(forgotten().into()),
                 (Some(task), Some(Wait { until, applied })) => {
-                    if let Some(_place) = self.inbox().stay_for_reply(&pair.proof) {
-                        let body = self.outcome_of(session, &outward.words, (call, task), until);
+                    if let Some(_place) = self.inbox.store().stay_for_reply(&self.inbox.proof) {
+                        let body = self.outcome_of(request, &outward.words, task, until);
                         if let Some(body) = body.await? {
-                            return self.answer(session, exchange, outward, body, applied).await;
+                            return answer(request, outward, body, applied).await;
                         }
                     }
                 }
                 _ => {}
             }
         }
-        let completed = (!outward.done.is_empty()).then(|| outward.done.to_string());
-        let told = KeptResponse {
+        let kept = KeptResponse {
             outcome,
             replay: true,
             live: None,
-            completed: completed.as_deref(),
+            done: outward.done,
         };
-        self.respond_kept(session, exchange, told).await
+        respond_kept(request, kept).await
     }
 
     /// Returns the task of a kept response, if it belongs to the inbox.
     async fn task_of(
         &self,
-        pair: &Pair,
         outward: &Outward,
         answer: &Answer,
     ) -> Result<Option<InboxTask>, Rejection> {
@@ -232,7 +224,7 @@ impl Proxy {
             None => Binding::Rpc,
         };
         match TaskScan::new(binding).push(&answer.body) {
-            Some(id) => Ok(self.inbox().task(&pair.target, &id).await?),
+            Some(id) => Ok(self.inbox.store().task(&self.inbox.target, &id).await?),
             None => Ok(None),
         }
     }
@@ -240,51 +232,48 @@ impl Proxy {
     /// Returns the outcome of a replayed message, from the first update on if the message began the task.
     async fn outcome_of(
         &self,
-        session: &mut ServerSession,
+        request: &mut Request<'_>,
         words: &Words,
-        (call, mut task): (&Call<'_>, InboxTask),
+        mut task: InboxTask,
         until: Instant,
     ) -> Result<Option<String>, Ended> {
-        if call.params.continues() != Some(&task.id) {
+        if self.call.params.continues() != Some(&task.id) {
             task.updates = 0;
         } else if task.state.ends_turn() {
-            let document = self.inbox().document(&task).await?.0;
-            return Ok(Some(words.sent(&cut(document, &shown(call, true)))));
+            return Ok(Some(self.present(words, &task).await?));
         }
-        self.answered(session, words, (call, &task), until).await
+        self.await_reply(request, words, &task, until).await
     }
 
     /// Waits for the end of the agent's turn. `None`: the wait timed out, or the process shuts down.
-    async fn answered(
+    async fn await_reply(
         &self,
-        session: &mut ServerSession,
+        request: &mut Request<'_>,
         words: &Words,
-        (call, task): (&Call<'_>, &InboxTask),
+        task: &InboxTask,
         until: Instant,
     ) -> Result<Option<String>, Ended> {
-        let mut watch = self.inbox().watch_task(&task.id);
+        let store = self.inbox.store();
+        let mut watch = store.watch_task(&task.id);
         let mut seen = task.updates;
         loop {
             // An outage of the store is no failure of the message, which is in the inbox.
-            let updates = self.inbox().updates_after(&task.id, seen).await;
+            let updates = store.updates_after(&task.id, seen).await;
             for update in updates.unwrap_or_default() {
                 seen = update.n;
                 if let Some(said) = words.last(&update.update) {
                     return Ok(Some(said));
                 }
                 if update.update.ends_turn() {
-                    let Ok((document, _)) = self.inbox().document(task).await else {
-                        return Ok(None);
-                    };
-                    return Ok(Some(words.sent(&cut(document, &shown(call, true)))));
+                    return Ok(self.present(words, task).await.ok());
                 }
             }
             tokio::select! {
                 biased;
                 () = watch.changed() => {}
                 () = sleep_until(until) => return Ok(None),
-                () = self.gateway.drain.leaves() => return Ok(None),
-                () = client_disconnected(session) => return Err(Ended::CallerLeft),
+                () = self.inbox.gateway.drain.leaves() => return Ok(None),
+                () = client_disconnected(request.session) => return Err(Ended::CallerLeft),
             }
         }
     }
@@ -302,16 +291,17 @@ impl Wait {
     /// Returns the requested wait: from `Prefer: wait=N`, else from the configuration of the call. A method
     /// that the gateway completed requests none. `timeout` is the call's `X-Timeout`.
     pub(super) fn asked(
-        session: &ServerSession,
-        exchange: &Exchange,
-        (call, done): (&Call<'_>, Done),
+        request: &Request<'_>,
+        call: &Call<'_>,
+        done: Done,
         timeout: Option<Duration>,
     ) -> Option<Self> {
+        let exchange = &request.exchange;
         if !exchange.method.sends() {
             return None;
         }
         let total = timeout.unwrap_or(exchange.config.timeouts.total);
-        let preferred = prefer::wait(&session.req_header().headers);
+        let preferred = prefer::wait(&request.head().headers);
         let wait = match preferred {
             Some(wait) => Some(wait.min(total)).filter(|wait| !wait.is_zero()),
             None => (call.blocks() && !done.has(Step::Method)).then_some(total),

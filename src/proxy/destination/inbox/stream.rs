@@ -7,18 +7,18 @@ use pingora::protocols::http::ServerSession;
 use serde_json::Value;
 use tokio::time::{Instant, sleep_until};
 
-use super::Outward;
+use super::{Outward, own_head};
 use crate::a2a::event::Framing;
 use crate::a2a::state::TaskState;
 use crate::delivery::inbox::{InboxTask, Watch};
 use crate::ids::stream_id;
 use crate::metrics::InProgress;
-use crate::proxy::Proxy;
 use crate::proxy::record::Exchange;
 use crate::proxy::relay::outcome::{
     Ended, chunk, client_disconnected, internal, shutting_down, timed_out, within,
 };
 use crate::proxy::relay::rewrite::Rewrite;
+use crate::proxy::request::Request;
 use crate::rejection::{Delivery, Rejection, STREAM};
 use crate::standing::{CutOff, Needs, cut_off};
 
@@ -29,91 +29,86 @@ enum Step {
     Cut(Rejection),
 }
 
-impl Proxy {
-    /// Follows the task to the end of its agent's turn.
-    pub(super) async fn follow(
-        &self,
-        session: &mut ServerSession,
-        exchange: &mut Exchange,
-        outward: Outward,
-        (task, (document, mut seen)): (InboxTask, (Value, i64)),
-    ) -> Result<Ended, Ended> {
-        let mut watch = self.inbox().watch_task(&task.id);
-        let _open = InProgress::begin(&exchange.metrics.open_streams);
-        let name = stream_id().simple().to_string();
-        let head = self.stream_head(session, exchange, &outward, &name)?;
-        let deadline = Instant::now() + exchange.config.timeouts.write;
-        within(deadline, session.write_response_header(Box::new(head))).await?;
-        let end = exchange.started + exchange.config.timeouts.stream;
-        let cut_off = self.relay.cut_off(
-            Needs::Credential,
-            exchange.proof.as_ref(),
-            exchange.callee.as_ref(),
-        );
-        let mut stream = Stream {
-            cut_off,
-            session,
-            exchange,
-            name,
-            rewrite: outward.rewrite,
-            end,
-            written: Instant::now(),
-        };
-        stream.write(outward.words.event(&document), false).await?;
-        let mut over = ends_turn(&document);
-        while !over {
-            // An outage of the store does not end the stream: the next read may succeed.
-            let updates = self.inbox().updates_after(&task.id, seen).await;
-            let updates = updates.unwrap_or_default();
-            let waits = updates.is_empty();
-            for update in updates {
-                seen = update.n;
-                over = update.update.ends_turn();
-                let said = outward.words.update(&task.id, &task.context_id, &update);
-                stream.write(said, false).await?;
-            }
-            if waits {
-                match stream.step(&mut watch, self.gateway.drain.leaves()).await? {
-                    Step::News => {}
-                    Step::Keepalive => {
-                        let comment = Framing::default().keepalive(false);
-                        stream.write(comment.to_owned(), false).await?;
-                    }
-                    Step::Cut(rejection) => {
-                        let parting = stream.parting(&rejection);
-                        stream.pass(parting, true).await?;
-                        return Ok(Ended::Answered);
-                    }
+/// Follows the task, from its document `first` on, to the end of its agent's turn.
+pub(super) async fn follow(
+    request: &mut Request<'_>,
+    outward: Outward,
+    task: InboxTask,
+    (document, mut seen): (Value, i64),
+) -> Result<Ended, Ended> {
+    let (gateway, relay) = (&request.context.gateway, &request.context.relay);
+    let inbox = &gateway.delivery.inbox;
+    let mut watch = inbox.watch_task(&task.id);
+    let _open = InProgress::begin(&request.exchange.metrics.open_streams);
+    let name = stream_id().simple().to_string();
+    let head = stream_head(request, &outward, &name)?;
+    let exchange = &mut *request.exchange;
+    let deadline = Instant::now() + exchange.config.timeouts.write;
+    let write = request.session.write_response_header(Box::new(head));
+    within(deadline, write).await?;
+    let end = exchange.started + exchange.config.timeouts.stream;
+    let (proof, callee) = (exchange.proof.as_ref(), exchange.callee.as_ref());
+    let mut stream = Stream {
+        cut_off: relay.cut_off(Needs::Credential, proof, callee),
+        session: request.session,
+        exchange,
+        name,
+        rewrite: outward.rewrite,
+        end,
+        written: Instant::now(),
+    };
+    stream.write(outward.words.event(&document), false).await?;
+    let mut over = ends_turn(&document);
+    while !over {
+        // An outage of the store does not end the stream: the next read may succeed.
+        let updates = inbox.updates_after(&task.id, seen).await;
+        let updates = updates.unwrap_or_default();
+        let waits = updates.is_empty();
+        for update in updates {
+            seen = update.n;
+            over = update.update.ends_turn();
+            let said = outward.words.update(&task.id, &task.context_id, &update);
+            stream.write(said, false).await?;
+        }
+        if waits {
+            match stream.step(&mut watch, gateway.drain.leaves()).await? {
+                Step::News => {}
+                Step::Keepalive => {
+                    let comment = Framing::default().keepalive(false);
+                    stream.write(comment.to_owned(), false).await?;
+                }
+                Step::Cut(rejection) => {
+                    let parting = stream.parting(&rejection);
+                    stream.pass(parting, true).await?;
+                    return Ok(Ended::Answered);
                 }
             }
         }
-        stream.write(String::new(), true).await?;
-        Ok(Ended::Answered)
     }
+    stream.write(String::new(), true).await?;
+    Ok(Ended::Answered)
+}
 
-    fn stream_head(
-        &self,
-        session: &ServerSession,
-        exchange: &mut Exchange,
-        outward: &Outward,
-        name: &str,
-    ) -> Result<ResponseHeader, Rejection> {
-        let mut own = ResponseHeader::build(200, Some(4)).map_err(internal)?;
-        for (name, value) in [
-            (header::CONTENT_TYPE.as_str(), "text/event-stream"),
-            (header::CACHE_CONTROL.as_str(), "no-cache"),
-            ("x-accel-buffering", "no"),
-        ] {
-            own.append_header(name, HeaderValue::from_static(value))
-                .map_err(internal)?;
-        }
-        let mut head = self.own_head(session, exchange, own, outward)?;
-        head.insert_header(STREAM, name).map_err(internal)?;
-        chunk(session, &mut head).map_err(internal)?;
-        exchange.status = 200;
-        exchange.streams();
-        Ok(head)
+fn stream_head(
+    request: &mut Request<'_>,
+    outward: &Outward,
+    name: &str,
+) -> Result<ResponseHeader, Rejection> {
+    let mut own = ResponseHeader::build(200, Some(4)).map_err(internal)?;
+    for (name, value) in [
+        (header::CONTENT_TYPE.as_str(), "text/event-stream"),
+        (header::CACHE_CONTROL.as_str(), "no-cache"),
+        ("x-accel-buffering", "no"),
+    ] {
+        own.append_header(name, HeaderValue::from_static(value))
+            .map_err(internal)?;
     }
+    let mut head = own_head(request, own, outward)?;
+    head.insert_header(STREAM, name).map_err(internal)?;
+    chunk(request.session, &mut head).map_err(internal)?;
+    request.exchange.status = 200;
+    request.exchange.streams();
+    Ok(head)
 }
 
 /// A stream in progress.

@@ -6,7 +6,7 @@ use pingora::protocols::http::ServerSession;
 use super::attributes::{error_of, server_status, status_of, text, verb};
 use super::parent;
 use crate::ids::RequestId;
-use crate::proxy::Proxy;
+use crate::proxy::context::Context;
 use crate::telemetry::traces::{KeyValue, Parent, Span, SpanKind, Told};
 
 /// The span of one request to the control plane. It ends when it is dropped.
@@ -20,7 +20,7 @@ pub(in crate::proxy) struct ControlSpan {
     status: u16,
 }
 
-impl Proxy {
+impl Context {
     /// Begins the span of a request to the control plane. `None` if nothing is traced.
     pub(in crate::proxy) fn control_span(
         &self,

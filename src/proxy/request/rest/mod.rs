@@ -3,20 +3,17 @@
 
 mod routes;
 
-use std::sync::Arc;
-
 use bytes::Bytes;
-use http::Method as Verb;
-use pingora::protocols::http::ServerSession;
 use serde_json::{Value, json};
 
 use self::routes::{Way, no_such_route, polled, refused, translated};
-use super::body;
-use super::body::{CallShape, check_media_type, refusal};
-use super::ownership;
+use super::body::{self, MESSAGE_WANTED, Received, read_json, refusal};
+use super::call::{CheckedCall, Form, send};
+use super::ownership::authorize_references;
+use super::{Request, ownership};
 use crate::a2a::Generation;
 use crate::a2a::done::{Done, Step};
-use crate::a2a::envelope::{Completed, Enveloped};
+use crate::a2a::envelope::Enveloped;
 use crate::a2a::method::Method;
 use crate::a2a::refs::Refs;
 use crate::a2a::rest::{self, Rest};
@@ -26,265 +23,186 @@ use crate::config::Complete;
 use crate::delivery::jobs::may_be_deferred;
 use crate::dialect::Dialect;
 use crate::directory::Destination;
+use crate::identity::Proof;
 use crate::ids::{InvalidWorkspaceId, WorkspaceId};
-use crate::proxy::Proxy;
 use crate::proxy::admit::{Admitted, allow, permit, prove, reach};
-use crate::proxy::destination::deferred::JobWords;
-use crate::proxy::destination::idempotency;
+use crate::proxy::destination::deferred::{AskedJob, JobWords};
+use crate::proxy::destination::{self, deferred, idempotency, inbox};
+use crate::proxy::rare;
 use crate::proxy::record::Exchange;
-use crate::proxy::relay::forward::Outgoing;
+use crate::proxy::relay::forward::rewrite;
 use crate::proxy::relay::outcome::Ended;
 use crate::proxy::relay::rewrite::Rewrite;
 use crate::rejection::{Reason, Rejection};
-use crate::shares::Share;
+use crate::shares::{Account, Share};
 
-impl Proxy {
-    /// Runs admission, body and relay.
-    pub(in crate::proxy) async fn rest(
-        self: &Arc<Self>,
-        session: &mut ServerSession,
-        exchange: &mut Exchange,
-        target: Result<WorkspaceId, InvalidWorkspaceId>,
-        tail: &str,
-    ) -> Result<Ended, Ended> {
-        let _place = self.enter(session)?;
-        let head = session.req_header();
-        exchange.binding = Binding::Rest;
-        let rest = rest::read(head.method.as_str(), tail, head.uri.query());
-        let rest = rest.map_err(|why| refused(&why))?;
-        exchange.method = rest.method;
-        let allowed = allow(&self.gateway, exchange, head, target).await?;
-        if let Some(job) = rest.tasks.iter().find(|task| may_be_deferred(task)) {
-            let asked = (&*allowed.proof, Some(allowed.permit.target()), job.as_str());
-            let answered = Box::pin(self.about_job(session, exchange, asked, JobWords::Bare));
-            if let Some(ended) = answered.await? {
-                return Ok(ended);
-            }
+/// Serves a request below the base: admission, its checks, and its destination.
+pub(in crate::proxy) async fn call(
+    request: &mut Request<'_>,
+    target: Result<WorkspaceId, InvalidWorkspaceId>,
+    tail: &str,
+) -> Result<Ended, Ended> {
+    let context = request.context;
+    let _place = context.enter(request.session)?;
+    let head = request.session.req_header();
+    request.exchange.binding = Binding::Rest;
+    let rest = rest::read(head.method.as_str(), tail, head.uri.query());
+    let rest = rest.map_err(|why| refused(&why))?;
+    request.exchange.method = rest.method;
+    let allowed = allow(&context.gateway, request.exchange, head, target).await?;
+    let here = Some(allowed.permit.target());
+    if let Some(answered) = answer_about_job(request, &rest, &allowed.proof, here).await? {
+        return Ok(answered);
+    }
+    let head = request.session.req_header();
+    let admitted = reach(&context.gateway, request.exchange, head, allowed).await?;
+    let account = admitted.allowed.account();
+    // Before the card is fetched, so that the caller's departure during the fetch is noticed.
+    let received = match request.session.is_body_empty() {
+        false => read_json(request, account).await?,
+        true => read(request, account).await?,
+    };
+    if rest.is_own
+        && rest.method.sends()
+        && let Some(call) = Enveloped::read(&received.body)
+    {
+        return rare(enveloped(request, admitted, received, call)).await;
+    }
+    match way(request, &admitted, &rest).await? {
+        Way::Raw { interface } => {
+            let path = PathAt { interface, tail };
+            let (mut call, refs) = raw(request, &admitted, received, path, rest.tasks)?;
+            authorize_references(request, &admitted, &refs, Binding::Rest).await?;
+            call.rewrite = rewrite(context, request.exchange, &admitted, Binding::Rest).await?;
+            request.exchange.request_bytes = call.body.len() as u64;
+            destination::answer(request, admitted, call).await
         }
-        let admitted = reach(&self.gateway, exchange, session.req_header(), allowed).await?;
-        if !session.is_body_empty() {
-            check_media_type(&session.req_header().headers)?;
+        Way::Send { stream, words } => {
+            let generation = words;
+            send(
+                request,
+                admitted,
+                received,
+                Form::Message { stream, generation },
+            )
+            .await
         }
-        let account = admitted.account();
-        // Before the card is fetched, so that the caller's departure during the fetch is noticed.
-        let received = body::read(&self.relay, &exchange.config, session, account).await?;
-        if rest.is_own
-            && rest.method.sends()
-            && let Some(call) = Enveloped::read(&received.0)
-        {
-            let answered = self.enveloped(session, exchange, admitted, received, call);
-            return Box::pin(answered).await;
-        }
-        let way = self.way(session, exchange, &admitted, &rest).await?;
-        let outgoing = match way {
-            Way::Raw { interface } => {
-                let key = idempotency::key(exchange, session.req_header(), None, &received.0)?;
-                let (body, share) = received;
-                let RestBody {
-                    body,
-                    done,
-                    mut refs,
-                } = rest_body(exchange, &admitted, body)?;
-                refs.tasks.extend(rest.tasks);
-                self.authorize_references(session, exchange, &admitted, &refs, Binding::Rest)
-                    .await?;
-                let rewrite = self.rewrite(exchange, &admitted, Binding::Rest).await?;
-                let target = (&*interface, tail);
-                let outgoing = raw(session, exchange, target, (body, share), rewrite);
-                Outgoing {
-                    key,
-                    done,
-                    ..outgoing
-                }
-            }
-            Way::Send { stream, words } => {
-                let how = (stream, words);
-                self.send_call(session, exchange, &admitted, how, received)
-                    .await?
-            }
-            Way::Task {
-                method,
+        Way::Task {
+            method,
+            params,
+            words,
+        } => {
+            request.exchange.method = method;
+            let call = TaskCall {
+                tasks: rest.tasks,
                 params,
-                words,
-            } => {
-                exchange.method = method;
-                let call = (rest.tasks, params, words);
-                self.about_task(session, exchange, &admitted, call, received.1)
-                    .await?
-            }
-        };
-        self.forward(session, exchange, admitted, outgoing).await
-    }
-
-    /// Handles `/tasks/{task_id}`: a task of the caller, at whatever agent it was started.
-    pub(in crate::proxy) async fn task(
-        self: &Arc<Self>,
-        session: &mut ServerSession,
-        exchange: &mut Exchange,
-        segment: &str,
-    ) -> Result<Ended, Ended> {
-        let _place = self.enter(session)?;
-        let head = session.req_header();
-        let tail = format!("tasks/{segment}");
-        let rest = rest::read(head.method.as_str(), &tail, head.uri.query());
-        let rest = rest.map_err(|why| refused(&why))?;
-        let Way::Task { method, params, .. } = translated(head, &rest)? else {
-            return Err(no_such_route().into());
-        };
-        let tasks = rest.tasks;
-        exchange.method = method;
-        let proof = prove(&self.gateway, exchange, head).await?;
-        if let Some(job) = tasks.iter().find(|task| may_be_deferred(task)) {
-            let asked = (&*proof, None, job.as_str());
-            let answered = Box::pin(self.about_job(session, exchange, asked, JobWords::Bare));
-            if let Some(ended) = answered.await? {
-                return Ok(ended);
-            }
-        }
-        let head = session.req_header();
-        let target = self
-            .gateway
-            .tasks
-            .target_of(&proof, params["id"].as_str().unwrap_or_default());
-        let mut target = target.await?;
-        if target.is_none() {
-            // Inboxes outlive this process and its record of task owners.
-            let id = params["id"].as_str().unwrap_or_default();
-            target = self.inbox_of(&proof, id).await?;
-        }
-        let target = target.ok_or_else(|| {
-            let message = "no task of this id is known to be the caller's: ask its agent, at \
-                           /workspaces/{id}/a2a/tasks/{task_id}";
-            Rejection::new(Reason::TaskNotFound, message)
-        })?;
-        exchange.callee = Some(target.clone());
-        let allowed = permit(&self.gateway, exchange, proof, &target).await?;
-        let admitted = reach(&self.gateway, exchange, head, allowed).await?;
-        let account = admitted.account();
-        let received = body::read(&self.relay, &exchange.config, session, account).await?;
-        let call = (tasks, params, None);
-        let outgoing = self
-            .about_task(session, exchange, &admitted, call, received.1)
-            .await?;
-        self.forward(session, exchange, admitted, outgoing).await
-    }
-
-    /// Handles a message in a JSON-RPC envelope, as at the base.
-    async fn enveloped(
-        self: &Arc<Self>,
-        session: &mut ServerSession,
-        exchange: &mut Exchange,
-        admitted: Admitted,
-        received: (Bytes, Share),
-        call: Enveloped,
-    ) -> Result<Ended, Ended> {
-        exchange.dialect = Dialect::JsonRpc;
-        exchange.binding = Binding::Rpc;
-        exchange.rpc_id = call.rpc_id;
-        if !call.method.sends() {
-            return Err(Rejection::new(Reason::InvalidRequest, MESSAGE_WANTED).into());
-        }
-        self.rpc(session, exchange, admitted, received).await
-    }
-
-    /// Handles a message without an envelope.
-    async fn send_call(
-        &self,
-        session: &mut ServerSession,
-        exchange: &mut Exchange,
-        admitted: &Admitted,
-        (stream, words): (bool, Option<Generation>),
-        received: (Bytes, Share),
-    ) -> Result<Outgoing, Ended> {
-        let generation = self.spoken(session, exchange, admitted, words);
-        let shape = CallShape {
-            // The translation needs an envelope, whatever `a2a.complete` is.
-            complete: match admitted.options().complete {
-                Complete::Off => Complete::Bare,
-                complete => complete,
-            },
-            generation: generation.await?,
-            prefers_stream: stream,
-        };
-        let (body, share) = received;
-        let completed = send(exchange, admitted, &shape, body.clone())?;
-        let key = idempotency::key(exchange, session.req_header(), Some(&completed), &body)?;
-        drop(body);
-        let (refs, binding) = (&completed.refs, Binding::Rpc);
-        self.authorize_references(session, exchange, admitted, refs, binding)
-            .await?;
-        let version_1_0 = shape.generation == Generation::V1;
-        Ok(Outgoing {
-            verb: Verb::POST,
-            target: None,
-            version_1_0,
-            done: completed.done,
-            method_name: completed.method_name,
-            body: completed.body,
-            share,
-            rewrite: Some(Rewrite::BareResult),
-            key,
-        })
-    }
-
-    /// Returns how a request gets to the target.
-    async fn way(
-        &self,
-        session: &mut ServerSession,
-        exchange: &Exchange,
-        admitted: &Admitted,
-        rest: &Rest,
-    ) -> Result<Way, Ended> {
-        if let Destination::Inbox(_) = &admitted.destination {
-            return Ok(polled(session.req_header(), rest)?);
-        }
-        if rest.is_own {
-            return Ok(translated(session.req_header(), rest)?);
-        }
-        let interface = self.http_json(session, exchange, admitted, rest.generation);
-        Ok(match interface.await? {
-            Some(interface) => Way::Raw { interface },
-            None => translated(session.req_header(), rest)?,
-        })
-    }
-
-    /// Returns the generation that a route is translated to.
-    ///
-    /// # Errors
-    /// The caller left.
-    async fn spoken(
-        &self,
-        session: &mut ServerSession,
-        exchange: &Exchange,
-        admitted: &Admitted,
-        words: Option<Generation>,
-    ) -> Result<Generation, Ended> {
-        match words {
-            Some(generation) => Ok(generation),
-            None => {
-                self.generation(Some(session), exchange, admitted, true)
-                    .await
-            }
+                generation: words,
+            };
+            call.send(request, admitted, received.share).await
         }
     }
+}
 
-    /// Builds a call about one task, after checking that the caller may make it.
-    async fn about_task(
-        &self,
-        session: &mut ServerSession,
-        exchange: &mut Exchange,
-        admitted: &Admitted,
-        (tasks, params, words): (Vec<String>, Value, Option<Generation>),
-        share: Share,
-    ) -> Result<Outgoing, Ended> {
-        let refs = Refs {
-            tasks,
-            ..Refs::default()
-        };
-        ownership::check(&self.gateway, exchange, admitted, &refs).await?;
-        let generation = self.spoken(session, exchange, admitted, words).await?;
-        Ok(task_call(exchange, generation, &params, share))
+/// Serves `/tasks/{task_id}`: a task of the caller, at whatever agent it was started.
+pub(in crate::proxy) async fn task(
+    request: &mut Request<'_>,
+    segment: &str,
+) -> Result<Ended, Ended> {
+    let context = request.context;
+    let gateway = &context.gateway;
+    let _place = context.enter(request.session)?;
+    let head = request.session.req_header();
+    let tail = format!("tasks/{segment}");
+    let rest = rest::read(head.method.as_str(), &tail, head.uri.query());
+    let rest = rest.map_err(|why| refused(&why))?;
+    let Way::Task { method, params, .. } = translated(head, &rest)? else {
+        return Err(no_such_route().into());
+    };
+    request.exchange.method = method;
+    let proof = prove(gateway, request.exchange, head).await?;
+    if let Some(answered) = answer_about_job(request, &rest, &proof, None).await? {
+        return Ok(answered);
     }
+    let id = params["id"].as_str().unwrap_or_default();
+    let mut target = gateway.tasks.target_of(&proof, id).await?;
+    if target.is_none() {
+        // Inboxes outlive this process and its record of task owners.
+        target = inbox::target_of(gateway, &proof, id).await?;
+    }
+    let target = target.ok_or_else(|| {
+        let message = "no task of this id is known to be the caller's: ask its agent, at \
+                       /workspaces/{id}/a2a/tasks/{task_id}";
+        Rejection::new(Reason::TaskNotFound, message)
+    })?;
+    request.exchange.callee = Some(target.clone());
+    let allowed = permit(gateway, request.exchange, proof, &target).await?;
+    let head = request.session.req_header();
+    let admitted = reach(gateway, request.exchange, head, allowed).await?;
+    let received = read(request, admitted.allowed.account()).await?;
+    let call = TaskCall {
+        tasks: rest.tasks,
+        params,
+        generation: None,
+    };
+    call.send(request, admitted, received.share).await
+}
+
+/// Answers a request about a task that is a deferred call. `None` for any other request.
+async fn answer_about_job(
+    request: &mut Request<'_>,
+    rest: &Rest,
+    proof: &Proof,
+    target: Option<&WorkspaceId>,
+) -> Result<Option<Ended>, Ended> {
+    let Some(id) = rest.tasks.iter().find(|task| may_be_deferred(task)) else {
+        return Ok(None);
+    };
+    let asked = AskedJob {
+        proof,
+        target,
+        id,
+        words: JobWords::Bare,
+    };
+    rare(deferred::answer_about(request, asked)).await
+}
+
+/// Reads a body of any media type.
+async fn read(request: &mut Request<'_>, account: Account) -> Result<Received, Ended> {
+    let (relay, config) = (&request.context.relay, &request.exchange.config);
+    Ok(body::read(relay, config, request.session, account).await?)
+}
+
+/// Handles a message in a JSON-RPC envelope, as at the base.
+async fn enveloped(
+    request: &mut Request<'_>,
+    admitted: Admitted,
+    received: Received,
+    call: Enveloped,
+) -> Result<Ended, Ended> {
+    let exchange = &mut *request.exchange;
+    exchange.dialect = Dialect::JsonRpc;
+    exchange.binding = Binding::Rpc;
+    exchange.rpc_id = call.rpc_id;
+    if !call.method.sends() {
+        return Err(Rejection::new(Reason::InvalidRequest, MESSAGE_WANTED).into());
+    }
+    send(request, admitted, received, Form::Call).await
+}
+
+/// Returns how a request gets to the target.
+async fn way(request: &mut Request<'_>, admitted: &Admitted, rest: &Rest) -> Result<Way, Ended> {
+    if let Destination::Inbox(_) = &admitted.destination {
+        return Ok(polled(request.head(), rest)?);
+    }
+    if rest.is_own {
+        return Ok(translated(request.head(), rest)?);
+    }
+    let cards = &request.context.cards;
+    let interface = cards.http_json(request.session, request.exchange, admitted, rest.generation);
+    Ok(match interface.await? {
+        Some(interface) => Way::Raw { interface },
+        None => translated(request.head(), rest)?,
+    })
 }
 
 /// Returns the body unchanged, or with the caller's identity if `a2a.complete` is `full`.
@@ -297,65 +215,80 @@ fn rest_body(exchange: &Exchange, admitted: &Admitted, body: Bytes) -> Result<Re
             refs,
         });
     }
-    let caller = admitted.permit.caller().map(WorkspaceId::as_str);
+    let caller = admitted.allowed.permit.caller().map(WorkspaceId::as_str);
     RestBody::complete(body, exchange.method, caller).map_err(refusal)
 }
 
-/// Builds the unchanged request, below the path of the agent's interface.
-fn raw(
-    session: &ServerSession,
-    exchange: &mut Exchange,
-    (interface, tail): (&str, &str),
-    (body, share): (Bytes, Share),
-    rewrite: Option<Rewrite>,
-) -> Outgoing {
-    exchange.request_bytes = body.len() as u64;
-    let head = session.req_header();
-    let mut target = format!("{interface}/{tail}");
-    if let Some(query) = head.uri.query() {
-        target.push('?');
-        target.push_str(query);
-    }
-    Outgoing {
-        verb: head.method.clone(),
-        target: Some(target),
-        body,
-        share,
-        method_name: None,
-        version_1_0: false,
-        done: Done::default(),
-        rewrite,
-        key: None,
-    }
+/// The path of a request below the agent's HTTP+JSON interface.
+struct PathAt<'a> {
+    interface: String,
+    tail: &'a str,
 }
 
-/// Message for a body that [`send`] does not accept.
-const MESSAGE_WANTED: &str = "this route takes a message alone, {\"message\": {…}}, or in a JSON-RPC call that sends one; POST other calls to \
-     /workspaces/{id}/a2a";
-
-/// Builds `message/send` or `message/stream` with the body as its params.
-fn send(
-    exchange: &mut Exchange,
+/// Builds the request that passes unchanged, with its key. Returns its references, which are still to be checked.
+fn raw(
+    request: &mut Request<'_>,
     admitted: &Admitted,
-    shape: &CallShape,
-    received: Bytes,
-) -> Result<Completed, Rejection> {
-    // A body that is not even an object gets the general message.
-    let is_object = received.trim_ascii_start().starts_with(b"{");
-    let completed = body::complete(exchange, &admitted.permit, received, shape);
-    let completed = completed.map_err(|refusal| match is_object {
-        true => refusal,
-        false => Rejection::new(refusal.reason, MESSAGE_WANTED),
-    })?;
-    let expected = if shape.prefers_stream {
-        Method::SendStreamingMessage
-    } else {
-        Method::SendMessage
-    };
-    if completed.wrapped && completed.method == expected {
-        return Ok(completed);
+    Received { body, share }: Received,
+    PathAt { interface, tail }: PathAt<'_>,
+    tasks: Vec<String>,
+) -> Result<(CheckedCall, Refs), Rejection> {
+    let head = request.session.req_header();
+    let key = idempotency::key(request.exchange, head, None, &body)?;
+    let RestBody {
+        body,
+        done,
+        mut refs,
+    } = rest_body(request.exchange, admitted, body)?;
+    refs.tasks.extend(tasks);
+    let mut path = format!("{interface}/{tail}");
+    if let Some(query) = head.uri.query() {
+        path.push('?');
+        path.push_str(query);
     }
-    Err(Rejection::new(Reason::InvalidRequest, MESSAGE_WANTED))
+    let call = CheckedCall {
+        verb: head.method.clone(),
+        path: Some(path),
+        done,
+        key,
+        ..CheckedCall::json_rpc(body, share)
+    };
+    Ok((call, refs))
+}
+
+/// A call about tasks, translated from its route.
+struct TaskCall {
+    tasks: Vec<String>,
+    params: Value,
+    /// The generation of the call; `None` for the agent's.
+    generation: Option<Generation>,
+}
+
+impl TaskCall {
+    /// Checks that the caller may make the call, and passes it to its destination.
+    async fn send(
+        self,
+        request: &mut Request<'_>,
+        admitted: Admitted,
+        share: Share,
+    ) -> Result<Ended, Ended> {
+        let context = request.context;
+        let refs = Refs {
+            tasks: self.tasks,
+            ..Refs::default()
+        };
+        ownership::check(&context.gateway, request.exchange, &admitted, &refs).await?;
+        let generation = match self.generation {
+            Some(generation) => generation,
+            None => {
+                let (caller, exchange) = (Some(&mut *request.session), &*request.exchange);
+                let spoken = context.cards.generation(caller, exchange, &admitted, true);
+                spoken.await?
+            }
+        };
+        let call = task_call(request.exchange, generation, &self.params, share);
+        destination::answer(request, admitted, call).await
+    }
 }
 
 /// Builds a JSON-RPC call about tasks.
@@ -364,7 +297,7 @@ fn task_call(
     generation: Generation,
     params: &Value,
     share: Share,
-) -> Outgoing {
+) -> CheckedCall {
     let name = match (exchange.method, generation) {
         (Method::CancelTask, Generation::V0) => "tasks/cancel",
         (Method::CancelTask, Generation::V1) => "CancelTask",
@@ -381,15 +314,11 @@ fn task_call(
     let mut done = Done::default();
     done.add(Step::Envelope);
     done.add(Step::Method);
-    Outgoing {
-        verb: Verb::POST,
-        target: None,
-        body,
-        share,
+    CheckedCall {
         method_name: Some(name.to_owned()),
         version_1_0: generation == Generation::V1,
         done,
         rewrite: Some(Rewrite::BareResult),
-        key: None,
+        ..CheckedCall::json_rpc(body, share)
     }
 }

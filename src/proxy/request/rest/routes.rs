@@ -7,7 +7,7 @@ use crate::a2a::Generation;
 use crate::a2a::method::Method;
 use crate::a2a::rest::{NoRoute, Rest};
 use crate::hops::whole_number;
-use crate::proxy::wrong_method;
+use crate::proxy::request::wrong_method;
 use crate::rejection::{Reason, Rejection};
 
 /// The way in which a request gets to the agent.
