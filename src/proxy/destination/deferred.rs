@@ -24,7 +24,7 @@ use crate::proxy::relay::fields::passes;
 use crate::proxy::relay::outcome::{Ended, internal};
 use crate::proxy::request::Request;
 use crate::proxy::request::body::{check_media_type, expects_continue};
-use crate::proxy::request::call::CheckedCall;
+use crate::proxy::request::checked::CheckedCall;
 use crate::rejection::{Reason, Rejection};
 use crate::tasks::sees;
 
@@ -127,12 +127,7 @@ pub(super) async fn defer(
             Execution::Replayed(outcome) => (outcome, true),
         },
     };
-    let kept = KeptResponse {
-        outcome,
-        replay,
-        live: None,
-        done: call.done,
-    };
+    let kept = KeptResponse::new(outcome, replay, call.done);
     respond_kept(request, kept).await.map(Some)
 }
 
@@ -255,7 +250,7 @@ fn unsupported() -> Rejection {
 
 /// True if the body is to be read although its target is offline. A caller that waits for `100 Continue` has not
 /// sent its body.
-pub(super) fn may_ask_for_a_job(head: &RequestHeader) -> bool {
+pub(in crate::proxy) fn may_ask_for_a_job(head: &RequestHeader) -> bool {
     let length = content_length_of(&head.headers);
     let small = length.is_some_and(|length| length <= QUESTION_BYTES_MAX);
     small && !expects_continue(head) && check_media_type(&head.headers).is_ok()

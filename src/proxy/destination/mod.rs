@@ -5,7 +5,6 @@ pub(in crate::proxy) mod deferred;
 pub(in crate::proxy) mod idempotency;
 pub(in crate::proxy) mod inbox;
 
-use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use pingora::http::ResponseHeader;
@@ -19,14 +18,12 @@ use super::relay::Forward;
 use super::relay::forward::{AgentCall, Origin, answer_head, callee, peer};
 use super::relay::outcome::{Clocks, Ended};
 use super::relay::upstream::Call;
-use super::request::body::{CallShape, read_json};
-use super::request::call::{CheckedCall, complete};
+use super::request::checked::CheckedCall;
 use super::request::{Request, ownership, prefer};
-use crate::a2a::accept::prefers_stream;
 use crate::a2a::method::Method;
+use crate::a2a::refs::Refs;
 use crate::directory::{Destination, LookupFor};
-use crate::hops::hops;
-use crate::rejection::{Reason, Rejection};
+use crate::rejection::Rejection;
 
 /// Answers a call to a target that is resolved: by its inbox, by an earlier call with its key, by deferral if the agent
 /// is at capacity and the caller prefers that, or else by the agent.
@@ -122,61 +119,27 @@ async fn answer_at_capacity(
     deferred.ok_or_else(|| why.into())
 }
 
-/// Answers a call to a target that is away: by an earlier call with its key, by the deferred call that it asks for, by
-/// deferral if its caller prefers that, or else by `why`.
-pub(in crate::proxy) async fn answer_while_away(
-    request: &mut Request<'_>,
-    allowed: &Allowed,
-    why: Rejection,
-) -> Result<Ended, Ended> {
-    let head = request.session.req_header();
-    let passes_by = matches!(
-        why.reason,
-        Reason::WorkspaceOffline | Reason::WorkspaceRestarting
-    );
-    let defers = prefer::respond_async(&head.headers);
-    // A stored answer is replayed whether the target is reachable or not.
-    let keyed = head.headers.contains_key(idempotency::IDEMPOTENCY_KEY);
-    if !passes_by || !(defers || keyed || deferred::may_ask_for_a_job(head)) {
-        return Err(why.into());
-    }
-    match answer_without_agent(request, allowed, defers).await {
-        Ok(Some(ended)) => Ok(ended),
-        // For a body that is not to be deferred, the unreachable target outranks errors in the body.
-        Err(Ended::Refused(_)) if !defers && request.exchange.method == Method::Unread => {
-            Err(why.into())
-        }
-        Err(ended) => Err(ended),
-        Ok(None) => Err(why.into()),
-    }
+/// The circumstances of a call to a target that is away.
+pub(in crate::proxy) struct Away<'a> {
+    /// The caller and its permission for the target.
+    pub(in crate::proxy) allowed: &'a Allowed,
+    /// The number of gateways that the call has passed, this one included.
+    pub(in crate::proxy) hops: u32,
+    /// True if callers may ask the target for push notifications.
+    pub(in crate::proxy) push_notifications: bool,
+    /// True if the caller prefers a deferred call to a rejection.
+    pub(in crate::proxy) defers: bool,
 }
 
-/// Returns `None` if the call can be neither deferred nor replayed and does not ask for a deferred call.
-async fn answer_without_agent(
+/// Answers a call to a target that is away: by an earlier call with its key, or by deferral if its caller prefers that.
+/// `None` if neither applies.
+pub(in crate::proxy) async fn answer_while_away(
     request: &mut Request<'_>,
-    allowed: &Allowed,
-    defers: bool,
+    away: Away<'_>,
+    call: CheckedCall,
+    refs: &Refs,
 ) -> Result<Option<Ended>, Ended> {
-    let gateway = &request.context.gateway;
-    let headers = &request.session.req_header().headers;
-    let hops = hops(headers, request.exchange.config.forward.max_hops)?;
-    let prefers_stream = prefers_stream(headers);
-    let received = read_json(request, allowed.account()).await?;
-    let options = gateway.directory.options(&allowed.permit).await?;
-    let shape = CallShape {
-        complete: options.complete,
-        generation: options.generation,
-        prefers_stream,
-        message_only: false,
-    };
-    let (call, refs) = match complete(request, allowed, received, &shape).await? {
-        ControlFlow::Continue(completed) => completed,
-        ControlFlow::Break(answered) => return Ok(Some(answered)),
-    };
     let method = request.exchange.method;
-    if deferred::asked_job(method, &refs).is_some() {
-        return Ok(None);
-    }
     if let Some(key) = &call.key {
         let until = request.exchange.started + request.exchange.config.timeouts.total;
         let claimed = idempotency::claim_or_replay(request, key, until, call.done).await?;
@@ -184,10 +147,10 @@ async fn answer_without_agent(
             return Ok(Some(ended));
         }
     }
-    if !defers || method != Method::SendMessage {
+    if !away.defers || method != Method::SendMessage {
         return Ok(None);
     }
-    let push = options.push_notifications;
-    ownership::check_for(gateway, method, push, allowed, &refs).await?;
-    deferred::defer(request, allowed, hops, call).await
+    let (gateway, push) = (&request.context.gateway, away.push_notifications);
+    ownership::check_for(gateway, method, push, away.allowed, refs).await?;
+    deferred::defer(request, away.allowed, away.hops, call).await
 }

@@ -37,7 +37,7 @@ use crate::proxy::relay::outcome::{Ended, internal, shutting_down};
 use crate::proxy::relay::refuse_redirect;
 use crate::proxy::relay::upstream::{Call, Connection};
 use crate::proxy::request::body::{CallShape, complete};
-use crate::proxy::request::call::CheckedCall;
+use crate::proxy::request::checked::CheckedCall;
 use crate::rejection::{Delivery, Reason, Rejection};
 use crate::shares::{Account, Share};
 use crate::workspace::Timestamp;

@@ -23,7 +23,7 @@ use crate::proxy::context::Context;
 use crate::proxy::rare;
 use crate::proxy::record::Exchange;
 use crate::proxy::record::trace::Callee;
-use crate::proxy::request::call::CheckedCall;
+use crate::proxy::request::checked::CheckedCall;
 use crate::rejection::Rejection;
 
 /// The request that a call stands for: its head, and the address of its client.

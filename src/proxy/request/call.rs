@@ -5,87 +5,26 @@ use std::ops::ControlFlow;
 use http::Method;
 
 use super::body::{self, CallShape, Received, read_json};
+use super::checked::CheckedCall;
 use super::ownership::authorize_references;
+use super::prefer::respond_async;
 use super::{Request, wrong_method};
 use crate::a2a::Generation;
 use crate::a2a::accept::prefers_stream;
-use crate::a2a::done::Done;
-use crate::a2a::envelope::{self, Completed};
+use crate::a2a::envelope;
+use crate::a2a::method::Method as A2aMethod;
 use crate::a2a::refs::Refs;
 use crate::a2a::task::Binding;
-use crate::delivery::calls::Key;
-use crate::directory::Agent;
+use crate::hops::hops;
 use crate::ids::{InvalidWorkspaceId, WorkspaceId};
 use crate::proxy::admit::{Admitted, Allowed, allow};
-use crate::proxy::destination::deferred::{AskedJob, JobWords, asked_job};
-use crate::proxy::destination::{self, deferred, idempotency};
+use crate::proxy::destination::deferred::{AskedJob, JobWords, asked_job, may_ask_for_a_job};
+use crate::proxy::destination::{self, Away, deferred, idempotency};
 use crate::proxy::rare;
 use crate::proxy::relay::forward::rewrite;
 use crate::proxy::relay::outcome::Ended;
 use crate::proxy::relay::rewrite::Rewrite;
-use crate::shares::Share;
-
-/// A call as its destination gets it: the checks of its body passed.
-pub(in crate::proxy) struct CheckedCall {
-    /// The HTTP method.
-    pub(in crate::proxy) verb: Method,
-    /// The path and query at the agent; `None` for its JSON-RPC path.
-    pub(in crate::proxy) path: Option<String>,
-    /// The body.
-    pub(in crate::proxy) body: bytes::Bytes,
-    /// The share of the body memory that the body takes.
-    pub(in crate::proxy) share: Share,
-    /// The JSON-RPC method, for the caller token.
-    pub(in crate::proxy) method_name: Option<String>,
-    /// True if the gateway wrapped the call for a 1.0 target, so that it must declare the version.
-    pub(in crate::proxy) version_1_0: bool,
-    /// The completions made, for `X-A2A-Completed`.
-    pub(in crate::proxy) done: Done,
-    /// The rewrite of the answer.
-    pub(in crate::proxy) rewrite: Option<Rewrite>,
-    /// The idempotency key.
-    pub(in crate::proxy) key: Option<Key>,
-}
-
-impl CheckedCall {
-    /// Returns the call of JSON-RPC with this body, for a target of `generation` if the gateway `wrapped` it.
-    pub(in crate::proxy) fn json_rpc(body: bytes::Bytes, share: Share) -> Self {
-        Self {
-            verb: Method::POST,
-            path: None,
-            body,
-            share,
-            method_name: None,
-            version_1_0: false,
-            done: Done::default(),
-            rewrite: None,
-            key: None,
-        }
-    }
-
-    /// Returns a completed call, with its references, which are still to be checked.
-    pub(in crate::proxy) fn completed(
-        completed: Completed,
-        generation: Generation,
-        share: Share,
-    ) -> (Self, Refs) {
-        let call = Self {
-            method_name: completed.method_name,
-            version_1_0: completed.wrapped && generation == Generation::V1,
-            done: completed.done,
-            ..Self::json_rpc(completed.body, share)
-        };
-        (call, completed.refs)
-    }
-
-    /// Sets the path of a JSON-RPC call from the agent's registered card, if it differs from the registered URL's.
-    pub(in crate::proxy) fn take_path_of(&mut self, agent: &Agent) {
-        if self.path.is_none() {
-            let method = self.method_name.as_deref();
-            self.path = agent.json_rpc.path_of_method(method).map(str::to_owned);
-        }
-    }
-}
+use crate::rejection::{Reason, Rejection};
 
 /// The forms of a body that becomes a JSON-RPC call.
 pub(in crate::proxy) enum Form {
@@ -118,10 +57,71 @@ pub(in crate::proxy) async fn call(
             let (head, config) = (request.session.req_header(), &request.exchange.config);
             Admitted::new(allowed, destination, head, config)?
         }
-        Err(away) => return rare(destination::answer_while_away(request, &allowed, away)).await,
+        Err(away) => return rare(send_while_away(request, &allowed, away)).await,
     };
     let received = read_json(request, admitted.allowed.account()).await?;
     send(request, admitted, received, Form::Call).await
+}
+
+/// Serves a call to a target that is away: answers it without its agent, or rejects it with `why`.
+async fn send_while_away(
+    request: &mut Request<'_>,
+    allowed: &Allowed,
+    why: Rejection,
+) -> Result<Ended, Ended> {
+    let head = request.head();
+    let passes_by = matches!(
+        why.reason,
+        Reason::WorkspaceOffline | Reason::WorkspaceRestarting
+    );
+    let defers = respond_async(&head.headers);
+    // A stored answer is replayed whether the target is reachable or not.
+    let keyed = head.headers.contains_key(idempotency::IDEMPOTENCY_KEY);
+    if !passes_by || !(defers || keyed || may_ask_for_a_job(head)) {
+        return Err(why.into());
+    }
+    match answer_while_away(request, allowed, defers).await {
+        Ok(Some(ended)) => Ok(ended),
+        // For a body that is not to be deferred, the unreachable target outranks errors in the body.
+        Err(Ended::Refused(_)) if !defers && request.exchange.method == A2aMethod::Unread => {
+            Err(why.into())
+        }
+        Err(ended) => Err(ended),
+        Ok(None) => Err(why.into()),
+    }
+}
+
+/// Returns `None` if the call can be neither deferred nor replayed and does not ask for a deferred call.
+async fn answer_while_away(
+    request: &mut Request<'_>,
+    allowed: &Allowed,
+    defers: bool,
+) -> Result<Option<Ended>, Ended> {
+    let max_hops = request.exchange.config.forward.max_hops;
+    let hops = hops(&request.head().headers, max_hops)?;
+    let received = read_json(request, allowed.account()).await?;
+    let directory = &request.context.gateway.directory;
+    let options = directory.options(&allowed.permit).await?;
+    let shape = CallShape {
+        complete: options.complete,
+        generation: options.generation,
+        prefers_stream: prefers_stream(&request.head().headers),
+        message_only: false,
+    };
+    let (call, refs) = match complete(request, allowed, received, &shape).await? {
+        ControlFlow::Continue(completed) => completed,
+        ControlFlow::Break(answered) => return Ok(Some(answered)),
+    };
+    if asked_job(request.exchange.method, &refs).is_some() {
+        return Ok(None);
+    }
+    let away = Away {
+        allowed,
+        hops,
+        push_notifications: options.push_notifications,
+        defers,
+    };
+    destination::answer_while_away(request, away, call, &refs).await
 }
 
 /// Checks a call that is JSON-RPC, or becomes it, from its body on, and passes it to its destination.
@@ -173,6 +173,7 @@ pub(in crate::proxy) async fn send(
         Form::Call => rewrite(context, request.exchange, &admitted, Binding::Rpc).await?,
         Form::Message { .. } => Some(Rewrite::BareResult),
     };
+    drop(refs);
     destination::answer(request, admitted, call).await
 }
 

@@ -34,6 +34,22 @@ pub(in crate::proxy::destination) struct KeptResponse {
     pub(in crate::proxy::destination) done: Done,
 }
 
+impl KeptResponse {
+    /// Returns a response without a live stream.
+    pub(in crate::proxy::destination) fn new(
+        outcome: Outcome,
+        replay: bool,
+        done: Done,
+    ) -> Self {
+        Self {
+            outcome,
+            replay,
+            live: None,
+            done,
+        }
+    }
+}
+
 /// Answers from a kept response.
 ///
 /// # Errors

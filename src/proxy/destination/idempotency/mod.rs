@@ -30,7 +30,7 @@ use crate::proxy::relay::outcome::{Ended, client_disconnected, shutting_down, ti
 use crate::proxy::request::Request;
 use crate::rejection::{Delivery, Reason, Rejection};
 
-pub(super) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+pub(in crate::proxy) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
 /// Longest key in the field, in characters.
 const KEY_LEN_MAX: usize = 255;
@@ -128,12 +128,7 @@ pub(super) async fn claim_or_replay(
         Found::Free(free) => return Ok(Claimed::New(free)),
         Found::Done(outcome) => outcome,
     };
-    let kept = KeptResponse {
-        outcome,
-        replay: true,
-        live: None,
-        done,
-    };
+    let kept = KeptResponse::new(outcome, true, done);
     respond_kept(request, kept).await.map(Claimed::Replayed)
 }
 

@@ -30,7 +30,7 @@ use crate::proxy::admit::{Admitted, Allowed};
 use crate::proxy::relay::outcome::{Ended, internal};
 use crate::proxy::relay::rewrite::Rewrite;
 use crate::proxy::request::Request;
-use crate::proxy::request::call::CheckedCall;
+use crate::proxy::request::checked::CheckedCall;
 use crate::rejection::{Reason, Rejection};
 
 /// Tasks per page of a list: default and maximum (A2A 1.0, 3.1.4).

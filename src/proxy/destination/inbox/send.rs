@@ -204,12 +204,7 @@ impl Message<'_> {
                 _ => {}
             }
         }
-        let kept = KeptResponse {
-            outcome,
-            replay: true,
-            live: None,
-            done: outward.done,
-        };
+        let kept = KeptResponse::new(outcome, true, outward.done);
         respond_kept(request, kept).await
     }
 

@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 
 use self::routes::{Way, no_such_route, polled, refused, translated};
 use super::body::{self, MESSAGE_WANTED, Received, read_json, refusal};
-use super::call::{CheckedCall, Form, send};
+use super::call::{Form, send};
+use super::checked::CheckedCall;
 use super::ownership::authorize_references;
 use super::{Request, ownership};
 use crate::a2a::Generation;
@@ -75,6 +76,7 @@ pub(in crate::proxy) async fn call(
             authorize_references(request, &admitted, &refs, Binding::Rest).await?;
             call.rewrite = rewrite(context, request.exchange, &admitted, Binding::Rest).await?;
             request.exchange.request_bytes = call.body.len() as u64;
+            drop(refs);
             destination::answer(request, admitted, call).await
         }
         Way::Send { stream, words } => {
