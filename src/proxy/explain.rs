@@ -101,7 +101,7 @@ impl Explainer {
                 self.tell_limits(None, explanation)
             }
             Destination::Agent(agent) => {
-                self.reach((&permit, proof.account), agent, explanation)
+                self.reach(&permit, proof.account, agent, explanation)
                     .await?;
                 self.tell_limits(Some(agent), explanation)
             }
@@ -176,7 +176,8 @@ impl Explainer {
     /// Explains how the agent is called: its state, its capacity for one more call, and its address.
     async fn reach(
         &self,
-        (permit, account): (&Permit, Account),
+        permit: &Permit,
+        account: Account,
         agent: &Agent,
         explanation: &mut Explanation,
     ) -> Result<(), Refused> {

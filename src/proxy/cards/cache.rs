@@ -134,7 +134,8 @@ impl CardCache {
     /// beside it.
     pub(super) async fn get(
         &self,
-        (gateway, relay): (&Gateway, &Relay),
+        gateway: &Gateway,
+        relay: &Relay,
         source: &CardSource,
         config: &Arc<Config>,
         asked: &Asked<'_>,
@@ -164,7 +165,8 @@ impl CardCache {
                 gateway,
                 source,
                 fetched,
-                (config, kid.clone()),
+                config,
+                kid.clone(),
                 before.as_deref(),
             );
             Arc::new(made)
@@ -215,7 +217,8 @@ impl Kept {
         gateway: &Gateway,
         source: &CardSource,
         fetched: Result<Option<Bytes>, Rejection>,
-        (config, kid): (&Arc<Config>, Option<String>),
+        config: &Arc<Config>,
+        kid: Option<String>,
         before: Option<&Self>,
     ) -> Self {
         let failed = fetched.is_err();

@@ -248,8 +248,10 @@ impl Cards {
                 .map_or(Account::default(), |proof| proof.account),
             hops,
         };
-        let through = (&*self.gateway, &*self.relay);
-        let kept = self.cache.get(through, source, &exchange.config, &asked);
+        let (gateway, relay) = (&self.gateway, &self.relay);
+        let kept = self
+            .cache
+            .get(gateway, relay, source, &exchange.config, &asked);
         let mut cut = self.relay.drain.watch();
         let gone = async {
             // While a body is to come, as with an unusual GET, a disconnect cannot be detected without reading

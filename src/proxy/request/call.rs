@@ -80,7 +80,7 @@ async fn send_while_away(
     if !passes_by || !(defers || keyed || may_ask_for_a_job(head)) {
         return Err(why.into());
     }
-    match answer_while_away(request, allowed, defers).await {
+    match check_while_away(request, allowed, defers).await {
         Ok(Some(ended)) => Ok(ended),
         // For a body that is not to be deferred, the unreachable target outranks errors in the body.
         Err(Ended::Refused(_)) if !defers && request.exchange.method == A2aMethod::Unread => {
@@ -91,8 +91,9 @@ async fn send_while_away(
     }
 }
 
-/// Returns `None` if the call can be neither deferred nor replayed and does not ask for a deferred call.
-async fn answer_while_away(
+/// Checks the body of a call to a target that is away, and answers it. `None` if the call can be neither deferred nor
+/// replayed, and does not ask for a deferred call.
+async fn check_while_away(
     request: &mut Request<'_>,
     allowed: &Allowed,
     defers: bool,
@@ -108,7 +109,7 @@ async fn answer_while_away(
         prefers_stream: prefers_stream(&request.head().headers),
         message_only: false,
     };
-    let (call, refs) = match complete(request, allowed, received, &shape).await? {
+    let (call, refs) = match complete_call(request, allowed, received, &shape).await? {
         ControlFlow::Continue(completed) => completed,
         ControlFlow::Break(answered) => return Ok(Some(answered)),
     };
@@ -141,13 +142,7 @@ pub(in crate::proxy) async fn send(
         _ if options.has_card => options.generation,
         _ => {
             let is_bare = matches!(form, Form::Message { .. }) || envelope::is_bare(&received.body);
-            let (caller, exchange) = (Some(&mut *request.session), &*request.exchange);
-            rare(
-                context
-                    .cards
-                    .generation(caller, exchange, &admitted, is_bare),
-            )
-            .await?
+            rare(request.generation(&admitted, is_bare)).await?
         }
     };
     let shape = match form {
@@ -164,7 +159,8 @@ pub(in crate::proxy) async fn send(
             message_only: true,
         },
     };
-    let (mut call, refs) = match complete(request, &admitted.allowed, received, &shape).await? {
+    let (mut call, refs) = match complete_call(request, &admitted.allowed, received, &shape).await?
+    {
         ControlFlow::Continue(completed) => completed,
         ControlFlow::Break(answered) => return Ok(answered),
     };
@@ -182,7 +178,7 @@ pub(in crate::proxy) async fn send(
 ///
 /// # Errors
 /// As [`body::complete`], [`deferred::answer_about`] and [`idempotency::key`].
-pub(in crate::proxy) async fn complete(
+async fn complete_call(
     request: &mut Request<'_>,
     allowed: &Allowed,
     received: Received,

@@ -14,10 +14,12 @@ use bytes::Bytes;
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::protocols::http::ServerSession;
 
+use super::admit::Admitted;
 use super::context::Context;
 use super::record::Exchange;
 use super::relay::outcome::Ended;
 use super::respond::respond;
+use crate::a2a::Generation;
 use crate::a2a::done::Done;
 use crate::rejection::{Reason, Rejection};
 
@@ -35,6 +37,20 @@ impl Request<'_> {
     /// Returns the head of the request.
     pub(in crate::proxy) fn head(&self) -> &RequestHeader {
         self.session.req_header()
+    }
+
+    /// Returns the generation that the target speaks. `is_bare`: the call is built in it.
+    ///
+    /// # Errors
+    /// The caller left, or the process shuts down.
+    pub(in crate::proxy) async fn generation(
+        &mut self,
+        admitted: &Admitted,
+        is_bare: bool,
+    ) -> Result<Generation, Ended> {
+        let (caller, exchange) = (Some(&mut *self.session), &*self.exchange);
+        let cards = &self.context.cards;
+        cards.generation(caller, exchange, admitted, is_bare).await
     }
 
     /// Adds the fields of every answer to a head.

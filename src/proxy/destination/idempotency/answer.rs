@@ -3,7 +3,6 @@
 use bytes::Bytes;
 use http::header;
 use pingora::http::ResponseHeader;
-use pingora::protocols::http::ServerSession;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
@@ -11,7 +10,6 @@ use crate::a2a::done::Done;
 use crate::a2a::event::Framing;
 use crate::delivery::calls::{Answer, Outcome};
 use crate::delivery::streams::Reader;
-use crate::drain::Cut;
 use crate::metrics::InProgress;
 use crate::proxy::destination::deferred::PREFERENCE_APPLIED;
 use crate::proxy::record::Exchange;
@@ -21,7 +19,7 @@ use crate::proxy::relay::refuse_redirect;
 use crate::proxy::relay::stream;
 use crate::proxy::request::Request;
 use crate::rejection::{Delivery, Reason, Rejection};
-use crate::standing::{CutOff, Needs, cut_off};
+use crate::standing::{Needs, cut_off};
 
 /// Kept response, and how to send it.
 pub(in crate::proxy::destination) struct KeptResponse {
@@ -36,11 +34,7 @@ pub(in crate::proxy::destination) struct KeptResponse {
 
 impl KeptResponse {
     /// Returns a response without a live stream.
-    pub(in crate::proxy::destination) fn new(
-        outcome: Outcome,
-        replay: bool,
-        done: Done,
-    ) -> Self {
+    pub(in crate::proxy::destination) fn new(outcome: Outcome, replay: bool, done: Done) -> Self {
         Self {
             outcome,
             replay,
@@ -58,7 +52,6 @@ pub(in crate::proxy::destination) async fn respond_kept(
     request: &mut Request<'_>,
     mut kept: KeptResponse,
 ) -> Result<Ended, Ended> {
-    let relay = &request.context.relay;
     match &kept.outcome {
         Outcome::Refused(rejection) => Err(rejection.clone().into()),
         Outcome::Nothing => Err(super::failed_meanwhile().into()),
@@ -80,11 +73,7 @@ pub(in crate::proxy::destination) async fn respond_kept(
             exchange.status = answer.status;
             exchange.streams();
             stream::begin(request.session, exchange, head, name).await?;
-            let cut = relay.drain.watch();
-            let (proof, callee) = (exchange.proof.as_ref(), exchange.callee.as_ref());
-            let cut_off = relay.cut_off(Needs::Credential, proof, callee);
-            let ends = Ends { cut, cut_off };
-            follow(request.session, exchange, (events, name), ends).await
+            follow(request, events, name).await
         }
     }
 }
@@ -176,22 +165,18 @@ impl Events {
     }
 }
 
-/// Conditions that end a reader's stream before the stream itself ends.
-struct Ends {
-    /// Shutdown.
-    cut: Cut,
-    /// The reader's credential, or its access to the target, has ended.
-    cut_off: Option<CutOff>,
-}
-
-/// Passes a stream on until it ends, or this process shuts down. A live stream of this process ends by itself
-/// at shutdown.
-async fn follow(
-    session: &mut ServerSession,
-    exchange: &mut Exchange,
-    (mut events, name): (Events, &str),
-    mut ends: Ends,
-) -> Result<Ended, Ended> {
+/// Passes a stream on until it ends, its reader loses access, or this process shuts down. A live stream of this process
+/// ends by itself at shutdown.
+async fn follow(request: &mut Request<'_>, mut events: Events, name: &str) -> Result<Ended, Ended> {
+    let Request {
+        context,
+        session,
+        exchange,
+    } = request;
+    let relay = &context.relay;
+    let mut cut = relay.drain.watch();
+    let (proof, callee) = (exchange.proof.as_ref(), exchange.callee.as_ref());
+    let mut ends = relay.cut_off(Needs::Credential, proof, callee);
     let _open = InProgress::begin(&exchange.metrics.open_streams);
     let timeouts = exchange.config.timeouts.clone();
     let keepalive = exchange.config.stream.keepalive;
@@ -202,9 +187,9 @@ async fn follow(
         let (piece, parts) = tokio::select! {
             biased;
             // First: a stream without pauses must not hide the cut-off.
-            why = cut_off(&mut ends.cut_off) => (Some(last_event(exchange, name, &why)), true),
+            why = cut_off(&mut ends) => (Some(last_event(exchange, name, &why)), true),
             piece = events.next() => (piece, false),
-            () = ends.cut.requested(), if kept => {
+            () = cut.requested(), if kept => {
                 (Some(last_event(exchange, name, &shutting_down(Delivery::Sent))), true)
             }
             () = sleep_until(quiet) => (Some(Framing::Lf.keepalive(true).into()), false),

@@ -274,19 +274,15 @@ impl TaskCall {
         admitted: Admitted,
         share: Share,
     ) -> Result<Ended, Ended> {
-        let context = request.context;
+        let gateway = &request.context.gateway;
         let refs = Refs {
             tasks: self.tasks,
             ..Refs::default()
         };
-        ownership::check(&context.gateway, request.exchange, &admitted, &refs).await?;
+        ownership::check(gateway, request.exchange, &admitted, &refs).await?;
         let generation = match self.generation {
             Some(generation) => generation,
-            None => {
-                let (caller, exchange) = (Some(&mut *request.session), &*request.exchange);
-                let spoken = context.cards.generation(caller, exchange, &admitted, true);
-                spoken.await?
-            }
+            None => request.generation(&admitted, true).await?,
         };
         let call = task_call(request.exchange, generation, &self.params, share);
         destination::answer(request, admitted, call).await
