@@ -119,9 +119,9 @@ impl Proxy {
             let value = json!({"draining": gateway.draining()});
             Fact::new(Check::Process, Source::Memory, value)
         });
-        explanation.decided(Check::Process, facts, self.relay.open())?;
+        explanation.decided(Check::Process, facts, self.relay.load.open())?;
         let mut facts = Facts::default();
-        let place = self.relay.look_for_place(&mut facts);
+        let place = self.relay.load.look_for_place(&mut facts);
         explanation.decided(Check::Places, facts, place)?;
         let mut facts = Facts::default();
         facts.hear(|| Fact::new(Check::Target, Source::Question, json!({"id": target})));

@@ -14,6 +14,9 @@ mod control_plane;
 mod destination;
 mod dispatch;
 mod explain;
+mod hop_by_hop;
+mod load;
+mod outcome;
 mod record;
 mod relay;
 mod request;
@@ -23,7 +26,6 @@ mod sidecar;
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use http::{HeaderName, Method};
 use pingora::protocols::http::ServerSession;
@@ -36,11 +38,12 @@ pub use self::connection::head::{Scan, Whole, Why};
 pub use self::connection::listener::Listener;
 pub use self::dispatch::Dispatcher;
 pub use self::explain::Explainer;
+use self::load::Slot;
+use self::outcome::BrokenOff;
 use self::record::Exchange;
 use self::record::trace::{Came, ControlSpan};
 use self::relay::Relay;
 pub use self::relay::fields::extra_fields;
-use self::relay::outcome::BrokenOff;
 use self::request::origin::{Origins, client_address};
 pub use self::request::route::{REST_ROUTES, ROUTES as A2A_ROUTES};
 use self::request::route::{Route, route};
@@ -121,13 +124,13 @@ impl Proxy {
     fn preliminaries(&self, session: &mut ServerSession) -> Result<(), Rejection> {
         validate::require(session)?;
         self.origins.get().check(session.req_header())?;
-        self.relay.open()
+        self.relay.load.open()
     }
 
     /// Runs the same checks, and takes a slot among the exchanges.
     fn enter(&self, session: &mut ServerSession) -> Result<Slot<'_>, Rejection> {
         self.preliminaries(session)?;
-        self.relay.place()
+        self.relay.load.place()
     }
 
     /// Serves a call in one of its forms, from admission to the record.
@@ -280,27 +283,4 @@ fn wrong_method(message: &'static str, allow: &'static str) -> Rejection {
     let mut rejection = Rejection::new(Reason::MethodNotAllowed, message);
     rejection.allow = Some(allow);
     rejection
-}
-
-/// A slot, for example one of `server.max_exchanges`. Dropping it frees the slot.
-struct Slot<'a>(&'a AtomicUsize);
-
-impl<'a> Slot<'a> {
-    fn take(taken: &'a AtomicUsize, max: usize) -> Option<Self> {
-        let before = taken.fetch_add(1, Ordering::Relaxed);
-        let slot = Self(taken);
-        (before < max).then_some(slot)
-    }
-
-    /// Returns the number of taken slots, and whether one is free.
-    fn look(taken: &AtomicUsize, max: usize) -> (usize, bool) {
-        let before = taken.load(Ordering::Relaxed);
-        (before, before < max)
-    }
-}
-
-impl Drop for Slot<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
 }

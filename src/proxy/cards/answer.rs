@@ -7,10 +7,10 @@ use pingora::protocols::http::ServerSession;
 
 use super::cache::{FRESH, Served};
 use crate::identity::Allowance;
+use crate::proxy::outcome::Ended;
 use crate::proxy::record::Exchange;
-use crate::proxy::relay::outcome::{Ended, internal};
 use crate::proxy::request::origin::Origins;
-use crate::proxy::respond::respond;
+use crate::proxy::respond::{internal, respond};
 
 /// Field that names the generations of the card's interfaces: a client of another generation cannot read the
 /// card.

@@ -2,7 +2,6 @@
 //! the certificate may change while the listener is open.
 
 pub(in crate::proxy) mod addresses;
-pub(in crate::proxy) mod certificates;
 pub(in crate::proxy) mod chunks;
 pub(in crate::proxy) mod head;
 pub(in crate::proxy) mod http1;
@@ -26,8 +25,9 @@ use crate::config::Derived;
 use crate::dialect::Dialect;
 use crate::ids::RequestId;
 use crate::metrics::Cut;
+use crate::proxy::Listener;
+use crate::proxy::load::Slot;
 use crate::proxy::respond::reject::wire;
-use crate::proxy::{Listener, Slot};
 use crate::rejection::{Reason, Rejection};
 
 /// Maximum time for sending the reason to a rejected connection.

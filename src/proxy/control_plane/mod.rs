@@ -22,9 +22,10 @@ use self::on_demand::{gone, on_demand};
 use crate::dialect::Dialect;
 use crate::identity::ClientAddr;
 use crate::ids::RequestId;
-use crate::proxy::relay::outcome::{chunk, write_with_timeout};
+use crate::proxy::Proxy;
+use crate::proxy::load::Slot;
 use crate::proxy::respond::reject::answer;
-use crate::proxy::{Proxy, Slot};
+use crate::proxy::respond::{chunk, write_with_timeout};
 use crate::rejection::{Reason, Refused, Rejection};
 use crate::telemetry::traces::Told;
 
@@ -107,7 +108,7 @@ pub(super) async fn refuse(
 }
 
 async fn run(proxy: &Proxy, session: &mut ServerSession, asked: Asked<'_>) -> Result<(), Broken> {
-    let mut place = Some(proxy.relay.place()?);
+    let mut place = Some(proxy.relay.load.place()?);
     let (body, mut feed) = on_demand(session);
     let request = request(proxy, session, asked, body)?;
     let asked = proxy.control.clone().oneshot(request);
@@ -227,7 +228,7 @@ async fn socket(
     session: &mut ServerSession,
     asked: Asked<'_>,
 ) -> Result<(), Broken> {
-    let slot = proxy.relay.place()?;
+    let slot = proxy.relay.load.place()?;
     session.set_keepalive(None);
     let (input, body) = Channel::<Bytes, Infallible>::new(INPUT_PIECES);
     let request = request(proxy, session, asked, Body::new(body))?;
@@ -344,5 +345,5 @@ fn request(
 }
 
 fn broken(error: Box<pingora::Error>) -> Broken {
-    Broken::Refused(crate::proxy::relay::outcome::internal(error))
+    Broken::Refused(crate::proxy::respond::internal(error))
 }

@@ -24,16 +24,16 @@ use crate::identity::Proof;
 use crate::ids::WorkspaceId;
 use crate::proxy::Proxy;
 use crate::proxy::admit::{Admitted, Allowed};
+use crate::proxy::outcome::Ended;
 use crate::proxy::record::Exchange;
 use crate::proxy::record::trace::{context_fields, is_context};
 use crate::proxy::relay::content_length_of;
-use crate::proxy::relay::fields::{passes, response_head};
+use crate::proxy::relay::fields::passes;
 use crate::proxy::relay::forward::Outgoing;
-use crate::proxy::relay::outcome::{Ended, internal};
 use crate::proxy::request::body;
 use crate::proxy::request::body::{CallShape, check_media_type, expects_continue};
 use crate::proxy::request::{ownership, prefer};
-use crate::proxy::respond::respond;
+use crate::proxy::respond::{internal, respond, response_head};
 use crate::rejection::{Reason, Rejection};
 use crate::tasks::sees;
 
@@ -143,7 +143,7 @@ impl Proxy {
         check_media_type(&head.headers)?;
         let prefers_stream = prefers_stream(&head.headers);
         let options = self.gateway.directory.options(permit).await?;
-        let read = body::read(&self.relay, &exchange.config, session, proof.account).await;
+        let read = body::read(&self.relay.load, &exchange.config, session, proof.account).await;
         let (received, _share) = read?;
         let shape = CallShape {
             complete: options.complete,

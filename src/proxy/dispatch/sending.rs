@@ -30,17 +30,19 @@ use crate::identity::Proof;
 use crate::metrics::InProgress;
 use crate::proxy::Proxy;
 use crate::proxy::admit::Admitted;
+use crate::proxy::outcome::Ended;
 use crate::proxy::record::Exchange;
 use crate::proxy::record::trace::Came;
+use crate::proxy::relay::failure::shutting_down;
 use crate::proxy::relay::fetch::Question;
 use crate::proxy::relay::forward::{Outgoing, callee};
-use crate::proxy::relay::outcome::{Ended, internal, shutting_down};
 use crate::proxy::relay::refuse_redirect;
 use crate::proxy::relay::upstream::{Call, Connection};
 use crate::proxy::request::body;
 use crate::proxy::request::body::CallShape;
+use crate::proxy::respond::internal;
 use crate::rejection::{Delivery, Reason, Rejection};
-use crate::shares::{Account, Share};
+use crate::shares::Account;
 use crate::workspace::Timestamp;
 
 /// Result of an attempt.
@@ -284,7 +286,7 @@ impl Proxy {
             verb: Method::POST,
             target: None,
             body,
-            share: Share::empty(&self.relay.bodies, Account::default()),
+            share: self.relay.load.share(Account::default()),
             method_name,
             version_1_0,
             done: Done::default(),

@@ -25,7 +25,7 @@ use crate::events::{Event, Events, Kind};
 use crate::identity::{Allowance, Proof, may_be_credential};
 use crate::ids::{RequestId, WorkspaceId};
 use crate::metrics::{Metrics, Outcome, Shape};
-use crate::proxy::relay::outcome::{BrokenOff, Ended};
+use crate::proxy::outcome::{BrokenOff, Ended};
 use crate::rejection::{Reason, Rejection};
 use crate::tasks::Learner;
 use crate::telemetry::ShownAddress;

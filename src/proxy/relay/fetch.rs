@@ -10,9 +10,9 @@ use pingora::protocols::http::v1::client::HttpSession;
 use pingora::upstreams::peer::HttpPeer;
 use tokio::time::{Instant, timeout_at};
 
-use super::outcome::{broken_http, too_large};
 use super::upstream::{Call, Connection};
 use super::{Relay, content_length, refuse_by_framing};
+use crate::proxy::relay::failure::{broken_http, too_large};
 use crate::rejection::{Delivery, Reason, Rejection};
 
 /// A request with an answer that is read whole.

@@ -10,8 +10,7 @@ use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::protocols::http::ServerSession;
 use pingora::upstreams::peer::HttpPeer;
 
-use super::fields::{Forwarded, request_head, response_head};
-use super::outcome::{Clocks, Ended, internal};
+use super::fields::{Forwarded, request_head};
 use super::rewrite::{OwnTasks, Rewrite};
 use super::upstream::Call;
 use super::{Forward, refuse_redirect};
@@ -25,8 +24,11 @@ use crate::proxy::Proxy;
 use crate::proxy::admit::Admitted;
 use crate::proxy::cards::ExtendedCard;
 use crate::proxy::destination::idempotency::Claimed;
+use crate::proxy::outcome::Ended;
 use crate::proxy::record::Exchange;
 use crate::proxy::record::trace::Callee;
+use crate::proxy::relay::Clocks;
+use crate::proxy::respond::{internal, response_head};
 use crate::rejection::Rejection;
 use crate::shares::Share;
 

@@ -1,9 +1,10 @@
 //! Forwards an admitted call and relays the answer within its clocks and bounds, for the gateway and for a sidecar.
 
+mod certificates;
+pub(in crate::proxy) mod failure;
 pub(in crate::proxy) mod fetch;
 pub(in crate::proxy) mod fields;
 pub(in crate::proxy) mod forward;
-pub(in crate::proxy) mod outcome;
 pub(in crate::proxy) mod response_fields;
 pub(in crate::proxy) mod rewrite;
 pub(in crate::proxy) mod stream;
@@ -11,7 +12,6 @@ pub(in crate::proxy) mod unary;
 pub(in crate::proxy) mod upstream;
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use http::{Method, StatusCode, header};
@@ -19,28 +19,28 @@ use pingora::http::ResponseHeader;
 use pingora::protocols::http::ServerSession;
 use pingora::protocols::http::v1::client::HttpSession;
 use pingora::upstreams::peer::HttpPeer;
-use serde_json::json;
 use tokio::time::{Instant, sleep_until};
 
-use self::outcome::{Clocks, Ended, broken_http, gone, shutting_down, timed_out, too_large};
+use self::failure::{broken_http, shutting_down, timed_out, too_large};
 use self::response_fields::{ResponseFields, refuse_large_head};
 use self::rewrite::Rewrite;
 use self::unary::{Unary, Whole};
 use self::upstream::{Call, Upstream};
-use crate::config::{Derived, Live};
+use crate::config::{Derived, Live, Timeouts};
 use crate::delivery::streams::Streams;
 use crate::directory;
 use crate::drain::{Cut, Drain};
-use crate::explain::{Check, Fact, Source, Witness};
 use crate::gateway::Gateway;
 use crate::identity::Proof;
 use crate::ids::WorkspaceId;
 use crate::metrics::Metrics;
-use crate::proxy::Slot;
+use crate::proxy::load::Load;
+use crate::proxy::outcome::Ended;
 use crate::proxy::record::Exchange;
 use crate::proxy::request::validate::states_length;
+use crate::proxy::respond::gone;
 use crate::rejection::{Delivery, Reason, Rejection};
-use crate::shares::{Bound, Full, Share, Shares};
+use crate::shares::Share;
 use crate::standing::{CutOff, Needs};
 use crate::telemetry::traces::Traces;
 
@@ -57,8 +57,8 @@ pub(super) struct Relay {
     pub(super) drain: Arc<Drain>,
     /// Connections to agents.
     pub(super) upstream: Upstream,
-    /// The memory that request bodies take.
-    pub(super) bodies: Arc<Shares>,
+    /// The load that is admitted.
+    pub(super) load: Load,
     /// The store of streamed events. `None`: streams cannot be resumed.
     pub(super) streams: Option<Arc<Streams>>,
     /// The gateway that can revoke a caller's access to a stream. `None`: access is never revoked.
@@ -67,7 +67,36 @@ pub(super) struct Relay {
     pub(super) traces: Traces,
     /// The fields of agents' answers that pass.
     pub(super) response_fields: Derived<ResponseFields>,
-    exchanges: AtomicUsize,
+}
+
+/// The clocks of one exchange (`docs/reference/a2a.md`, "Clocks and limits").
+#[derive(Clone, Copy)]
+pub(in crate::proxy) struct Clocks {
+    /// Maximum time from the sent request to the response head.
+    pub(in crate::proxy) head: Duration,
+    /// Maximum silence between two pieces.
+    pub(in crate::proxy) idle: Duration,
+    /// Deadline of a unary exchange.
+    pub(in crate::proxy) total: Instant,
+    /// Deadline of a stream.
+    pub(in crate::proxy) stream: Instant,
+}
+
+impl Clocks {
+    /// Takes the configured clocks, or `idle` and what the request asks for instead.
+    pub(in crate::proxy) fn new(
+        timeouts: &Timeouts,
+        started: Instant,
+        asked: Option<Duration>,
+        idle: Option<Duration>,
+    ) -> Self {
+        Self {
+            head: asked.unwrap_or(timeouts.head),
+            idle: idle.unwrap_or(timeouts.idle),
+            total: started + asked.unwrap_or(timeouts.total),
+            stream: started + timeouts.stream.max(asked.unwrap_or_default()),
+        }
+    }
 }
 
 /// A call to forward.
@@ -100,12 +129,11 @@ impl Relay {
             streams,
             traces,
             response_fields: Derived::new(&config, |config, _| ResponseFields::new(config)),
+            load: Load::new(config.clone(), Arc::clone(&metrics), Arc::clone(&drain)),
             config,
             metrics,
             drain,
             upstream: Upstream::new(POOL_SIZE),
-            bodies: Arc::default(),
-            exchanges: AtomicUsize::new(0),
         }
     }
 
@@ -126,57 +154,6 @@ impl Relay {
     ) -> Option<CutOff> {
         let (gateway, proof) = self.standing.as_ref().zip(proof)?;
         Some(gateway.cut_off(needs, Arc::clone(proof), target?.clone()))
-    }
-
-    /// Checks that new work may begin.
-    ///
-    /// # Errors
-    /// `shutting_down`.
-    pub(super) fn open(&self) -> Result<(), Rejection> {
-        if self.drain.begun() {
-            let message = "this process is shutting down; connect again to reach another one";
-            let again = Duration::from_secs(1);
-            return Err(Rejection::new(Reason::ShuttingDown, message).retry_after(again));
-        }
-        Ok(())
-    }
-
-    /// Reserves memory for `bytes` more of a body.
-    ///
-    /// # Errors
-    /// `overloaded` if all bodies together would exceed `limits.bodies_bytes`, or if those of this caller would exceed
-    /// both half of what other callers leave free and the maximum of one body.
-    pub(super) fn hold(&self, share: &mut Share, bytes: usize) -> Result<(), Rejection> {
-        let limits = &self.config.get().limits;
-        let (all, least) = (limits.bodies_bytes.bytes(), limits.request_bytes.bytes());
-        let bound = Bound::with_least(all, least);
-        share.grow(bytes, bound).map_err(|full| {
-            self.metrics.bodies_refused.inc();
-            no_room(full)
-        })
-    }
-
-    /// Takes a slot for one more exchange.
-    ///
-    /// # Errors
-    /// `overloaded` if `server.max_exchanges` are in progress.
-    pub(super) fn place(&self) -> Result<Slot<'_>, Rejection> {
-        let limit = self.config.get().server.max_exchanges;
-        Slot::take(&self.exchanges, limit).ok_or_else(|| no_place(limit))
-    }
-
-    /// Checks for a free slot without taking it, and records the number of taken slots in `witness`.
-    ///
-    /// # Errors
-    /// As [`Relay::place`].
-    pub(super) fn look_for_place(&self, witness: &mut impl Witness) -> Result<(), Rejection> {
-        let limit = self.config.get().server.max_exchanges;
-        let (taken, there_is_one) = Slot::look(&self.exchanges, limit);
-        witness.hear(|| {
-            let value = json!({"taken": taken, "limit": limit, "of": "this replica"});
-            Fact::new(Check::Places, Source::Memory, value)
-        });
-        there_is_one.then_some(()).ok_or_else(|| no_place(limit))
     }
 
     /// Forwards the call, and relays the answer with the head that `answer` builds from the agent's. Dropping the
@@ -209,7 +186,7 @@ impl Relay {
         let share = forward.share;
         let whole = forward.rewrite.map(|rewrite| Whole {
             rewrite,
-            relay: self,
+            load: &self.load,
             share,
         });
         await_head(Some(session), &mut upstream, &clocks, &mut cut).await?;
@@ -263,22 +240,6 @@ impl Relay {
                 .await
         }
     }
-}
-
-/// Builds `overloaded` for a body without memory.
-fn no_room(full: Full) -> Rejection {
-    let message = match full {
-        Full::All => "the gateway holds as many bytes of bodies as it may (limits.bodies_bytes)",
-        Full::Share | Full::Each => {
-            "bodies of this caller take half of what others leave of limits.bodies_bytes: send fewer at once"
-        }
-    };
-    Rejection::new(Reason::Overloaded, message).retry_after(Duration::from_secs(1))
-}
-
-fn no_place(limit: usize) -> Rejection {
-    let message = format!("too many requests in progress (server.max_exchanges = {limit})");
-    Rejection::new(Reason::Overloaded, message).retry_after(Duration::from_secs(1))
 }
 
 /// Waits for the head, after informational ones, until a clock or the caller, if there is one, ends the wait.

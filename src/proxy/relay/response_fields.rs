@@ -7,9 +7,9 @@ use std::collections::HashSet;
 use http::{HeaderName, HeaderValue, StatusCode, header};
 use pingora::http::ResponseHeader;
 
-use super::fields::named_by_connection;
 use super::is_event_stream;
 use crate::config::Config;
+use crate::proxy::hop_by_hop::named_by_connection;
 use crate::proxy::request::body::is_json;
 use crate::rejection::{Delivery, Reason, Rejection};
 

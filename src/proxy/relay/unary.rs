@@ -8,15 +8,15 @@ use pingora::protocols::http::ServerSession;
 use pingora::protocols::http::v1::client::HttpSession;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use super::Relay;
-use super::outcome::{
-    Clocks, Ended, broken_http, chunk, gone, internal, shutting_down, silent, timed_out, too_large,
-    within,
-};
 use super::rewrite::Rewrite;
 use super::upstream::Home;
 use crate::drain::Cut;
+use crate::proxy::load::Load;
+use crate::proxy::outcome::Ended;
 use crate::proxy::record::Exchange;
+use crate::proxy::relay::Clocks;
+use crate::proxy::relay::failure::{broken_http, shutting_down, silent, timed_out, too_large};
+use crate::proxy::respond::{chunk, gone, internal, within};
 use crate::rejection::Delivery;
 use crate::shares::Share;
 
@@ -44,8 +44,8 @@ pub(in crate::proxy) struct Unary<'a> {
 pub(in crate::proxy) struct Whole<'a> {
     /// The rewrite of the answer.
     pub(in crate::proxy) rewrite: Rewrite,
-    /// The relay with the memory bound.
-    pub(in crate::proxy) relay: &'a Relay,
+    /// The memory bound.
+    pub(in crate::proxy) load: &'a Load,
     /// The memory share that the answer takes.
     pub(in crate::proxy) share: Share,
 }
@@ -89,7 +89,7 @@ impl Unary<'_> {
             // Before the caller gets the id: it may ask for the task at once.
             exchange.look_at(&piece).await;
             if let Some(whole) = &mut self.whole {
-                let taken = whole.relay.hold(&mut whole.share, piece.len());
+                let taken = whole.load.hold(&mut whole.share, piece.len());
                 taken.map_err(|full| full.delivered(Delivery::Sent))?;
             }
             let hold = self.whole.is_some() || held.len() + piece.len() <= HELD_BYTES_MAX;

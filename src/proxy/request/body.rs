@@ -13,9 +13,10 @@ use crate::config::{Complete, Config, Timeouts};
 use crate::hierarchy::Permit;
 use crate::proxy::admit::too_large;
 use crate::proxy::connection::chunks;
+use crate::proxy::load::Load;
+use crate::proxy::outcome::NoBody;
 use crate::proxy::record::Exchange;
-use crate::proxy::relay::Relay;
-use crate::proxy::relay::outcome::{NoBody, write_with_timeout};
+use crate::proxy::respond::write_with_timeout;
 use crate::rejection::{Reason, Rejection};
 use crate::shares::{Account, Share};
 
@@ -25,14 +26,14 @@ use crate::shares::{Account, Share};
 /// `body_too_large`, `request_timeout`, `invalid_request` for broken framing, `overloaded` if the bodies of all
 /// callers, or of this one, take too much memory; or the caller left.
 pub(in crate::proxy) async fn read(
-    relay: &Relay,
+    load: &Load,
     config: &Config,
     session: &mut ServerSession,
     account: Account,
 ) -> Result<(Bytes, Share), NoBody> {
     let limit = config.limits.request_bytes;
     let deadline = Instant::now() + config.timeouts.request_body;
-    let mut share = Share::empty(&relay.bodies, account);
+    let mut share = load.share(account);
     bid_continue(session).await?;
     let mut held = Held::default();
     loop {
@@ -42,7 +43,7 @@ pub(in crate::proxy) async fn read(
         if held.len() + piece.len() > limit.bytes() {
             return Err(too_large(limit.0).into());
         }
-        relay.hold(&mut share, piece.len())?;
+        load.hold(&mut share, piece.len())?;
         held.keep(piece);
     }
 }

@@ -15,9 +15,9 @@ use crate::ids::{InvalidWorkspaceId, WorkspaceId};
 use crate::proxy::admit::{Admitted, allow};
 use crate::proxy::destination::deferred::{JobWords, asked_job};
 use crate::proxy::destination::idempotency;
+use crate::proxy::outcome::Ended;
 use crate::proxy::record::Exchange;
 use crate::proxy::relay::forward::Outgoing;
-use crate::proxy::relay::outcome::Ended;
 use crate::proxy::{Proxy, wrong_method};
 use crate::shares::Share;
 
@@ -46,7 +46,7 @@ impl Proxy {
         };
         check_media_type(&session.req_header().headers)?;
         let account = admitted.account();
-        let received = body::read(&self.relay, &exchange.config, session, account).await?;
+        let received = body::read(&self.relay.load, &exchange.config, session, account).await?;
         self.rpc(session, exchange, admitted, received).await
     }
 

@@ -11,8 +11,8 @@ use crate::identity::Proof;
 use crate::ids::WorkspaceId;
 use crate::proxy::Proxy;
 use crate::proxy::admit::Admitted;
+use crate::proxy::outcome::Ended;
 use crate::proxy::record::Exchange;
-use crate::proxy::relay::outcome::Ended;
 use crate::rejection::{Reason, Rejection};
 
 impl Proxy {

@@ -14,12 +14,14 @@ use crate::drain::Cut;
 use crate::metrics::InProgress;
 use crate::proxy::Proxy;
 use crate::proxy::destination::deferred::PREFERENCE_APPLIED;
+use crate::proxy::outcome::Ended;
 use crate::proxy::record::Exchange;
-use crate::proxy::relay::fields::{KEPT, REPLAY, response_head};
-use crate::proxy::relay::outcome::{Ended, client_disconnected, internal, shutting_down, within};
+use crate::proxy::relay::failure::shutting_down;
 use crate::proxy::relay::refuse_redirect;
 use crate::proxy::relay::stream;
-use crate::proxy::respond::respond;
+use crate::proxy::respond::{
+    KEPT, REPLAY, client_disconnected, internal, respond, response_head, within,
+};
 use crate::rejection::{Delivery, Reason, Rejection};
 use crate::standing::{CutOff, Needs, cut_off};
 

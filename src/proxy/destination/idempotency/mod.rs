@@ -24,9 +24,11 @@ use crate::delivery::calls::{Asked, Free, Key, Outcome, Source, Waiting};
 use crate::drain::Cut;
 use crate::proxy::Proxy;
 use crate::proxy::admit::single;
+use crate::proxy::outcome::Ended;
 use crate::proxy::record::Exchange;
 use crate::proxy::relay::Forward;
-use crate::proxy::relay::outcome::{Ended, client_disconnected, shutting_down, timed_out};
+use crate::proxy::relay::failure::{shutting_down, timed_out};
+use crate::proxy::respond::client_disconnected;
 use crate::rejection::{Delivery, Reason, Rejection};
 
 pub(in crate::proxy) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");

@@ -5,8 +5,8 @@ use pingora::protocols::http::ServerSession;
 use super::Found;
 use crate::delivery::calls::{Answer, Key, Outcome};
 use crate::proxy::Proxy;
+use crate::proxy::outcome::Ended;
 use crate::proxy::record::Exchange;
-use crate::proxy::relay::outcome::Ended;
 use crate::rejection::{Reason, Rejection};
 
 /// Result of an execution.

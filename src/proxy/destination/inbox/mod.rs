@@ -26,12 +26,11 @@ use crate::identity::{Principal, Proof};
 use crate::ids::WorkspaceId;
 use crate::proxy::Proxy;
 use crate::proxy::admit::Admitted;
+use crate::proxy::outcome::Ended;
 use crate::proxy::record::Exchange;
-use crate::proxy::relay::fields::{KEPT, REPLAY, response_head};
 use crate::proxy::relay::forward::Outgoing;
-use crate::proxy::relay::outcome::{Ended, internal};
 use crate::proxy::relay::rewrite::Rewrite;
-use crate::proxy::respond::respond;
+use crate::proxy::respond::{KEPT, REPLAY, internal, respond, response_head};
 use crate::rejection::{Reason, Rejection};
 
 /// Tasks per page of a list: default and maximum (A2A 1.0, 3.1.4).

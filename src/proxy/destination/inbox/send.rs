@@ -20,10 +20,11 @@ use crate::delivery::calls::{Answer, Key, Outcome};
 use crate::delivery::inbox::{Activity, Inbox, InboxTask, NewActivity};
 use crate::proxy::Proxy;
 use crate::proxy::destination::idempotency::{Execution, KeptResponse, forgotten};
+use crate::proxy::outcome::Ended;
 use crate::proxy::record::Exchange;
-use crate::proxy::relay::outcome::{Ended, client_disconnected, internal};
 use crate::proxy::relay::rewrite::Rewrite;
 use crate::proxy::request::prefer;
+use crate::proxy::respond::{client_disconnected, internal};
 use crate::rejection::{Reason, Rejection};
 
 /// Message to send, with its call.

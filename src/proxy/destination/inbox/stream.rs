@@ -14,11 +14,11 @@ use crate::delivery::inbox::{InboxTask, Watch};
 use crate::ids::stream_id;
 use crate::metrics::InProgress;
 use crate::proxy::Proxy;
+use crate::proxy::outcome::Ended;
 use crate::proxy::record::Exchange;
-use crate::proxy::relay::outcome::{
-    Ended, chunk, client_disconnected, internal, shutting_down, timed_out, within,
-};
+use crate::proxy::relay::failure::{shutting_down, timed_out};
 use crate::proxy::relay::rewrite::Rewrite;
+use crate::proxy::respond::{chunk, client_disconnected, internal, within};
 use crate::rejection::{Delivery, Rejection, STREAM};
 use crate::standing::{CutOff, Needs, cut_off};
 

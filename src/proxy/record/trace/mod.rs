@@ -19,7 +19,7 @@ pub(in crate::proxy) use self::control::ControlSpan;
 use super::Exchange;
 use crate::a2a::method::Method;
 use crate::metrics::{Outcome, Shape};
-use crate::proxy::relay::fields::named_by_connection;
+use crate::proxy::hop_by_hop::named_by_connection;
 use crate::rejection::Rejection;
 use crate::telemetry::traces::{
     KeyValue, Parent, Span, SpanContext, SpanKind, TraceId, Traces, context,

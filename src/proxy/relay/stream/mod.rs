@@ -23,14 +23,16 @@ pub(in crate::proxy) use self::feed::Feed;
 use self::linger::linger;
 pub(in crate::proxy) use self::pace::Pace;
 use super::Relay;
-use super::outcome::{Clocks, Ended, chunk, client_disconnected, internal, within};
 use super::rewrite::Rewrite;
 use super::upstream::Home;
 use crate::delivery::streams::Log;
 use crate::directory::Slot;
 use crate::drain::Cut;
 use crate::metrics::InProgress;
+use crate::proxy::outcome::Ended;
 use crate::proxy::record::Exchange;
+use crate::proxy::relay::Clocks;
+use crate::proxy::respond::{chunk, client_disconnected, internal, within};
 use crate::rejection::STREAM;
 use crate::standing::CutOff;
 

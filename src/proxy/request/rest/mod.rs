@@ -31,9 +31,9 @@ use crate::proxy::Proxy;
 use crate::proxy::admit::{Admitted, allow, permit, prove, reach};
 use crate::proxy::destination::deferred::JobWords;
 use crate::proxy::destination::idempotency;
+use crate::proxy::outcome::Ended;
 use crate::proxy::record::Exchange;
 use crate::proxy::relay::forward::Outgoing;
-use crate::proxy::relay::outcome::Ended;
 use crate::proxy::relay::rewrite::Rewrite;
 use crate::rejection::{Reason, Rejection};
 use crate::shares::Share;
@@ -67,7 +67,7 @@ impl Proxy {
         }
         let account = admitted.account();
         // Before the card is fetched, so that the caller's departure during the fetch is noticed.
-        let received = body::read(&self.relay, &exchange.config, session, account).await?;
+        let received = body::read(&self.relay.load, &exchange.config, session, account).await?;
         if rest.is_own
             && rest.method.sends()
             && let Some(call) = Enveloped::read(&received.0)
@@ -161,7 +161,7 @@ impl Proxy {
         let allowed = permit(&self.gateway, exchange, proof, &target).await?;
         let admitted = reach(&self.gateway, exchange, head, allowed).await?;
         let account = admitted.account();
-        let received = body::read(&self.relay, &exchange.config, session, account).await?;
+        let received = body::read(&self.relay.load, &exchange.config, session, account).await?;
         let call = (tasks, params, None);
         let outgoing = self
             .about_task(session, exchange, &admitted, call, received.1)
