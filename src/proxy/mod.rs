@@ -50,7 +50,7 @@ use self::request::route::{Route, route};
 use self::request::validate;
 pub use self::request::validate::check as check_head;
 use self::respond::reject;
-use self::respond::write_response;
+use self::respond::{put_request_id, write_response};
 use crate::config::Derived;
 use crate::dialect::Dialect;
 use crate::gateway::Gateway;
@@ -227,7 +227,7 @@ impl Proxy {
             .get()
             .put_browser_fields(&session.req_header().headers, &mut head);
         // A request id is visible ASCII, so the field can be built.
-        let _ = head.insert_header("x-request-id", request_id.as_str());
+        let _ = put_request_id(&mut head, request_id);
         let write = write_response(session, head, bytes::Bytes::new());
         Some(BrokenOff::unless(Box::pin(write).await))
     }

@@ -10,7 +10,7 @@ use crate::identity::Allowance;
 use crate::proxy::outcome::Ended;
 use crate::proxy::record::Exchange;
 use crate::proxy::request::origin::Origins;
-use crate::proxy::respond::{internal, respond};
+use crate::proxy::respond::{internal, put_request_id, respond};
 
 /// Field that names the generations of the card's interfaces: a client of another generation cannot read the
 /// card.
@@ -52,7 +52,7 @@ fn head(exchange: &Exchange, card: &Served, known: bool) -> pingora::Result<Resp
     if let Some(speaks) = card.speaks {
         head.append_header(SPEAKS, speaks)?;
     }
-    head.append_header("x-request-id", exchange.request_id.as_str())?;
+    put_request_id(&mut head, &exchange.request_id)?;
     for (name, value) in exchange.allowance.iter().flat_map(Allowance::fields) {
         head.append_header(name, value)?;
     }

@@ -29,8 +29,8 @@ use crate::hops::hops;
 use crate::ids::{InvalidWorkspaceId, RequestId, WorkspaceId};
 use crate::proxy::admit::{Admitted, Allowed, allow};
 use crate::proxy::outcome::{BrokenOff, Ended};
-use crate::proxy::record::Exchange;
 use crate::proxy::record::trace::Came;
+use crate::proxy::record::{Exchange, Granted};
 use crate::proxy::relay::failure::shutting_down;
 use crate::proxy::request::ownership::{is_about_push, require_push};
 use crate::proxy::respond::client_disconnected;
@@ -143,7 +143,10 @@ impl Proxy {
         };
         self.gateway.rates.read_card(client)?;
         let public = self.gateway.directory.public_card_source(target).await?;
-        exchange.rule = public.is_some().then_some(PUBLIC_CARD);
+        exchange.granted = public.is_some().then_some(Granted {
+            rule: PUBLIC_CARD,
+            org: None,
+        });
         public.ok_or(refusal)
     }
 

@@ -25,7 +25,7 @@ use crate::ids::RequestId;
 use crate::proxy::Proxy;
 use crate::proxy::load::Slot;
 use crate::proxy::respond::reject::answer;
-use crate::proxy::respond::{chunk, write_with_timeout};
+use crate::proxy::respond::{chunk, write_head_with_timeout, write_with_timeout};
 use crate::rejection::{Reason, Refused, Rejection};
 use crate::telemetry::traces::Told;
 
@@ -146,12 +146,8 @@ async fn send(
     // All other responses hold their slot until they are complete.
     let slot = slot.filter(|_| !streams);
     let patience = if streams { READER_MAX } else { PIECE_MAX };
-    write_with_timeout(
-        session.get_write_timeout(),
-        session.write_response_header(Box::new(head)),
-    )
-    .await
-    .map_err(|_| Broken::CallerLeft)?;
+    let begun = write_head_with_timeout(session, head).await;
+    begun.map_err(|_| Broken::CallerLeft)?;
     loop {
         let frame = tokio::select! {
             biased;
@@ -240,12 +236,8 @@ async fn socket(
     drop(slot);
     let (parts, output) = response.into_parts();
     let head = head(proxy, session, parts);
-    write_with_timeout(
-        session.get_write_timeout(),
-        session.write_response_header(Box::new(head)),
-    )
-    .await
-    .map_err(|_| Broken::CallerLeft)?;
+    let begun = write_head_with_timeout(session, head).await;
+    begun.map_err(|_| Broken::CallerLeft)?;
     // The pings of the socket detect a caller that left.
     session.set_read_timeout(None);
     pump(proxy, session, input, output).await

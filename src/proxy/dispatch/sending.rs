@@ -95,8 +95,7 @@ impl Proxy {
     /// Sends the call, awaits the response and records the exchange.
     async fn attempt(&self, job: &Job, admitted: &Admitted) -> Attempt {
         let mut exchange = self.exchange_of(job, Some(Arc::clone(&admitted.proof)));
-        exchange.rule = Some(admitted.permit.rule().as_str());
-        exchange.org = admitted.permit.org().map(str::to_owned);
+        exchange.permitted(&admitted.permit);
         let attempt = self.exchange_job(job, admitted, &mut exchange);
         // The type is nested too deeply for the compiler when this future is spawned.
         let attempt = attempt.boxed().await;
@@ -113,7 +112,7 @@ impl Proxy {
             }
             Err(why) => {
                 exchange.rejected(&why);
-                exchange.status = why.reason.status();
+                exchange.answer.status = why.reason.status();
                 self.judge(job, why)
             }
         }
@@ -132,7 +131,7 @@ impl Proxy {
         let proof = self.gateway.identity.recall(&job.caller).map(Arc::new);
         let mut exchange = self.exchange_of(job, proof);
         exchange.rejected(why);
-        exchange.status = why.reason.status();
+        exchange.answer.status = why.reason.status();
     }
 
     /// Returns the exchange of a deferred call.
@@ -245,8 +244,8 @@ impl Proxy {
             () = cut.requested() => return Err(shutting_down(Delivery::Unknown)),
         };
         exchange.called(head.status);
-        exchange.status = head.status.as_u16();
-        exchange.response_bytes = body.len() as u64;
+        exchange.answer.status = head.status.as_u16();
+        exchange.answer.bytes = body.len() as u64;
         let ending = read(&head, &body)?;
         if let Some(task) = TaskScan::new(Binding::Rpc).push(&body) {
             self.gateway

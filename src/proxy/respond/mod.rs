@@ -13,6 +13,7 @@ use pingora::protocols::http::ServerSession;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::identity::Allowance;
+use crate::ids::RequestId;
 use crate::proxy::outcome::{Ended, Failure};
 use crate::proxy::record::Exchange;
 use crate::proxy::request::origin::Origins;
@@ -35,8 +36,69 @@ async fn write(
     head: ResponseHeader,
     body: Bytes,
 ) -> pingora::Result<()> {
-    session.write_response_header(Box::new(head)).await?;
+    write_head(session, Box::new(head)).await?;
     session.write_response_body(body, true).await
+}
+
+/// Writes a head. Every answer begins here.
+fn write_head(
+    session: &mut ServerSession,
+    head: Box<ResponseHeader>,
+) -> impl Future<Output = pingora::Result<()>> {
+    session.write_response_header(head)
+}
+
+/// Writes the head of an answer whose body follows in pieces, before `deadline`.
+///
+/// # Errors
+/// [`Ended::CallerLeft`].
+pub(super) fn send_head(
+    session: &mut ServerSession,
+    deadline: Instant,
+    head: Box<ResponseHeader>,
+) -> impl Future<Output = Result<(), Ended>> {
+    within(deadline, write_head(session, head))
+}
+
+/// Writes such a head within the session's write timeout.
+///
+/// # Errors
+/// The client left, or does not read.
+pub(super) fn write_head_with_timeout(
+    session: &mut ServerSession,
+    head: ResponseHeader,
+) -> impl Future<Output = pingora::Result<()>> {
+    let limit = session.get_write_timeout();
+    write_with_timeout(limit, write_head(session, Box::new(head)))
+}
+
+/// Sends the head of a stream, with the name by which its caller can resume it.
+pub(in crate::proxy) async fn begin_stream(
+    session: &mut ServerSession,
+    exchange: &Exchange,
+    mut head: ResponseHeader,
+    name: &str,
+) -> Result<(), Ended> {
+    head.insert_header(STREAM, name).map_err(internal)?;
+    if !head.headers.contains_key(header::CACHE_CONTROL) {
+        let value = HeaderValue::from_static("no-cache");
+        head.insert_header(header::CACHE_CONTROL, value)
+            .map_err(internal)?;
+    }
+    head.insert_header("x-accel-buffering", "no")
+        .map_err(internal)?;
+    chunk(session, &mut head).map_err(internal)?;
+    let deadline = Instant::now() + exchange.config.timeouts.write;
+    send_head(session, deadline, Box::new(head)).await
+}
+
+/// Sets `X-Request-Id`, which every answer has.
+pub(super) fn put_request_id(
+    head: &mut ResponseHeader,
+    request_id: &RequestId,
+) -> pingora::Result<()> {
+    head.append_header("x-request-id", request_id.as_str())?;
+    Ok(())
 }
 
 /// Writes the answer to an exchange within `timeouts.write`, and records its status and size.
@@ -49,8 +111,8 @@ pub(super) async fn respond(
     head: ResponseHeader,
     body: Bytes,
 ) -> Result<Ended, Ended> {
-    exchange.status = head.status.as_u16();
-    exchange.response_bytes += body.len() as u64;
+    exchange.answer.status = head.status.as_u16();
+    exchange.answer.bytes += body.len() as u64;
     let deadline = Instant::now() + exchange.config.timeouts.write;
     within(deadline, write(session, head, body)).await?;
     Ok(Ended::Answered)
@@ -68,7 +130,7 @@ pub(in crate::proxy) fn response_head(
     exchange: &Exchange,
     completed: Option<String>,
 ) -> pingora::Result<ResponseHeader> {
-    head.append_header("x-request-id", exchange.request_id.as_str())?;
+    put_request_id(&mut head, &exchange.request_id)?;
     for (name, value) in exchange.allowance.iter().flat_map(Allowance::fields) {
         head.append_header(name, value)?;
     }

@@ -18,7 +18,7 @@ use crate::proxy::outcome::BrokenOff;
 use crate::proxy::record::log_cause;
 use crate::proxy::request::origin::NOSNIFF;
 use crate::proxy::respond::reject::answer;
-use crate::proxy::respond::write_response;
+use crate::proxy::respond::{put_request_id, write_response};
 use crate::rejection::{Reason, Rejection};
 use crate::trust::PairClaims;
 
@@ -123,6 +123,6 @@ async fn write(
     head.append_header(header::CONTENT_LENGTH, 0)?;
     head.append_header(header::CACHE_CONTROL, HeaderValue::from_static("no-store"))?;
     head.append_header(header::X_CONTENT_TYPE_OPTIONS, NOSNIFF)?;
-    head.append_header("x-request-id", request_id.as_str())?;
+    put_request_id(&mut head, request_id)?;
     write_response(session, head, Bytes::new()).await
 }

@@ -18,9 +18,8 @@ use crate::proxy::outcome::Ended;
 use crate::proxy::record::Exchange;
 use crate::proxy::relay::failure::shutting_down;
 use crate::proxy::relay::refuse_redirect;
-use crate::proxy::relay::stream;
 use crate::proxy::respond::{
-    KEPT, REPLAY, client_disconnected, internal, respond, response_head, within,
+    KEPT, REPLAY, begin_stream, client_disconnected, internal, respond, response_head, within,
 };
 use crate::rejection::{Delivery, Reason, Rejection};
 use crate::standing::{CutOff, Needs, cut_off};
@@ -60,9 +59,9 @@ impl Proxy {
                     None => Events::Kept(Box::new(self.reader(exchange, name).await?)),
                 };
                 let head = self.head(session, exchange, answer, &kept)?;
-                exchange.status = answer.status;
+                exchange.answer.status = answer.status;
                 exchange.streams();
-                stream::begin(session, exchange, head, name).await?;
+                begin_stream(session, exchange, head, name).await?;
                 let cut = self.relay.drain.watch();
                 let cut_off = self.relay.cut_off(
                     Needs::Credential,
@@ -189,7 +188,7 @@ async fn follow(
         if !std::mem::replace(&mut looked, true) {
             exchange.note_task(|scan| scan.push_events(&piece));
         }
-        exchange.response_bytes += piece.len() as u64;
+        exchange.answer.bytes += piece.len() as u64;
         let deadline = Instant::now() + timeouts.write;
         within(deadline, session.write_response_body(piece, last)).await?;
         if last {

@@ -189,7 +189,7 @@ impl Proxy {
         let live = Run::new(Arc::clone(&self.relay), exchange, forward).start(claim);
         // The call has its own timeouts.
         let outcome = wait(session, waiting, None).await?;
-        exchange.head = Some(exchange.started.elapsed());
+        exchange.answer.head = Some(exchange.started.elapsed());
         let told = KeptResponse {
             outcome,
             replay: false,

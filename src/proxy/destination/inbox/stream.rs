@@ -18,7 +18,7 @@ use crate::proxy::outcome::Ended;
 use crate::proxy::record::Exchange;
 use crate::proxy::relay::failure::{shutting_down, timed_out};
 use crate::proxy::relay::rewrite::Rewrite;
-use crate::proxy::respond::{chunk, client_disconnected, internal, within};
+use crate::proxy::respond::{chunk, client_disconnected, internal, send_head, within};
 use crate::rejection::{Delivery, Rejection, STREAM};
 use crate::standing::{CutOff, Needs, cut_off};
 
@@ -43,7 +43,7 @@ impl Proxy {
         let name = stream_id().simple().to_string();
         let head = self.stream_head(session, exchange, &outward, &name)?;
         let deadline = Instant::now() + exchange.config.timeouts.write;
-        within(deadline, session.write_response_header(Box::new(head))).await?;
+        send_head(session, deadline, Box::new(head)).await?;
         let end = exchange.started + exchange.config.timeouts.stream;
         let cut_off = self.relay.cut_off(
             Needs::Credential,
@@ -110,7 +110,7 @@ impl Proxy {
         let mut head = self.own_head(session, exchange, own, outward)?;
         head.insert_header(STREAM, name).map_err(internal)?;
         chunk(session, &mut head).map_err(internal)?;
-        exchange.status = 200;
+        exchange.answer.status = 200;
         exchange.streams();
         Ok(head)
     }
@@ -163,8 +163,8 @@ impl Stream<'_> {
     }
 
     async fn pass(&mut self, bytes: Bytes, last: bool) -> Result<(), Ended> {
-        self.exchange.response_bytes += bytes.len() as u64;
-        self.exchange.events += u64::from(!bytes.is_empty() && !bytes.starts_with(b":"));
+        self.exchange.answer.bytes += bytes.len() as u64;
+        self.exchange.answer.events += u64::from(!bytes.is_empty() && !bytes.starts_with(b":"));
         let deadline = Instant::now() + self.exchange.config.timeouts.write;
         within(deadline, self.session.write_response_body(bytes, last)).await?;
         self.written = Instant::now();

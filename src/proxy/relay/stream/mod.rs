@@ -13,7 +13,6 @@ mod pace;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::{HeaderValue, header};
 use pingora::http::ResponseHeader;
 use pingora::protocols::http::ServerSession;
 use pingora::protocols::http::v1::client::HttpSession;
@@ -32,8 +31,7 @@ use crate::metrics::InProgress;
 use crate::proxy::outcome::Ended;
 use crate::proxy::record::Exchange;
 use crate::proxy::relay::Clocks;
-use crate::proxy::respond::{chunk, client_disconnected, internal, within};
-use crate::rejection::STREAM;
+use crate::proxy::respond::{begin_stream, client_disconnected, within};
 use crate::standing::CutOff;
 
 /// The state of a stream that begins, besides its connections.
@@ -67,7 +65,7 @@ pub(in crate::proxy) async fn pass(
     let pace = Pace::new(Arc::clone(&exchange.metrics), exchange.started);
     let mut feed = Feed::new((upstream, pace), begun, config, ids, learner, log);
     // Boxed, here and below: a waiting stream should not hold the state of steps that run once or briefly.
-    Box::pin(begin(session, exchange, head, &feed.name)).await?;
+    Box::pin(begin_stream(session, exchange, head, &feed.name)).await?;
     let mut caller = Caller {
         session,
         exchange,
@@ -85,29 +83,6 @@ pub(in crate::proxy) async fn pass(
             Err(ended)
         }
     }
-}
-
-/// Sends the head of a stream, with the name by which its caller can resume it.
-pub(in crate::proxy) async fn begin(
-    session: &mut ServerSession,
-    exchange: &Exchange,
-    mut head: ResponseHeader,
-    name: &str,
-) -> Result<(), Ended> {
-    head.insert_header(STREAM, name).map_err(internal)?;
-    if !head.headers.contains_key(header::CACHE_CONTROL) {
-        let value = HeaderValue::from_static("no-cache");
-        head.insert_header(header::CACHE_CONTROL, value)
-            .map_err(internal)?;
-    }
-    head.insert_header("x-accel-buffering", "no")
-        .map_err(internal)?;
-    chunk(session, &mut head).map_err(internal)?;
-    within(
-        Instant::now() + exchange.config.timeouts.write,
-        session.write_response_header(Box::new(head)),
-    )
-    .await
 }
 
 /// Begins the log of a stream, owned by its caller. `None` if nothing is stored.
@@ -148,7 +123,7 @@ impl Caller<'_> {
                 continue;
             };
             let passed = feed.take(arrived).await;
-            self.exchange.events += u64::from(passed.events);
+            self.exchange.answer.events += u64::from(passed.events);
             if let Some(task) = feed.task.take() {
                 self.exchange.task = Some(task);
             }
@@ -165,7 +140,7 @@ impl Caller<'_> {
     }
 
     async fn write(&mut self, bytes: Bytes, last: bool) -> Result<(), Ended> {
-        self.exchange.response_bytes += bytes.len() as u64;
+        self.exchange.answer.bytes += bytes.len() as u64;
         let write = self.exchange.config.timeouts.write;
         let deadline = (Instant::now() + write).min(self.stream + write);
         let write = Box::pin(self.session.write_response_body(bytes, last));
