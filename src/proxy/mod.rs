@@ -22,6 +22,8 @@ mod relay;
 mod request;
 mod respond;
 mod sidecar;
+#[cfg(test)]
+mod tests;
 
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr};
@@ -202,7 +204,11 @@ impl Proxy {
         }
         let _running = self.gateway.drain.enter();
         let mut span = self.control_span(session, &request_id);
-        let asked = (&request_id, span.as_ref().map(ControlSpan::told));
+        let told = span.as_ref().map(ControlSpan::told);
+        let asked = control_plane::Asked {
+            request_id: &request_id,
+            told,
+        };
         let answered = match self.preliminaries(session) {
             Ok(()) => control_plane::pass(self, session, asked).await,
             Err(rejection) => control_plane::refuse(self, session, asked, rejection).await,

@@ -252,7 +252,7 @@ impl Proxy {
                 .map_or(Account::default(), |proof| proof.account),
             hops,
         };
-        let through = (&*self.gateway, &*self.relay);
+        let through = (&*self.gateway, &self.relay.upstream);
         let kept = self.cards.get(through, source, &exchange.config, &asked);
         let mut cut = self.relay.drain.watch();
         let gone = async {

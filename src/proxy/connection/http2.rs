@@ -12,8 +12,8 @@ use pingora::protocols::{Digest, Stream};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
+use super::listener::Listener;
 use crate::metrics::Cut;
-use crate::proxy::Listener;
 use crate::proxy::outcome::BrokenOff;
 
 /// Maximum concurrent streams of one connection.

@@ -22,11 +22,11 @@ use pingora::protocols::{ALPN, Peek as _, Stream};
 use pingora::server::ShutdownWatch;
 use tokio::time::{Instant, timeout_at};
 
+use self::listener::Listener;
 use crate::config::{Derived, Server};
 use crate::dialect::Dialect;
 use crate::ids::RequestId;
 use crate::metrics::Cut;
-use crate::proxy::Listener;
 use crate::proxy::load::Slot;
 use crate::proxy::respond::reject::wire;
 use crate::rejection::{Reason, Rejection};

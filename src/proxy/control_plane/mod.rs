@@ -42,7 +42,11 @@ const READER_MAX: Duration = Duration::from_secs(10);
 const PIECE_MAX: Duration = Duration::from_secs(60);
 
 /// Metadata of a request besides its head and body: its id and, if it is traced, the recorder of its outcome.
-type Asked<'a> = (&'a RequestId, Option<Told>);
+#[derive(Clone)]
+pub(super) struct Asked<'a> {
+    pub(super) request_id: &'a RequestId,
+    pub(super) told: Option<Told>,
+}
 
 /// Reasons for which a request did not get through the bridge.
 enum Broken {
@@ -89,7 +93,7 @@ pub(super) async fn refuse(
     asked: Asked<'_>,
     rejection: Rejection,
 ) -> Result<(), ()> {
-    let request_id = asked.0;
+    let request_id = asked.request_id;
     let answered = match request(proxy, session, asked, Body::empty()) {
         Ok(mut request) => {
             request.extensions_mut().insert(Refused(rejection));
@@ -304,7 +308,7 @@ fn not_a_socket() -> Rejection {
 fn request(
     proxy: &Proxy,
     session: &ServerSession,
-    (request_id, told): Asked<'_>,
+    Asked { request_id, told }: Asked<'_>,
     body: Body,
 ) -> Result<http::Request<Body>, Broken> {
     let head = session.req_header();

@@ -240,7 +240,7 @@ impl Proxy {
         }
         let (head, body) = tokio::select! {
             biased;
-            answered = question.ask_over(connection, &self.relay) => answered?,
+            answered = question.ask_over(connection, &self.relay.upstream, &self.relay.metrics) => answered?,
             () = cut.requested() => return Err(shutting_down(Delivery::Unknown)),
         };
         exchange.called(head.status);

@@ -8,7 +8,6 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use pingora::http::ResponseHeader;
 
 use super::failure::{broken_http, too_large};
-use super::rewrite::Rewrite;
 use crate::config::Config;
 use crate::proxy::hop_by_hop::named_by_connection;
 use crate::proxy::request::body::is_json;
@@ -148,22 +147,8 @@ pub(in crate::proxy) fn refuse_redirect(head: &ResponseHeader) -> Result<(), Rej
     Err(Rejection::new(Reason::AgentRedirected, message).delivered(Delivery::Sent))
 }
 
-/// Rejects an answer by its head, before any part of it is passed on.
-pub(in crate::proxy) fn refuse_answer(
-    head: &ResponseHeader,
-    raw: &[u8],
-    limit: u64,
-    rewrite: Option<&Rewrite>,
-) -> Result<(), Rejection> {
-    refuse_by_framing(head, raw)?;
-    refuse_by_head(head, limit)?;
-    match rewrite {
-        Some(rewrite) => rewrite.refuse_by_head(head, is_event_stream(head)),
-        None => Ok(()),
-    }
-}
-
-fn refuse_by_head(head: &ResponseHeader, limit: u64) -> Result<(), Rejection> {
+/// Rejects an answer by its framing, its coding or its length.
+pub(in crate::proxy) fn refuse_by_head(head: &ResponseHeader, limit: u64) -> Result<(), Rejection> {
     let coded = head.headers.get(header::CONTENT_ENCODING);
     if is_event_stream(head) && coded.is_some_and(|c| c.as_bytes() != b"identity") {
         return Err(Rejection::new(

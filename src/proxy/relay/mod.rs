@@ -2,7 +2,7 @@
 //! short unary answer is held back, so that a failure can still be answered with an error instead of a broken
 //! connection.
 
-mod answer_head;
+pub(in crate::proxy) mod answer_head;
 mod certificates;
 pub(in crate::proxy) mod failure;
 pub(in crate::proxy) mod fetch;
@@ -23,11 +23,8 @@ use pingora::protocols::http::v1::client::HttpSession;
 use pingora::upstreams::peer::HttpPeer;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use self::answer_head::ResponseFields;
-pub(in crate::proxy) use self::answer_head::{
-    content_length, content_length_of, is_event_stream, refuse_answer, refuse_by_framing,
-    refuse_redirect,
-};
+use self::answer_head::{ResponseFields, content_length, refuse_by_framing, refuse_by_head};
+pub(in crate::proxy) use self::answer_head::{content_length_of, is_event_stream, refuse_redirect};
 use self::failure::{broken_http, shutting_down, silent, timed_out, too_large};
 use self::rewrite::Rewrite;
 use self::upstream::{Call, Home, Upstream};
@@ -210,11 +207,14 @@ impl Relay {
         exchange.answer.status = head.status.as_u16();
         let length = content_length(head);
         let idle = exchange.config.upstream.idle;
-        let home = self.upstream.home(&forward.peer, idle);
+        let framed = length.is_some() || head.headers.contains_key(header::TRANSFER_ENCODING);
+        let answering = Answering {
+            home: self.upstream.home(&forward.peer, idle),
+            upstream,
+        };
         drop(forward.peer);
         if is_stream {
             exchange.streams();
-            let framed = length.is_some() || head.headers.contains_key(header::TRANSFER_ENCODING);
             let begun = stream::Begun {
                 clocks,
                 cut,
@@ -228,9 +228,8 @@ impl Relay {
                 ),
             };
             // Boxed: a waiting stream then holds only the state of the stream.
-            let upstream = (upstream, home);
             Box::pin(stream::pass(
-                self, session, exchange, upstream, answer, begun,
+                self, session, exchange, answering, answer, begun,
             ))
             .await
         } else {
@@ -243,9 +242,7 @@ impl Relay {
                 whole,
                 head: Some(Box::new(answer)),
             };
-            unary
-                .pass(session, exchange, (upstream, home), length)
-                .await
+            unary.pass(session, exchange, answering, length).await
         }
     }
 }
@@ -285,6 +282,27 @@ pub(super) async fn await_head(
     Ok(())
 }
 
+/// Rejects an answer by its head, before any part of it is passed on.
+pub(in crate::proxy) fn refuse_answer(
+    head: &ResponseHeader,
+    raw: &[u8],
+    limit: u64,
+    rewrite: Option<&Rewrite>,
+) -> Result<(), Rejection> {
+    refuse_by_framing(head, raw)?;
+    refuse_by_head(head, limit)?;
+    match rewrite {
+        Some(rewrite) => rewrite.refuse_by_head(head, is_event_stream(head)),
+        None => Ok(()),
+    }
+}
+
+/// An agent's answer that is being read, and the place of its connection in the pool afterwards.
+struct Answering<'a> {
+    upstream: Box<HttpSession>,
+    home: Home<'a>,
+}
+
 /// One answer in one body.
 struct Unary<'a> {
     /// Maximum bytes of the body.
@@ -317,7 +335,7 @@ impl Unary<'_> {
         &mut self,
         session: &mut ServerSession,
         exchange: &mut Exchange,
-        (mut upstream, home): (Box<HttpSession>, Home<'_>),
+        mut answering: Answering<'_>,
         length: Option<u64>,
     ) -> Result<Ended, Ended> {
         if self.head_only {
@@ -330,7 +348,12 @@ impl Unary<'_> {
         let mut held = BytesMut::new();
         let mut read = 0_usize;
         loop {
-            let next = next_piece(Some(session), &mut upstream, self.clocks, &mut self.cut);
+            let next = next_piece(
+                Some(session),
+                &mut answering.upstream,
+                self.clocks,
+                &mut self.cut,
+            );
             let piece = match next.await {
                 Ok(piece) => piece,
                 Err(Ended::Refused(rejection)) if self.head.is_none() => {
@@ -370,7 +393,7 @@ impl Unary<'_> {
             }
             self.write(session, exchange, piece, false).await?;
         }
-        home.take_back(upstream).await;
+        answering.home.take_back(answering.upstream).await;
         let mut rest = held.freeze();
         if let (Some(whole), Some(head)) = (self.whole.take(), &mut self.head) {
             let changed = Box::pin(whole.rewrite.answer(head, rest));

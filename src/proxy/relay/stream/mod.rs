@@ -15,15 +15,13 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pingora::http::ResponseHeader;
 use pingora::protocols::http::ServerSession;
-use pingora::protocols::http::v1::client::HttpSession;
 use tokio::time::{Instant, sleep_until};
 
 pub(in crate::proxy) use self::feed::Feed;
 use self::linger::linger;
 pub(in crate::proxy) use self::pace::Pace;
-use super::Relay;
 use super::rewrite::Rewrite;
-use super::upstream::Home;
+use super::{Answering, Relay};
 use crate::delivery::streams::Log;
 use crate::directory::Slot;
 use crate::drain::Cut;
@@ -50,11 +48,11 @@ pub(in crate::proxy) struct Begun {
 }
 
 /// Relays the stream to its end.
-pub(in crate::proxy) async fn pass(
+pub(super) async fn pass(
     relay: &Relay,
     session: &mut ServerSession,
     exchange: &mut Exchange,
-    (upstream, home): (Box<HttpSession>, Home<'_>),
+    answering: Answering<'_>,
     head: ResponseHeader,
     begun: Begun,
 ) -> Result<Ended, Ended> {
@@ -63,7 +61,7 @@ pub(in crate::proxy) async fn pass(
     let (config, learner) = (Arc::clone(&exchange.config), exchange.learner.take());
     let log = log(relay, exchange);
     let pace = Pace::new(Arc::clone(&exchange.metrics), exchange.started);
-    let mut feed = Feed::new((upstream, pace), begun, config, ids, learner, log);
+    let mut feed = Feed::new((answering.upstream, pace), begun, config, ids, learner, log);
     // Boxed, here and below: a waiting stream should not hold the state of steps that run once or briefly.
     Box::pin(begin_stream(session, exchange, head, &feed.name)).await?;
     let mut caller = Caller {
@@ -74,7 +72,7 @@ pub(in crate::proxy) async fn pass(
     };
     match caller.follow(&mut feed).await {
         Ok(last) => {
-            Box::pin(home.take_back(feed.upstream)).await;
+            Box::pin(answering.home.take_back(feed.upstream)).await;
             caller.write(last, true).await?;
             Ok(Ended::Answered)
         }
