@@ -106,7 +106,7 @@ def edges(files):
     graph = collections.defaultdict(set)
     for file in files:
         code = "\n".join(line for line in file.product.splitlines() if is_code(line))
-        code = re.sub(r"\{([^{}]*)\}", lambda inner: "{" + inner[1] + "}", code)
+        code = re.sub(r"pub\(in [\w:]+\)", "pub", code)
         for start, rest in PATHS.findall(code):
             names = rest.strip(":").split("::")
             base = {"crate": (), "self": file.module, "super": file.module[:-1]}[start]

@@ -137,8 +137,7 @@ pub(super) async fn permit(
     target: &WorkspaceId,
 ) -> Result<Allowed, Rejection> {
     let permit = gateway.hierarchy.permit(&proof, target).await?;
-    exchange.rule = Some(permit.rule().as_str());
-    exchange.org = permit.org().map(str::to_owned);
+    exchange.permitted(&permit);
     Ok(Allowed { proof, permit })
 }
 

@@ -8,18 +8,19 @@ use http::HeaderName;
 use pingora::http::ResponseHeader;
 use pingora::protocols::http::ServerSession;
 
-use super::Slot;
 use super::cards::Cards;
+use super::load::Slot;
 use super::record::Exchange;
 use super::relay::Relay;
-use super::relay::fields::{extra_fields, response_head};
-use super::relay::outcome::internal;
 use super::request::origin::{Origins, client_address};
 use super::request::validate;
 use crate::a2a::done::Done;
 use crate::config::Derived;
 use crate::gateway::Gateway;
 use crate::ids::RequestId;
+use crate::proxy::relay::fields::extra_fields;
+use crate::proxy::respond::internal;
+use crate::proxy::respond::response_head;
 use crate::rejection::Rejection;
 
 /// The state of the gateway's data plane.
@@ -62,7 +63,7 @@ impl Context {
     pub(in crate::proxy) fn check(&self, session: &mut ServerSession) -> Result<(), Rejection> {
         validate::require(session)?;
         self.origins.get().check(session.req_header())?;
-        self.relay.open()
+        self.relay.load.open()
     }
 
     /// Runs the same checks, and takes a slot among the exchanges.
@@ -74,7 +75,7 @@ impl Context {
         session: &mut ServerSession,
     ) -> Result<Slot<'_>, Rejection> {
         self.check(session)?;
-        self.relay.place()
+        self.relay.load.place()
     }
 
     /// Begins the record of an exchange. `heard`: it is announced to subscribers of its target.

@@ -121,9 +121,9 @@ impl Explainer {
             let value = json!({"draining": gateway.draining()});
             Fact::new(Check::Process, Source::Memory, value)
         });
-        explanation.decided(Check::Process, facts, self.context.relay.open())?;
+        explanation.decided(Check::Process, facts, self.context.relay.load.open())?;
         let mut facts = Facts::default();
-        let place = self.context.relay.look_for_place(&mut facts);
+        let place = self.context.relay.load.look_for_place(&mut facts);
         explanation.decided(Check::Places, facts, place)?;
         let mut facts = Facts::default();
         facts.hear(|| Fact::new(Check::Target, Source::Question, json!({"id": target})));

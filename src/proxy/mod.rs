@@ -27,15 +27,19 @@ mod control_plane;
 mod destination;
 mod dispatch;
 mod explain;
+mod hop_by_hop;
+mod load;
+mod outcome;
 mod record;
 mod relay;
 mod request;
 mod respond;
 mod sidecar;
+#[cfg(test)]
+mod tests;
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use http::Method;
 use pingora::protocols::http::ServerSession;
@@ -53,17 +57,17 @@ use self::record::Exchange;
 use self::record::trace::{Came, ControlSpan};
 use self::relay::Relay;
 pub use self::relay::fields::extra_fields;
-use self::relay::outcome::BrokenOff;
 pub use self::request::route::{REST_ROUTES, ROUTES as A2A_ROUTES};
 use self::request::route::{Route, route};
 pub use self::request::validate::check as check_head;
 use self::request::{Request, call, rest, validate};
 use self::respond::reject;
-use self::respond::write_response;
+use self::respond::{put_request_id, write_response};
 use crate::a2a::method::Method as A2aMethod;
 use crate::dialect::Dialect;
 use crate::gateway::Gateway;
 use crate::ids::{InvalidWorkspaceId, RequestId, WorkspaceId};
+use crate::proxy::outcome::BrokenOff;
 use crate::rejection::Rejection;
 
 /// Boxes the future of a step that is rarely taken. An inline one would enlarge the future of every exchange.
@@ -175,7 +179,11 @@ impl Proxy {
         }
         let _running = self.context.gateway.drain.enter();
         let mut span = self.context.control_span(session, &request_id);
-        let asked = (&request_id, span.as_ref().map(ControlSpan::told));
+        let told = span.as_ref().map(ControlSpan::told);
+        let asked = control_plane::Asked {
+            request_id: &request_id,
+            told,
+        };
         let answered = match self.context.check(session) {
             Ok(()) => control_plane::pass(self, session, asked).await,
             Err(rejection) => control_plane::refuse(self, session, asked, rejection).await,
@@ -199,7 +207,7 @@ impl Proxy {
         origins.check(session.req_header()).ok()?;
         origins.put_browser_fields(&session.req_header().headers, &mut head);
         // A request id is visible ASCII, so the field can be built.
-        let _ = head.insert_header("x-request-id", request_id.as_str());
+        let _ = put_request_id(&mut head, request_id);
         drop(origins);
         let write = write_response(session, head, bytes::Bytes::new());
         Some(BrokenOff::unless(rare(write).await))
@@ -237,28 +245,5 @@ impl Asked {
             Self::Below(_, _, dialect) | Self::Card(_, dialect) => *dialect,
             Self::Task(_) => Dialect::Plain,
         }
-    }
-}
-
-/// A slot, for example one of `server.max_exchanges`. Dropping it frees the slot.
-struct Slot<'a>(&'a AtomicUsize);
-
-impl<'a> Slot<'a> {
-    fn take(taken: &'a AtomicUsize, max: usize) -> Option<Self> {
-        let before = taken.fetch_add(1, Ordering::Relaxed);
-        let slot = Self(taken);
-        (before < max).then_some(slot)
-    }
-
-    /// Returns the number of taken slots, and whether one is free.
-    fn look(taken: &AtomicUsize, max: usize) -> (usize, bool) {
-        let before = taken.load(Ordering::Relaxed);
-        (before, before < max)
-    }
-}
-
-impl Drop for Slot<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }

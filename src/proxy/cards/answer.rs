@@ -6,8 +6,9 @@ use pingora::http::ResponseHeader;
 
 use super::cache::{FRESH, Served};
 use crate::a2a::done::Done;
-use crate::proxy::relay::outcome::{Ended, internal};
+use crate::proxy::outcome::Ended;
 use crate::proxy::request::Request;
+use crate::proxy::respond::internal;
 
 /// Field that names the generations of the card's interfaces: a client of another generation cannot read the
 /// card.

@@ -20,7 +20,7 @@ use crate::directory::CardSource;
 use crate::gateway::Gateway;
 use crate::ids::WorkspaceId;
 use crate::metrics;
-use crate::proxy::relay::Relay;
+use crate::proxy::relay::upstream::Upstream;
 use crate::rejection::{Reason, Rejection};
 use crate::telemetry::Chain;
 use crate::trust::sign_card;
@@ -135,7 +135,7 @@ impl CardCache {
     pub(super) async fn get(
         &self,
         gateway: &Gateway,
-        relay: &Relay,
+        upstream: &Upstream,
         source: &CardSource,
         config: &Arc<Config>,
         asked: &Asked<'_>,
@@ -151,13 +151,11 @@ impl CardCache {
         let make = || async {
             // A request that waited for another's fetch may be woken because the cut cancelled that fetch,
             // before it sees the cut itself. It must not begin a fetch.
-            if relay.drain.is_cut() {
+            if gateway.drain.is_cut() {
                 return pending().await;
             }
             let fetched = match &source.place {
-                Ok(Some(place)) => fetch(relay, &gateway.directory, place, asked)
-                    .await
-                    .map(Some),
+                Ok(Some(place)) => fetch(upstream, gateway, place, asked).await.map(Some),
                 Ok(None) => Ok(None),
                 Err(refusal) => Err(refusal.clone()),
             };

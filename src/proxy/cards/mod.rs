@@ -27,13 +27,15 @@ use crate::gateway::Gateway;
 use crate::hops::hops;
 use crate::ids::{InvalidWorkspaceId, WorkspaceId};
 use crate::proxy::admit::{Admitted, Allowed, allow};
+use crate::proxy::outcome::Ended;
 use crate::proxy::rare;
-use crate::proxy::record::Exchange;
 use crate::proxy::record::trace::Came;
+use crate::proxy::record::{Exchange, Granted};
 use crate::proxy::relay::Relay;
-use crate::proxy::relay::outcome::{Ended, client_disconnected, shutting_down};
+use crate::proxy::relay::failure::shutting_down;
 use crate::proxy::request::ownership::{is_about_push, require_push};
 use crate::proxy::request::{Request, wrong_method};
+use crate::proxy::respond::client_disconnected;
 use crate::rejection::{Delivery, Reason, Rejection};
 use crate::shares::Account;
 
@@ -114,7 +116,10 @@ async fn public_source(
     };
     context.gateway.rates.read_card(client)?;
     let public = context.gateway.directory.public_card_source(target).await?;
-    request.exchange.rule = public.is_some().then_some(PUBLIC_CARD);
+    request.exchange.granted = public.is_some().then_some(Granted {
+        rule: PUBLIC_CARD,
+        org: None,
+    });
     public.ok_or(refusal)
 }
 
@@ -248,10 +253,10 @@ impl Cards {
                 .map_or(Account::default(), |proof| proof.account),
             hops,
         };
-        let (gateway, relay) = (&self.gateway, &self.relay);
+        let (gateway, upstream) = (&self.gateway, &self.relay.upstream);
         let kept = self
             .cache
-            .get(gateway, relay, source, &exchange.config, &asked);
+            .get(gateway, upstream, source, &exchange.config, &asked);
         let mut cut = self.relay.drain.watch();
         let gone = async {
             // While a body is to come, as with an unusual GET, a disconnect cannot be detected without reading

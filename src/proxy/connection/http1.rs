@@ -14,11 +14,10 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::chunks::{Chunks, Watched};
 use super::head::{Scan, Whole};
-use super::listener::DRAIN;
+use super::listener::{DRAIN, Listener};
 use super::peer;
 use crate::ids::RequestId;
 use crate::metrics::Cut;
-use crate::proxy::Listener;
 use crate::proxy::request::route::{Route, route};
 use crate::proxy::respond::reject::wire;
 use crate::rejection::{Reason, Rejection};
@@ -54,7 +53,16 @@ pub(in crate::proxy) async fn serve(
             Ok(Err(Unread::Refused(why))) => {
                 listener.relay.metrics.connection_cut(Cut::BadHead);
                 // Boxed, here and below: a connection that waits for its next head should hold little.
-                return Box::pin(refuse(listener, &mut stream, &held, (&scan, why))).await;
+                return Box::pin(refuse(
+                    listener,
+                    &mut stream,
+                    BadHead {
+                        held: &held,
+                        scan: &scan,
+                        why,
+                    },
+                ))
+                .await;
             }
             Err(_) => {
                 listener.relay.metrics.connection_cut(Cut::SlowHead);
@@ -66,7 +74,16 @@ pub(in crate::proxy) async fn serve(
             if chunks.feed(&held[whole.end..]).is_err() {
                 listener.relay.metrics.connection_cut(Cut::BadHead);
                 let why = "the framing of the request body is broken";
-                return Box::pin(refuse(listener, &mut stream, &held, (&scan, why))).await;
+                return Box::pin(refuse(
+                    listener,
+                    &mut stream,
+                    BadHead {
+                        held: &held,
+                        scan: &scan,
+                        why,
+                    },
+                ))
+                .await;
             }
             if chunks != Chunks::Over {
                 stream = Watched::from(stream, chunks);
@@ -143,12 +160,18 @@ async fn read(
     }
 }
 
+/// A head that is refused, as far as it was read.
+struct BadHead<'a> {
+    held: &'a [u8],
+    scan: &'a Scan,
+    why: &'static str,
+}
+
 /// Rejects an invalid head in the dialect of its route and closes: the start of the next request is unknown.
 async fn refuse(
     listener: &Listener,
     stream: &mut Stream,
-    held: &[u8],
-    (scan, why): (&Scan, &'static str),
+    BadHead { held, scan, why }: BadHead<'_>,
 ) {
     let rejection = Rejection::new(Reason::InvalidRequest, why);
     let request_id = RequestId::from_caller(scan.value(held, "x-request-id"));

@@ -12,9 +12,9 @@ use pingora::protocols::{Digest, Stream};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
+use super::listener::Listener;
 use crate::metrics::Cut;
-use crate::proxy::Listener;
-use crate::proxy::relay::outcome::BrokenOff;
+use crate::proxy::outcome::BrokenOff;
 
 /// Maximum concurrent streams of one connection.
 const STREAMS_MAX: u32 = 100;

@@ -13,11 +13,11 @@ use crate::ids::RequestId;
 use crate::proxy::Proxy;
 use crate::proxy::dispatch::Dispatcher;
 use crate::proxy::explain::Explainer;
+use crate::proxy::outcome::BrokenOff;
 use crate::proxy::record::Exchange;
 use crate::proxy::relay::Relay;
-use crate::proxy::relay::outcome::{BrokenOff, write_with_timeout};
 use crate::proxy::request::route::Route;
-use crate::proxy::respond::reject;
+use crate::proxy::respond::{reject, write_with_timeout};
 use crate::proxy::sidecar::Guard;
 use crate::rejection::{Reason, Rejection};
 use crate::sidecar::Sidecar;
@@ -117,7 +117,7 @@ impl Listener {
         ) {
             exchange.method = Method::AgentCard;
         }
-        exchange.status = rejection.reason.status();
+        exchange.answer.status = rejection.reason.status();
         exchange.rejected(rejection);
     }
 
@@ -185,17 +185,8 @@ async fn refuse_unreadable(session: &mut ServerSession, error: &pingora::Error) 
         return;
     }
     let rejection = Rejection::new(Reason::InvalidRequest, "the request head is not valid HTTP");
-    let request_id = RequestId::random();
-    let Ok(head) = reject::head_of(&rejection, &request_id) else {
-        return;
-    };
-    let body = bytes::Bytes::from(rejection.plain_body(&request_id));
     session.set_keepalive(None);
-    let write = async {
-        session.write_response_header(Box::new(head)).await?;
-        session.write_response_body(body, true).await
-    };
-    let _ = timeout(DRAIN, write).await;
+    let _ = timeout(DRAIN, reject::answer_unreadable(session, &rejection)).await;
     session.shutdown().await;
     if let ServerSession::H1(http1) = session {
         let rest = async { while matches!(http1.idle().await, Ok(1..)) {} };

@@ -1,16 +1,17 @@
-//! The application of a listener. It bounds the open connections, in total and per address, and terminates TLS;
+//! The application of a listener. It bounds the open connections, in total and per client address
+//! (`server.connections_per_address`), and terminates TLS;
 //! the certificate may change while the listener is open.
 
-pub(in crate::proxy) mod addresses;
-pub(in crate::proxy) mod certificates;
 pub(in crate::proxy) mod chunks;
 pub(in crate::proxy) mod head;
 pub(in crate::proxy) mod http1;
 pub(in crate::proxy) mod http2;
 pub(in crate::proxy) mod listener;
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -21,13 +22,13 @@ use pingora::protocols::{ALPN, Peek as _, Stream};
 use pingora::server::ShutdownWatch;
 use tokio::time::{Instant, timeout_at};
 
-use self::addresses::{Addresses, is_proxy};
-use crate::config::Derived;
+use self::listener::Listener;
+use crate::config::{Derived, Server};
 use crate::dialect::Dialect;
 use crate::ids::RequestId;
 use crate::metrics::Cut;
+use crate::proxy::load::Slot;
 use crate::proxy::respond::reject::wire;
-use crate::proxy::{Listener, Slot};
 use crate::rejection::{Reason, Rejection};
 
 /// Maximum time for sending the reason to a rejected connection.
@@ -190,7 +191,151 @@ impl ServerApp for Connections {
 }
 
 /// Returns the address of the peer.
-pub(super) fn peer(stream: &Stream) -> Option<std::net::IpAddr> {
+pub(super) fn peer(stream: &Stream) -> Option<IpAddr> {
     let digest = stream.get_socket_digest()?;
     digest.peer_addr()?.as_inet().map(std::net::SocketAddr::ip)
+}
+
+/// Open connections by address. It never has more entries than there are open connections.
+#[derive(Default)]
+struct Addresses(Mutex<HashMap<IpAddr, usize>>);
+
+/// An address and the maximum of its open connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Limit {
+    address: IpAddr,
+    max: usize,
+}
+
+/// Error: the address already has its maximum of open connections.
+#[derive(Debug)]
+struct TooMany;
+
+/// A counted connection. Dropping it decrements the count.
+struct Counted<'a> {
+    addresses: &'a Addresses,
+    limit: Option<Limit>,
+}
+
+impl Addresses {
+    /// Returns the limit of `peer`, with `max` connections (0: unlimited). `None` if its connections are not counted:
+    /// the limit is off, `peer` is a trusted proxy that stands for many callers, or the gateway listens on loopback.
+    fn limit(server: &Server, peer: Option<IpAddr>, max: usize) -> Option<Limit> {
+        let address = peer?.to_canonical();
+        (max > 0 && !is_proxy(server, address) && !server.listen.ip().is_loopback()).then(|| {
+            Limit {
+                address: one_holder(address),
+                max,
+            }
+        })
+    }
+
+    /// Counts one connection more.
+    ///
+    /// # Errors
+    /// [`TooMany`]. The connection is then not counted.
+    fn enter(&self, limit: Option<Limit>) -> Result<Counted<'_>, TooMany> {
+        if let Some(Limit { address, max }) = limit {
+            let mut open = self.open();
+            let count = open.entry(address).or_default();
+            if *count >= max {
+                return Err(TooMany);
+            }
+            *count += 1;
+        }
+        Ok(Counted {
+            addresses: self,
+            limit,
+        })
+    }
+
+    fn open(&self) -> MutexGuard<'_, HashMap<IpAddr, usize>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        let Some(Limit { address, .. }) = self.limit else {
+            return;
+        };
+        let mut open = self.addresses.open();
+        if let Some(count) = open.get_mut(&address) {
+            *count -= 1;
+            if *count == 0 {
+                open.remove(&address);
+            }
+        }
+    }
+}
+
+/// True if `peer` is a trusted proxy, which stands for many callers.
+fn is_proxy(server: &Server, peer: IpAddr) -> bool {
+    let address = peer.to_canonical();
+    server.trusted_proxies.iter().any(|n| n.contains(&address))
+}
+
+/// Returns the address to count by. One holder of IPv6 addresses has a whole /64 network.
+fn one_holder(address: IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V4(_) => address,
+        IpAddr::V6(v6) => {
+            let [a, b, c, d, ..] = v6.segments();
+            Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0).into()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use crate::config::load::DEFAULT;
+
+    fn server(listen: &str, proxies: &[&str]) -> Server {
+        let mut config: Config = toml::from_str(DEFAULT).unwrap();
+        config.server.listen = listen.parse().unwrap();
+        config.server.connections_per_address = 2;
+        config.server.trusted_proxies = proxies.iter().map(|n| n.parse().unwrap()).collect();
+        config.server
+    }
+
+    fn limit(server: &Server, peer: &str) -> Option<Limit> {
+        let max = server.connections_per_address;
+        Addresses::limit(server, Some(peer.parse().unwrap()), max)
+    }
+
+    #[test]
+    fn each_holder_of_an_address_has_its_own_places() {
+        let server = server("0.0.0.0:1", &["10.1.0.0/16"]);
+        let addresses = Addresses::default();
+        let enter = |peer| addresses.enter(limit(&server, peer));
+        let one = enter("192.0.2.1").unwrap();
+        let _two = enter("::ffff:192.0.2.1").unwrap();
+        assert!(enter("192.0.2.1").is_err());
+        let _other = enter("192.0.2.2").unwrap();
+        drop(one);
+        let _again = enter("192.0.2.1").unwrap();
+        let _six = [enter("2001:db8::1").unwrap(), enter("2001:db8::2").unwrap()];
+        assert!(enter("2001:db8:0:0:9::3").is_err(), "the same network");
+        assert!(enter("2001:db8:0:1::1").is_ok());
+        let _proxied: Vec<_> = (0..9).map(|_| enter("10.1.2.3").unwrap()).collect();
+    }
+
+    #[test]
+    fn what_is_left_leaves_nothing() {
+        let server = server("0.0.0.0:1", &[]);
+        let addresses = Addresses::default();
+        drop(addresses.enter(limit(&server, "192.0.2.1")).unwrap());
+        assert!(addresses.open().is_empty());
+    }
+
+    #[test]
+    fn callers_of_this_machine_are_not_counted_where_there_are_no_others() {
+        assert_eq!(limit(&server("127.0.0.1:1", &[]), "127.0.0.1"), None);
+        assert!(limit(&server("0.0.0.0:1", &[]), "127.0.0.1").is_some());
+        let mut off = server("0.0.0.0:1", &[]);
+        off.connections_per_address = 0;
+        assert_eq!(limit(&off, "192.0.2.1"), None);
+    }
 }

@@ -22,9 +22,10 @@ use self::on_demand::{gone, on_demand};
 use crate::dialect::Dialect;
 use crate::identity::ClientAddr;
 use crate::ids::RequestId;
-use crate::proxy::relay::outcome::{chunk, write_with_timeout};
+use crate::proxy::Proxy;
+use crate::proxy::load::Slot;
 use crate::proxy::respond::reject::answer;
-use crate::proxy::{Proxy, Slot};
+use crate::proxy::respond::{chunk, write_head_with_timeout, write_with_timeout};
 use crate::rejection::{Reason, Refused, Rejection};
 use crate::telemetry::traces::Told;
 
@@ -41,7 +42,11 @@ const READER_MAX: Duration = Duration::from_secs(10);
 const PIECE_MAX: Duration = Duration::from_secs(60);
 
 /// Metadata of a request besides its head and body: its id and, if it is traced, the recorder of its outcome.
-type Asked<'a> = (&'a RequestId, Option<Told>);
+#[derive(Clone)]
+pub(super) struct Asked<'a> {
+    pub(super) request_id: &'a RequestId,
+    pub(super) told: Option<Told>,
+}
 
 /// Reasons for which a request did not get through the bridge.
 enum Broken {
@@ -88,7 +93,7 @@ pub(super) async fn refuse(
     asked: Asked<'_>,
     rejection: Rejection,
 ) -> Result<(), ()> {
-    let request_id = asked.0;
+    let request_id = asked.request_id;
     let answered = match request(proxy, session, asked, Body::empty()) {
         Ok(mut request) => {
             request.extensions_mut().insert(Refused(rejection));
@@ -107,7 +112,7 @@ pub(super) async fn refuse(
 }
 
 async fn run(proxy: &Proxy, session: &mut ServerSession, asked: Asked<'_>) -> Result<(), Broken> {
-    let mut place = Some(proxy.context.relay.place()?);
+    let mut place = Some(proxy.context.relay.load.place()?);
     let (body, mut feed) = on_demand(session);
     let request = request(proxy, session, asked, body)?;
     let asked = proxy.control.clone().oneshot(request);
@@ -145,12 +150,8 @@ async fn send(
     // All other responses hold their slot until they are complete.
     let slot = slot.filter(|_| !streams);
     let patience = if streams { READER_MAX } else { PIECE_MAX };
-    write_with_timeout(
-        session.get_write_timeout(),
-        session.write_response_header(Box::new(head)),
-    )
-    .await
-    .map_err(|_| Broken::CallerLeft)?;
+    let begun = write_head_with_timeout(session, head).await;
+    begun.map_err(|_| Broken::CallerLeft)?;
     loop {
         let frame = tokio::select! {
             biased;
@@ -227,7 +228,7 @@ async fn socket(
     session: &mut ServerSession,
     asked: Asked<'_>,
 ) -> Result<(), Broken> {
-    let slot = proxy.context.relay.place()?;
+    let slot = proxy.context.relay.load.place()?;
     session.set_keepalive(None);
     let (input, body) = Channel::<Bytes, Infallible>::new(INPUT_PIECES);
     let request = request(proxy, session, asked, Body::new(body))?;
@@ -239,12 +240,8 @@ async fn socket(
     drop(slot);
     let (parts, output) = response.into_parts();
     let head = head(proxy, session, parts);
-    write_with_timeout(
-        session.get_write_timeout(),
-        session.write_response_header(Box::new(head)),
-    )
-    .await
-    .map_err(|_| Broken::CallerLeft)?;
+    let begun = write_head_with_timeout(session, head).await;
+    begun.map_err(|_| Broken::CallerLeft)?;
     // The pings of the socket detect a caller that left.
     session.set_read_timeout(None);
     pump(proxy, session, input, output).await
@@ -312,7 +309,7 @@ fn not_a_socket() -> Rejection {
 fn request(
     proxy: &Proxy,
     session: &ServerSession,
-    (request_id, told): Asked<'_>,
+    Asked { request_id, told }: Asked<'_>,
     body: Body,
 ) -> Result<http::Request<Body>, Broken> {
     let head = session.req_header();
@@ -345,5 +342,5 @@ fn request(
 }
 
 fn broken(error: Box<pingora::Error>) -> Broken {
-    Broken::Refused(crate::proxy::relay::outcome::internal(error))
+    Broken::Refused(crate::proxy::respond::internal(error))
 }

@@ -10,9 +10,11 @@ use pingora::protocols::http::ServerSession;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
-use crate::proxy::relay::outcome::{NoBody, client_disconnected};
+use crate::proxy::Proxy;
+use crate::proxy::load::Slot;
+use crate::proxy::outcome::NoBody;
 use crate::proxy::request::body::{bid_continue, next_piece};
-use crate::proxy::{Proxy, Slot};
+use crate::proxy::respond::client_disconnected;
 use crate::rejection::{Reason, Refused, Rejection};
 
 /// The next piece of a body; `None` at its end.
@@ -88,7 +90,7 @@ impl Feed {
             while let Some(give) = asked {
                 let piece = match next_piece(timeouts, session, deadline).await {
                     Ok(Some(piece)) => Ok(Some(piece)),
-                    Ok(None) => proxy.context.relay.place().map(|slot| {
+                    Ok(None) => proxy.context.relay.load.place().map(|slot| {
                         *place = Some(slot);
                         None
                     }),

@@ -18,13 +18,14 @@ use crate::delivery::jobs::{Call, Content, Kind, NewJob, may_be_deferred, task};
 use crate::identity::Proof;
 use crate::ids::WorkspaceId;
 use crate::proxy::admit::Allowed;
+use crate::proxy::outcome::Ended;
 use crate::proxy::record::trace::{context_fields, is_context};
 use crate::proxy::relay::content_length_of;
 use crate::proxy::relay::fields::passes;
-use crate::proxy::relay::outcome::{Ended, internal};
 use crate::proxy::request::Request;
 use crate::proxy::request::body::{check_media_type, expects_continue};
 use crate::proxy::request::checked::CheckedCall;
+use crate::proxy::respond::internal;
 use crate::rejection::{Reason, Rejection};
 use crate::tasks::sees;
 

@@ -16,13 +16,14 @@ use super::rare;
 use super::record::Exchange;
 use super::relay::Forward;
 use super::relay::forward::{AgentCall, Origin, answer_head, callee, peer};
-use super::relay::outcome::{Clocks, Ended};
 use super::relay::upstream::Call;
 use super::request::checked::CheckedCall;
 use super::request::{Request, ownership, prefer};
 use crate::a2a::method::Method;
 use crate::a2a::refs::Refs;
 use crate::directory::{Destination, LookupFor};
+use crate::proxy::outcome::Ended;
+use crate::proxy::relay::Clocks;
 use crate::rejection::Rejection;
 
 /// Answers a call to a target that is resolved: by its inbox, by an earlier call with its key, by deferral if the agent

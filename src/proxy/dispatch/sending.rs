@@ -28,18 +28,20 @@ use crate::identity::Proof;
 use crate::metrics::InProgress;
 use crate::proxy::admit::Admitted;
 use crate::proxy::context::Context;
+use crate::proxy::outcome::Ended;
 use crate::proxy::rare;
 use crate::proxy::record::Exchange;
 use crate::proxy::record::trace::Came;
+use crate::proxy::relay::failure::shutting_down;
 use crate::proxy::relay::fetch::Question;
 use crate::proxy::relay::forward::{AgentCall, Origin, address, callee};
-use crate::proxy::relay::outcome::{Ended, internal, shutting_down};
 use crate::proxy::relay::refuse_redirect;
 use crate::proxy::relay::upstream::{Call, Connection};
 use crate::proxy::request::body::{CallShape, complete};
 use crate::proxy::request::checked::CheckedCall;
+use crate::proxy::respond::internal;
 use crate::rejection::{Delivery, Reason, Rejection};
-use crate::shares::{Account, Share};
+use crate::shares::Account;
 use crate::workspace::Timestamp;
 
 /// Result of an attempt.
@@ -97,8 +99,7 @@ impl Sender {
     /// Sends the call, awaits the response and records the exchange.
     async fn attempt(&self, job: &Job, admitted: &Admitted) -> Attempt {
         let mut exchange = self.exchange_of(job, Some(Arc::clone(&admitted.allowed.proof)));
-        exchange.rule = Some(admitted.allowed.permit.rule().as_str());
-        exchange.org = admitted.allowed.permit.org().map(str::to_owned);
+        exchange.permitted(&admitted.allowed.permit);
         let attempt = self.exchange(job, admitted, &mut exchange);
         // The type is nested too deeply for the compiler when this future is spawned.
         let attempt = attempt.boxed().await;
@@ -115,7 +116,7 @@ impl Sender {
             }
             Err(why) => {
                 exchange.rejected(&why);
-                exchange.status = why.reason.status();
+                exchange.answer.status = why.reason.status();
                 self.judge(job, why)
             }
         }
@@ -134,7 +135,7 @@ impl Sender {
         let proof = self.0.gateway.identity.recall(&job.caller).map(Arc::new);
         let mut exchange = self.exchange_of(job, proof);
         exchange.rejected(why);
-        exchange.status = why.reason.status();
+        exchange.answer.status = why.reason.status();
     }
 
     /// Returns the exchange of a deferred call.
@@ -233,12 +234,12 @@ impl Sender {
         }
         let (head, body) = tokio::select! {
             biased;
-            answered = question.ask_over(connection, &self.0.relay) => answered?,
+            answered = question.ask_over(connection, &self.0.relay.upstream, &self.0.relay.metrics) => answered?,
             () = cut.requested() => return Err(shutting_down(Delivery::Unknown)),
         };
         exchange.called(head.status);
-        exchange.status = head.status.as_u16();
-        exchange.response_bytes = body.len() as u64;
+        exchange.answer.status = head.status.as_u16();
+        exchange.answer.bytes = body.len() as u64;
         let ending = read(&head, &body)?;
         if let Some(task) = TaskScan::new(Binding::Rpc).push(&body) {
             self.0
@@ -275,7 +276,7 @@ impl Sender {
         admitted: &Admitted,
         exchange: &mut Exchange,
     ) -> Result<(Stored, CheckedCall), Rejection> {
-        let share = Share::empty(&self.0.relay.bodies, Account::default());
+        let share = self.0.relay.load.share(Account::default());
         match &job.content {
             Content::Call(call) => {
                 let checked = CheckedCall {

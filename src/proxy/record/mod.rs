@@ -22,22 +22,56 @@ use crate::config::{Config, Live};
 use crate::console::{Console, Ends, OpenStream, Passed};
 use crate::dialect::{Dialect, ReplyForm};
 use crate::events::{Event, Events, Kind};
+use crate::hierarchy::Permit;
 use crate::identity::{Allowance, Proof, may_be_credential};
 use crate::ids::{RequestId, WorkspaceId};
 use crate::metrics::{Metrics, Outcome, Shape};
-use crate::proxy::relay::outcome::{BrokenOff, Ended};
+use crate::proxy::outcome::{BrokenOff, Ended};
 use crate::rejection::{Reason, Rejection};
 use crate::tasks::Learner;
 use crate::telemetry::ShownAddress;
 use crate::trust::PairClaims;
 use crate::workspace::Timestamp;
 
+/// The rule that allowed an exchange.
+pub(super) struct Granted {
+    /// The name of the rule.
+    pub(super) rule: &'static str,
+    /// The caller's org.
+    pub(super) org: Option<String>,
+}
+
+/// The answer to the caller, as far as it was sent.
+pub(super) struct Answered {
+    /// The status; 0 before one is sent.
+    pub(super) status: u16,
+    /// The shape: unary or stream.
+    shape: Shape,
+    /// The time the agent took to answer.
+    pub(super) head: Option<Duration>,
+    /// Bytes of the body.
+    pub(super) bytes: u64,
+    /// Events.
+    pub(super) events: u64,
+}
+
+/// The observers of an exchange, each if it is on.
+#[derive(Default)]
+struct Observers {
+    /// The event bus that it is announced on.
+    events: Option<Arc<Events>>,
+    /// The audit log.
+    audit: Option<Arc<Audit>>,
+    /// The console that it is shown in.
+    console: Option<Arc<Console>>,
+    /// The entry among the open streams of the console.
+    open_stream: Option<OpenStream>,
+}
+
 /// The record of one request and its response on an A2A route.
 pub(super) struct Exchange {
     /// The metrics that count it.
     pub(super) metrics: Arc<Metrics>,
-    /// The event bus that it is announced on, if events are on.
-    watchers: Option<Arc<Events>>,
     /// The configuration at the start of the exchange. A reload does not change its clocks and bounds.
     pub(super) config: Arc<Config>,
     /// The time at which the request head was complete.
@@ -58,30 +92,16 @@ pub(super) struct Exchange {
     pub(super) allowance: Option<Allowance>,
     /// The workspace of the path, once its syntax was checked.
     pub(super) callee: Option<WorkspaceId>,
-    /// The rule that allowed it.
-    pub(super) rule: Option<&'static str>,
-    /// The status sent to the caller; 0 before one is sent.
-    pub(super) status: u16,
+    /// The rule that allowed it, once the caller was permitted.
+    pub(super) granted: Option<Granted>,
+    /// The answer to the caller.
+    pub(super) answer: Answered,
+    /// The observers that it is shown to.
+    observers: Observers,
     /// Bytes of the request body.
     pub(super) request_bytes: u64,
-    /// Bytes of the response body sent to the caller.
-    pub(super) response_bytes: u64,
-    /// Events sent to the caller.
-    pub(super) events: u64,
-    /// The shape of the response: unary or stream.
-    pub(super) shape: Shape,
-    /// The time the agent took to answer.
-    pub(super) head: Option<Duration>,
     /// The client address, as far as it is recorded.
     client: Option<ShownAddress>,
-    /// The audit log, if it is on.
-    audit: Option<Arc<Audit>>,
-    /// The console that it is shown in.
-    console: Option<Arc<Console>>,
-    /// The entry among the open streams of the console.
-    open_stream: Option<OpenStream>,
-    /// The caller's org, once the caller was admitted.
-    pub(super) org: Option<String>,
     /// The task of the exchange, once it is known.
     pub(super) task: Option<String>,
     /// The binding of the caller's answer: where its result is.
@@ -104,7 +124,6 @@ impl Exchange {
         metrics.open_exchanges.inc();
         Self {
             metrics: Arc::clone(metrics),
-            watchers: watchers.map(Arc::clone),
             config: config.hold(),
             started: Instant::now(),
             request_id,
@@ -115,18 +134,20 @@ impl Exchange {
             pair: None,
             allowance: None,
             callee: None,
-            rule: None,
-            status: 0,
+            granted: None,
+            answer: Answered {
+                status: 0,
+                shape: Shape::Unary,
+                head: None,
+                bytes: 0,
+                events: 0,
+            },
+            observers: Observers {
+                events: watchers.map(Arc::clone),
+                ..Observers::default()
+            },
             request_bytes: 0,
-            response_bytes: 0,
-            events: 0,
-            shape: Shape::Unary,
-            head: None,
             client: None,
-            audit: None,
-            console: None,
-            open_stream: None,
-            org: None,
             task: None,
             binding: Binding::Rpc,
             learner: None,
@@ -145,21 +166,21 @@ impl Exchange {
 
     /// Sets the audit log.
     pub(super) fn audited(mut self, audit: &Arc<Audit>) -> Self {
-        self.audit = audit.is_on().then(|| Arc::clone(audit));
+        self.observers.audit = audit.is_on().then(|| Arc::clone(audit));
         self
     }
 
     /// Sets the console.
     pub(super) fn shown(mut self, console: &Arc<Console>) -> Self {
-        self.console = Some(Arc::clone(console));
+        self.observers.console = Some(Arc::clone(console));
         self
     }
 
     /// Records that the answer is a stream.
     pub(super) fn streams(&mut self) {
-        self.shape = Shape::Stream;
-        if let (Some(console), Some(callee)) = (&self.console, &self.callee) {
-            self.open_stream = Some(console.stream(callee));
+        self.answer.shape = Shape::Stream;
+        if let (Some(console), Some(callee)) = (&self.observers.console, &self.callee) {
+            self.observers.open_stream = Some(console.stream(callee));
         }
     }
 
@@ -203,7 +224,7 @@ impl Exchange {
 
     /// Searches for the task in an answer that another component has already parsed.
     pub(super) fn note_task(&mut self, find: impl FnOnce(&mut TaskScan) -> Option<String>) {
-        if self.audit.is_some() && self.task.is_none() && self.method.sends() {
+        if self.observers.audit.is_some() && self.task.is_none() && self.method.sends() {
             self.task = find(&mut TaskScan::new(self.binding));
         }
     }
@@ -219,6 +240,18 @@ impl Exchange {
 }
 
 impl Exchange {
+    /// Records the rule that allowed the exchange.
+    pub(super) fn permitted(&mut self, permit: &Permit) {
+        self.granted = Some(Granted {
+            rule: permit.rule().as_str(),
+            org: permit.org().map(str::to_owned),
+        });
+    }
+
+    fn rule(&self) -> Option<&'static str> {
+        self.granted.as_ref().map(|granted| granted.rule)
+    }
+
     /// Sets the client address.
     pub(super) fn by_client(mut self, client: IpAddr) -> Self {
         self.client = ShownAddress::of(client, self.config.audit.client_address);
@@ -237,15 +270,19 @@ impl Exchange {
     /// Returns the requested workspace as records name it. An id that may be a misplaced credential is omitted until a
     /// rule confirms that it is a workspace.
     pub(super) fn named_callee(&self) -> Option<&WorkspaceId> {
-        let named = |id: &&WorkspaceId| self.rule.is_some() || !may_be_credential(id.as_str());
+        let named = |id: &&WorkspaceId| self.rule().is_some() || !may_be_credential(id.as_str());
         self.callee.as_ref().filter(named)
     }
 
     /// Announces the exchange to subscribers of the target: kind, outcome and duration, never content. Requests that
     /// were not admitted are not announced, so that a stranger cannot flood subscribers.
     fn tell(&self, outcome: Outcome, elapsed: Duration) {
-        let told = self.watchers.as_ref().filter(|events| events.heard());
-        let (Some(events), Some(callee), Some(_)) = (told, &self.callee, self.rule) else {
+        let told = self
+            .observers
+            .events
+            .as_ref()
+            .filter(|events| events.heard());
+        let (Some(events), Some(callee), Some(_)) = (told, &self.callee, self.rule()) else {
             return;
         };
         let payload = json!({
@@ -260,7 +297,7 @@ impl Exchange {
 impl Exchange {
     /// Shows the exchange in the console.
     fn show(&self, outcome: Outcome, elapsed: Duration) {
-        let Some(console) = &self.console else {
+        let Some(console) = &self.observers.console else {
             return;
         };
         let refused = matches!(outcome, Outcome::Rejected(_));
@@ -276,34 +313,35 @@ impl Exchange {
             caller: self.caller().map(ToString::to_string),
             target: target.map(|id| id.as_str().to_owned()),
             method: self.method.label().to_owned(),
-            rule: self.rule.map(str::to_owned),
+            rule: self.rule().map(str::to_owned),
             outcome: outcome.as_str().to_owned(),
             refused,
-            status: self.status,
+            status: self.answer.status,
             ms: u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX),
-            stream: self.shape == Shape::Stream,
+            stream: self.answer.shape == Shape::Stream,
         });
     }
 
     /// Writes the audit record: caller, callee, rule and outcome.
     fn write_down(&mut self, outcome: Outcome, elapsed: Duration, trace_id: Option<TraceId>) {
-        let Some(audit) = self.audit.take() else {
+        let Some(audit) = self.observers.audit.take() else {
             return;
         };
-        let org = self.org.take();
+        let (rule, target) = (self.rule(), self.named_callee().cloned());
+        let org = self.granted.take().and_then(|granted| granted.org);
         audit.record(Draft {
             request_id: Some(self.request_id.clone()),
             trace_id,
             proof: self.proof.take(),
             client: self.client,
-            target: self.named_callee().cloned(),
+            target,
             org,
-            rule: self.rule,
+            rule,
             method: Some(self.method.label()),
             outcome: outcome.as_str(),
-            status: self.status,
+            status: self.answer.status,
             request_bytes: self.request_bytes,
-            response_bytes: self.response_bytes,
+            response_bytes: self.answer.bytes,
             duration_ms: u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX),
             task_id: self.task.take(),
             ..Draft::new(EventType::A2aCall)
@@ -321,12 +359,12 @@ impl Drop for Exchange {
         let metrics = &self.metrics;
         let elapsed = self.started.elapsed();
         let recorded = self.recorded_trace();
-        metrics.exchange((self.method, outcome, self.shape), elapsed, recorded);
+        metrics.exchange((self.method, outcome, self.answer.shape), elapsed, recorded);
         metrics.request_bytes.inc_by(self.request_bytes);
-        metrics.response_bytes.inc_by(self.response_bytes);
-        metrics.events.inc_by(self.events);
-        if let Some(head) = self.head {
-            metrics.head(self.shape, head, recorded);
+        metrics.response_bytes.inc_by(self.answer.bytes);
+        metrics.events.inc_by(self.answer.events);
+        if let Some(head) = self.answer.head {
+            metrics.head(self.answer.shape, head, recorded);
         }
         self.tell(outcome, elapsed);
         self.show(outcome, elapsed);
@@ -342,13 +380,13 @@ impl Drop for Exchange {
             client_address = self.client.map(tracing::field::display),
             credential.prefix = self.proof.as_ref().map(|p| p.prefix.as_str()),
             callee = self.named_callee().map(WorkspaceId::as_str),
-            rule = self.rule,
+            rule = self.rule(),
             method = self.method.label(),
             outcome = outcome.as_str(),
-            status = self.status,
+            status = self.answer.status,
             request_bytes = self.request_bytes,
-            response_bytes = self.response_bytes,
-            events = self.events,
+            response_bytes = self.answer.bytes,
+            events = self.answer.events,
             duration_ms = elapsed.as_secs_f64() * 1000.0
             },
             "A2A exchange ended"

@@ -10,9 +10,10 @@ use pingora::protocols::http::v1::client::HttpSession;
 use pingora::upstreams::peer::HttpPeer;
 use tokio::time::{Instant, timeout_at};
 
-use super::outcome::{broken_http, too_large};
-use super::upstream::{Call, Connection};
-use super::{Relay, content_length, refuse_by_framing};
+use super::answer_head::{content_length, refuse_by_framing};
+use super::upstream::{Call, Connection, Upstream};
+use crate::metrics::Metrics;
+use crate::proxy::relay::failure::{broken_http, too_large};
 use crate::rejection::{Delivery, Reason, Rejection};
 
 /// A request with an answer that is read whole.
@@ -38,11 +39,12 @@ impl Question<'_> {
     /// `agent_unreachable`, `agent_timeout`, `agent_protocol_error`, `response_too_large`.
     pub(in crate::proxy) async fn ask(
         &self,
-        relay: &Relay,
+        upstream: &Upstream,
+        metrics: &Metrics,
     ) -> Result<(ResponseHeader, Bytes), Rejection> {
-        let connected = timeout_at(self.deadline, relay.upstream.connect(self.peer)).await;
+        let connected = timeout_at(self.deadline, upstream.connect(self.peer)).await;
         let connection = connected.unwrap_or_else(|_| Err((self.late)()))?;
-        self.ask_over(connection, relay).await
+        self.ask_over(connection, upstream, metrics).await
     }
 
     /// Sends the request over an established connection.
@@ -52,10 +54,10 @@ impl Question<'_> {
     pub(in crate::proxy) async fn ask_over(
         &self,
         connection: Connection,
-        relay: &Relay,
+        upstream: &Upstream,
+        metrics: &Metrics,
     ) -> Result<(ResponseHeader, Bytes), Rejection> {
-        let (upstream, call) = (&relay.upstream, &self.call);
-        let sent = upstream.send_over(connection, self.peer, call, self.deadline, &relay.metrics);
+        let sent = upstream.send_over(connection, self.peer, &self.call, self.deadline, metrics);
         let answered = async {
             let mut session = sent.await?;
             let head = head(&mut session).await?;
@@ -64,7 +66,7 @@ impl Question<'_> {
         };
         let answered = timeout_at(self.deadline, answered).await;
         let (session, head, body) = answered.unwrap_or_else(|_| Err((self.late)()))?;
-        let home = relay.upstream.home(self.peer, self.idle);
+        let home = upstream.home(self.peer, self.idle);
         home.take_back(session).await;
         Ok((head, body))
     }

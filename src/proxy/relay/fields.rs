@@ -1,20 +1,17 @@
-//! Header fields: those that pass to the agent, and those on every answer to a caller.
+//! The head of a request to an agent: the fields that pass, and those that the gateway sets.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method, header};
-use pingora::http::{RequestHeader, ResponseHeader};
+use pingora::http::RequestHeader;
 use secrecy::{ExposeSecret, SecretString};
 
 use crate::directory::Agent;
-use crate::identity::Allowance;
 use crate::ids::{RequestId, WorkspaceId};
-use crate::proxy::record::Exchange;
+use crate::proxy::hop_by_hop::{is_hop_by_hop, named_by_connection};
 use crate::proxy::record::trace::{context_fields, is_context};
-use crate::proxy::request::origin::Origins;
 use crate::proxy::request::validate::authority;
-use crate::rejection::{REFUSED, STREAM};
 use crate::telemetry::traces::SpanContext;
 
 /// Request fields that pass to the agent besides `forward.headers`.
@@ -182,71 +179,6 @@ pub fn extra_fields(names: &[String]) -> Result<HashSet<HeaderName>, String> {
             Ok(parsed)
         })
         .collect()
-}
-
-/// Builds the head for the caller: the passed fields of the agent's head, or the gateway's own head, and the fields
-/// of every answer.
-///
-/// # Errors
-/// A field cannot be built. The parsers on both sides rule this out.
-pub(in crate::proxy) fn response_head(
-    mut head: ResponseHeader,
-    request: &HeaderMap,
-    origins: &Origins,
-    exchange: &Exchange,
-    completed: Option<String>,
-) -> pingora::Result<ResponseHeader> {
-    head.append_header("x-request-id", exchange.request_id.as_str())?;
-    for (name, value) in exchange.allowance.iter().flat_map(Allowance::fields) {
-        head.append_header(name, value)?;
-    }
-    if let Some(done) = completed {
-        head.append_header(
-            "x-a2a-completed",
-            HeaderValue::from_str(&done).map_err(|e| {
-                pingora::Error::because(pingora::ErrorType::InternalError, "a completion word", e)
-            })?,
-        )?;
-    }
-    origins.put_browser_fields(request, &mut head);
-    Ok(head)
-}
-
-/// Field that marks a replayed answer, or one that a concurrent request receives as well.
-pub(in crate::proxy) const REPLAY: &str = "idempotent-replay";
-
-/// Field whose value `false` marks an answer that is passed on but not stored for replay.
-pub(in crate::proxy) const KEPT: &str = "idempotent-kept";
-
-/// True for fields by which a caller distinguishes the gateway's own answers from an agent's.
-pub(in crate::proxy) fn is_proof(name: &HeaderName) -> bool {
-    matches!(name.as_str(), REFUSED | STREAM | REPLAY | KEPT)
-}
-
-/// True for hop-by-hop fields (RFC 9110, 7.6.1) and fields that proxies exchange among themselves.
-pub(in crate::proxy) fn is_hop_by_hop(name: &HeaderName) -> bool {
-    matches!(
-        name.as_str(),
-        "connection"
-            | "keep-alive"
-            | "proxy-authenticate"
-            | "proxy-authorization"
-            | "proxy-connection"
-            | "te"
-            | "trailer"
-            | "transfer-encoding"
-            | "upgrade"
-    )
-}
-
-/// True for a field that `Connection` lists: it ends at this hop (RFC 9110, 7.6.1).
-pub(in crate::proxy) fn named_by_connection(name: &HeaderName, headers: &HeaderMap) -> bool {
-    headers
-        .get_all(header::CONNECTION)
-        .iter()
-        .filter_map(|v| v.to_str().ok())
-        .flat_map(|v| v.split(','))
-        .any(|token| token.trim().eq_ignore_ascii_case(name.as_str()))
 }
 
 #[cfg(test)]

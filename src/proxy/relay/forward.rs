@@ -9,7 +9,6 @@ use pingora::protocols::http::ServerSession;
 use pingora::upstreams::peer::HttpPeer;
 
 use super::fields::{Forwarded, request_head};
-use super::outcome::{Ended, internal};
 use super::refuse_redirect;
 use super::rewrite::{OwnTasks, Rewrite};
 use crate::a2a::done::Done;
@@ -20,10 +19,12 @@ use crate::identity::Principal;
 use crate::proxy::admit::{Admitted, Allowed};
 use crate::proxy::cards::ExtendedCard;
 use crate::proxy::context::Context;
+use crate::proxy::outcome::Ended;
 use crate::proxy::rare;
 use crate::proxy::record::Exchange;
 use crate::proxy::record::trace::Callee;
 use crate::proxy::request::checked::CheckedCall;
+use crate::proxy::respond::internal;
 use crate::rejection::Rejection;
 
 /// The request that a call stands for: its head, and the address of its client.

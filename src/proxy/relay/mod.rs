@@ -1,51 +1,56 @@
-//! Forwards an admitted call and relays the answer within its clocks and bounds, for the gateway and for a sidecar.
+//! Forwards an admitted call and relays the answer within its clocks and bounds, for the gateway and for a sidecar. A
+//! short unary answer is held back, so that a failure can still be answered with an error instead of a broken
+//! connection.
 
+pub(in crate::proxy) mod answer_head;
+mod certificates;
+pub(in crate::proxy) mod failure;
 pub(in crate::proxy) mod fetch;
 pub(in crate::proxy) mod fields;
 pub(in crate::proxy) mod forward;
-pub(in crate::proxy) mod outcome;
-pub(in crate::proxy) mod response_fields;
 pub(in crate::proxy) mod rewrite;
 pub(in crate::proxy) mod stream;
-pub(in crate::proxy) mod unary;
 pub(in crate::proxy) mod upstream;
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
+use bytes::{Bytes, BytesMut};
 use http::{Method, StatusCode, header};
 use pingora::http::ResponseHeader;
 use pingora::protocols::http::ServerSession;
 use pingora::protocols::http::v1::client::HttpSession;
 use pingora::upstreams::peer::HttpPeer;
-use serde_json::json;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout_at};
 
-use self::outcome::{Clocks, Ended, broken_http, gone, shutting_down, timed_out, too_large};
-use self::response_fields::{ResponseFields, refuse_large_head};
+use self::answer_head::{ResponseFields, content_length, refuse_by_framing, refuse_by_head};
+pub(in crate::proxy) use self::answer_head::{content_length_of, is_event_stream, refuse_redirect};
+use self::failure::{broken_http, shutting_down, silent, timed_out, too_large};
 use self::rewrite::Rewrite;
-use self::unary::{Unary, Whole};
-use self::upstream::{Call, Upstream};
-use crate::config::{Derived, Live};
+use self::upstream::{Call, Home, Upstream};
+use crate::config::{Derived, Live, Timeouts};
 use crate::delivery::streams::Streams;
 use crate::directory;
 use crate::drain::{Cut, Drain};
-use crate::explain::{Check, Fact, Source, Witness};
 use crate::gateway::Gateway;
 use crate::identity::Proof;
 use crate::ids::WorkspaceId;
 use crate::metrics::Metrics;
-use crate::proxy::Slot;
+use crate::proxy::load::Load;
+use crate::proxy::outcome::Ended;
 use crate::proxy::record::Exchange;
-use crate::proxy::request::validate::states_length;
-use crate::rejection::{Delivery, Reason, Rejection};
-use crate::shares::{Bound, Full, Share, Shares};
+use crate::proxy::respond::{chunk, gone, internal, send_head, within};
+use crate::rejection::{Delivery, Rejection};
+use crate::shares::Share;
 use crate::standing::{CutOff, Needs};
 use crate::telemetry::traces::Traces;
 
 /// Maximum pooled connections to all agents.
 const POOL_SIZE: usize = 4096;
+
+/// Maximum bytes of a unary answer that are held back, so that most failures can still be answered with an error. A
+/// caller cannot use half a JSON document anyway.
+const HELD_BYTES_MAX: usize = 32 * 1024;
 
 /// The state of forwarding, for the gateway or a sidecar: connections to agents, configuration, bounds and shutdown.
 pub(super) struct Relay {
@@ -57,8 +62,8 @@ pub(super) struct Relay {
     pub(super) drain: Arc<Drain>,
     /// Connections to agents.
     pub(super) upstream: Upstream,
-    /// The memory that request bodies take.
-    pub(super) bodies: Arc<Shares>,
+    /// The load that is admitted.
+    pub(super) load: Load,
     /// The store of streamed events. `None`: streams cannot be resumed.
     pub(super) streams: Option<Arc<Streams>>,
     /// The gateway that can revoke a caller's access to a stream. `None`: access is never revoked.
@@ -67,7 +72,36 @@ pub(super) struct Relay {
     pub(super) traces: Traces,
     /// The fields of agents' answers that pass.
     pub(super) response_fields: Derived<ResponseFields>,
-    exchanges: AtomicUsize,
+}
+
+/// The clocks of one exchange (`docs/reference/a2a.md`, "Clocks and limits").
+#[derive(Clone, Copy)]
+pub(in crate::proxy) struct Clocks {
+    /// Maximum time from the sent request to the response head.
+    pub(in crate::proxy) head: Duration,
+    /// Maximum silence between two pieces.
+    pub(in crate::proxy) idle: Duration,
+    /// Deadline of a unary exchange.
+    pub(in crate::proxy) total: Instant,
+    /// Deadline of a stream.
+    pub(in crate::proxy) stream: Instant,
+}
+
+impl Clocks {
+    /// Takes the configured clocks, or `idle` and what the request asks for instead.
+    pub(in crate::proxy) fn new(
+        timeouts: &Timeouts,
+        started: Instant,
+        asked: Option<Duration>,
+        idle: Option<Duration>,
+    ) -> Self {
+        Self {
+            head: asked.unwrap_or(timeouts.head),
+            idle: idle.unwrap_or(timeouts.idle),
+            total: started + asked.unwrap_or(timeouts.total),
+            stream: started + timeouts.stream.max(asked.unwrap_or_default()),
+        }
+    }
 }
 
 /// A call to forward.
@@ -100,12 +134,11 @@ impl Relay {
             streams,
             traces,
             response_fields: Derived::new(&config, |config, _| ResponseFields::new(config)),
+            load: Load::new(config.clone(), Arc::clone(&metrics), Arc::clone(&drain)),
             config,
             metrics,
             drain,
             upstream: Upstream::new(POOL_SIZE),
-            bodies: Arc::default(),
-            exchanges: AtomicUsize::new(0),
         }
     }
 
@@ -126,57 +159,6 @@ impl Relay {
     ) -> Option<CutOff> {
         let (gateway, proof) = self.standing.as_ref().zip(proof)?;
         Some(gateway.cut_off(needs, Arc::clone(proof), target?.clone()))
-    }
-
-    /// Checks that new work may begin.
-    ///
-    /// # Errors
-    /// `shutting_down`.
-    pub(super) fn open(&self) -> Result<(), Rejection> {
-        if self.drain.begun() {
-            let message = "this process is shutting down; connect again to reach another one";
-            let again = Duration::from_secs(1);
-            return Err(Rejection::new(Reason::ShuttingDown, message).retry_after(again));
-        }
-        Ok(())
-    }
-
-    /// Reserves memory for `bytes` more of a body.
-    ///
-    /// # Errors
-    /// `overloaded` if all bodies together would exceed `limits.bodies_bytes`, or if those of this caller would exceed
-    /// both half of what other callers leave free and the maximum of one body.
-    pub(super) fn hold(&self, share: &mut Share, bytes: usize) -> Result<(), Rejection> {
-        let limits = &self.config.get().limits;
-        let (all, least) = (limits.bodies_bytes.bytes(), limits.request_bytes.bytes());
-        let bound = Bound::with_least(all, least);
-        share.grow(bytes, bound).map_err(|full| {
-            self.metrics.bodies_refused.inc();
-            no_room(full)
-        })
-    }
-
-    /// Takes a slot for one more exchange.
-    ///
-    /// # Errors
-    /// `overloaded` if `server.max_exchanges` are in progress.
-    pub(super) fn place(&self) -> Result<Slot<'_>, Rejection> {
-        let limit = self.config.get().server.max_exchanges;
-        Slot::take(&self.exchanges, limit).ok_or_else(|| no_place(limit))
-    }
-
-    /// Checks for a free slot without taking it, and records the number of taken slots in `witness`.
-    ///
-    /// # Errors
-    /// As [`Relay::place`].
-    pub(super) fn look_for_place(&self, witness: &mut impl Witness) -> Result<(), Rejection> {
-        let limit = self.config.get().server.max_exchanges;
-        let (taken, there_is_one) = Slot::look(&self.exchanges, limit);
-        witness.hear(|| {
-            let value = json!({"taken": taken, "limit": limit, "of": "this replica"});
-            Fact::new(Check::Places, Source::Memory, value)
-        });
-        there_is_one.then_some(()).ok_or_else(|| no_place(limit))
     }
 
     /// Forwards the call, and relays the answer with the head that `answer` builds from the agent's. Dropping the
@@ -209,11 +191,11 @@ impl Relay {
         let share = forward.share;
         let whole = forward.rewrite.map(|rewrite| Whole {
             rewrite,
-            relay: self,
+            load: &self.load,
             share,
         });
         await_head(Some(session), &mut upstream, &clocks, &mut cut).await?;
-        exchange.head = Some(exchange.started.elapsed());
+        exchange.answer.head = Some(exchange.started.elapsed());
         let head = upstream.resp_header().ok_or_else(|| broken_http(None))?;
         exchange.called(head.status);
         let limit = exchange.config.limits.response_bytes.0;
@@ -222,14 +204,17 @@ impl Relay {
         let head_only = session.req_header().method == Method::HEAD;
         let is_stream = is_event_stream(head) && !head_only;
         let answer = answer(head, session, exchange)?;
-        exchange.status = head.status.as_u16();
+        exchange.answer.status = head.status.as_u16();
         let length = content_length(head);
         let idle = exchange.config.upstream.idle;
-        let home = self.upstream.home(&forward.peer, idle);
+        let framed = length.is_some() || head.headers.contains_key(header::TRANSFER_ENCODING);
+        let answering = Answering {
+            home: self.upstream.home(&forward.peer, idle),
+            upstream,
+        };
         drop(forward.peer);
         if is_stream {
             exchange.streams();
-            let framed = length.is_some() || head.headers.contains_key(header::TRANSFER_ENCODING);
             let begun = stream::Begun {
                 clocks,
                 cut,
@@ -243,9 +228,8 @@ impl Relay {
                 ),
             };
             // Boxed: a waiting stream then holds only the state of the stream.
-            let upstream = (upstream, home);
             Box::pin(stream::pass(
-                self, session, exchange, upstream, answer, begun,
+                self, session, exchange, answering, answer, begun,
             ))
             .await
         } else {
@@ -258,27 +242,9 @@ impl Relay {
                 whole,
                 head: Some(Box::new(answer)),
             };
-            unary
-                .pass(session, exchange, (upstream, home), length)
-                .await
+            unary.pass(session, exchange, answering, length).await
         }
     }
-}
-
-/// Builds `overloaded` for a body without memory.
-fn no_room(full: Full) -> Rejection {
-    let message = match full {
-        Full::All => "the gateway holds as many bytes of bodies as it may (limits.bodies_bytes)",
-        Full::Share | Full::Each => {
-            "bodies of this caller take half of what others leave of limits.bodies_bytes: send fewer at once"
-        }
-    };
-    Rejection::new(Reason::Overloaded, message).retry_after(Duration::from_secs(1))
-}
-
-fn no_place(limit: usize) -> Rejection {
-    let message = format!("too many requests in progress (server.max_exchanges = {limit})");
-    Rejection::new(Reason::Overloaded, message).retry_after(Duration::from_secs(1))
 }
 
 /// Waits for the head, after informational ones, until a clock or the caller, if there is one, ends the wait.
@@ -316,33 +282,8 @@ pub(super) async fn await_head(
     Ok(())
 }
 
-/// Rejects an answer with a head that is too large, with ambiguous framing, or with a transfer coding that would be
-/// lost, as for requests (RFC 9112, 6.1 and 6.3).
-pub(super) fn refuse_by_framing(head: &ResponseHeader, raw: &[u8]) -> Result<(), Rejection> {
-    refuse_large_head(head, raw)?;
-    let mut codings = head.headers.get_all(header::TRANSFER_ENCODING).iter();
-    let Some(coding) = codings.next() else {
-        return Ok(());
-    };
-    let chunked = coding.as_bytes().eq_ignore_ascii_case(b"chunked") && codings.next().is_none();
-    if states_length(raw) || !chunked {
-        return Err(broken_http(None));
-    }
-    Ok(())
-}
-
-/// Rejects a redirect. It is neither followed nor passed on: its target was not checked.
-pub(super) fn refuse_redirect(head: &ResponseHeader) -> Result<(), Rejection> {
-    if !head.status.is_redirection() {
-        return Ok(());
-    }
-    let message =
-        "the agent answered with a redirect, which is never followed; register its final URL";
-    Err(Rejection::new(Reason::AgentRedirected, message).delivered(Delivery::Sent))
-}
-
 /// Rejects an answer by its head, before any part of it is passed on.
-pub(super) fn refuse_answer(
+pub(in crate::proxy) fn refuse_answer(
     head: &ResponseHeader,
     raw: &[u8],
     limit: u64,
@@ -356,45 +297,175 @@ pub(super) fn refuse_answer(
     }
 }
 
-fn refuse_by_head(head: &ResponseHeader, limit: u64) -> Result<(), Rejection> {
-    let coded = head.headers.get(header::CONTENT_ENCODING);
-    if is_event_stream(head) && coded.is_some_and(|c| c.as_bytes() != b"identity") {
-        return Err(Rejection::new(
-            Reason::AgentProtocolError,
-            "the agent compressed a stream of events, which can't be passed on event by event",
-        )
-        .delivered(Delivery::Sent));
+/// An agent's answer that is being read, and the place of its connection in the pool afterwards.
+struct Answering<'a> {
+    upstream: Box<HttpSession>,
+    home: Home<'a>,
+}
+
+/// One answer in one body.
+struct Unary<'a> {
+    /// Maximum bytes of the body.
+    limit: usize,
+    /// True if the caller asked for no body.
+    head_only: bool,
+    /// The clocks of the exchange.
+    clocks: &'a Clocks,
+    /// The end of the shutdown's grace period.
+    cut: Cut,
+    /// Set if the answer is rewritten, for which it must be complete.
+    whole: Option<Whole<'a>>,
+    /// The head, until it is sent.
+    head: Option<Box<ResponseHeader>>,
+}
+
+/// The state of an answer that is passed on only when it is complete.
+struct Whole<'a> {
+    /// The rewrite of the answer.
+    rewrite: Rewrite,
+    /// The memory bound.
+    load: &'a Load,
+    /// The memory share that the answer takes.
+    share: Share,
+}
+
+impl Unary<'_> {
+    /// Relays the whole answer.
+    async fn pass(
+        &mut self,
+        session: &mut ServerSession,
+        exchange: &mut Exchange,
+        mut answering: Answering<'_>,
+        length: Option<u64>,
+    ) -> Result<Ended, Ended> {
+        if self.head_only {
+            // The connection is dropped: the bytes after such a head are undefined.
+            let length = length.filter(|_| self.whole.is_none());
+            self.begin(session, length).await?;
+            self.write(session, exchange, Bytes::new(), true).await?;
+            return Ok(Ended::Answered);
+        }
+        let mut held = BytesMut::new();
+        let mut read = 0_usize;
+        loop {
+            let next = next_piece(
+                Some(session),
+                &mut answering.upstream,
+                self.clocks,
+                &mut self.cut,
+            );
+            let piece = match next.await {
+                Ok(piece) => piece,
+                Err(Ended::Refused(rejection)) if self.head.is_none() => {
+                    return Err(Ended::BrokenOff(rejection));
+                }
+                Err(ended) => return Err(ended),
+            };
+            let Some(piece) = piece else { break };
+            read += piece.len();
+            if read > self.limit {
+                let rejection = too_large(self.limit as u64);
+                return Err(match self.head {
+                    None => Ended::BrokenOff(rejection),
+                    Some(_) => rejection.into(),
+                });
+            }
+            // Before the caller gets the id: it may ask for the task at once.
+            exchange.look_at(&piece).await;
+            if let Some(whole) = &mut self.whole {
+                let taken = whole.load.hold(&mut whole.share, piece.len());
+                taken.map_err(|full| full.delivered(Delivery::Sent))?;
+            }
+            let hold = self.whole.is_some() || held.len() + piece.len() <= HELD_BYTES_MAX;
+            if self.head.is_some() && hold {
+                // The usual answer comes in one piece and is not copied again.
+                held = if held.is_empty() {
+                    BytesMut::from(piece)
+                } else {
+                    joined(held, &piece)
+                };
+                continue;
+            }
+            if self.head.is_some() {
+                self.begin(session, length).await?;
+                self.write(session, exchange, held.split().freeze(), false)
+                    .await?;
+            }
+            self.write(session, exchange, piece, false).await?;
+        }
+        answering.home.take_back(answering.upstream).await;
+        let mut rest = held.freeze();
+        if let (Some(whole), Some(head)) = (self.whole.take(), &mut self.head) {
+            let changed = Box::pin(whole.rewrite.answer(head, rest));
+            let changed = timeout_at(self.clocks.total, changed).await;
+            rest = changed.map_err(|_| timed_out("total"))??;
+            exchange.answer.status = head.status.as_u16();
+        }
+        self.begin(session, Some(rest.len() as u64)).await?;
+        self.write(session, exchange, rest, true).await?;
+        Ok(Ended::Answered)
     }
-    match content_length(head) {
-        Some(length) if length > limit && !is_event_stream(head) => Err(too_large(limit)),
-        _ => Ok(()),
+
+    /// Sends the head, unless it was sent before.
+    async fn begin(
+        &mut self,
+        session: &mut ServerSession,
+        length: Option<u64>,
+    ) -> Result<(), Ended> {
+        let Some(mut head) = self.head.take() else {
+            return Ok(());
+        };
+        let bodiless = matches!(
+            head.status,
+            StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED
+        );
+        match length {
+            _ if bodiless => {}
+            None if self.head_only => {}
+            Some(length) => {
+                head.insert_header(header::CONTENT_LENGTH, length)
+                    .map_err(internal)?;
+            }
+            None => chunk(session, &mut head).map_err(internal)?,
+        }
+        send_head(session, self.clocks.total, head).await
+    }
+
+    async fn write(
+        &self,
+        session: &mut ServerSession,
+        exchange: &mut Exchange,
+        piece: Bytes,
+        last: bool,
+    ) -> Result<(), Ended> {
+        exchange.answer.bytes += piece.len() as u64;
+        within(self.clocks.total, session.write_response_body(piece, last)).await
     }
 }
 
-pub(super) fn content_length(head: &ResponseHeader) -> Option<u64> {
-    content_length_of(&head.headers)
+/// Returns the next piece of the body, or what ended the wait: a clock, or the caller, if there is one.
+pub(in crate::proxy) async fn next_piece(
+    mut session: Option<&mut ServerSession>,
+    upstream: &mut HttpSession,
+    clocks: &Clocks,
+    cut: &mut Cut,
+) -> Result<Option<Bytes>, Ended> {
+    if upstream.is_body_done() {
+        return Ok(None);
+    }
+    let idle = Instant::now() + clocks.idle;
+    tokio::select! {
+        biased;
+        read = upstream.read_body_bytes() => read.map_err(|e| broken_http(Some(e)).into()),
+        () = sleep_until(idle.min(clocks.total)) => {
+            Err(if idle < clocks.total { silent(clocks.idle) } else { timed_out("total") }.into())
+        }
+        () = gone(&mut session) => Err(Ended::CallerLeft),
+        () = cut.requested() => Err(shutting_down(Delivery::Sent).into()),
+    }
 }
 
-pub(super) fn content_length_of(headers: &http::HeaderMap) -> Option<u64> {
-    headers
-        .get(header::CONTENT_LENGTH)?
-        .to_str()
-        .ok()?
-        .trim()
-        .parse()
-        .ok()
-}
-
-/// True for an event stream. The response decides, not the method: a streaming call may be answered by one error.
-pub(super) fn is_event_stream(head: &ResponseHeader) -> bool {
-    const TYPE: &[u8] = b"text/event-stream";
-    head.headers.get(header::CONTENT_TYPE).is_some_and(|value| {
-        let value = value.as_bytes().trim_ascii_start();
-        value
-            .get(..TYPE.len())
-            .is_some_and(|essence| essence.eq_ignore_ascii_case(TYPE))
-            && matches!(value.get(TYPE.len()), None | Some(b';' | b' ' | b'\t'))
-            // A browser takes the last type of a list.
-            && !value.contains(&b',')
-    })
+fn joined(mut held: BytesMut, piece: &[u8]) -> BytesMut {
+    held.extend_from_slice(piece);
+    held
 }

@@ -7,7 +7,6 @@ use bytes::Bytes;
 use http::{StatusCode, header};
 use pingora::http::ResponseHeader;
 
-use super::outcome::internal;
 use crate::a2a::bare_result;
 use crate::a2a::error::RpcError;
 use crate::a2a::reply::Reply;
@@ -17,6 +16,7 @@ use crate::gateway::Gateway;
 use crate::identity::Proof;
 use crate::ids::WorkspaceId;
 use crate::proxy::cards::ExtendedCard;
+use crate::proxy::respond::internal;
 use crate::rejection::{Delivery, Reason, Rejection};
 
 /// The rewrite of an answer.

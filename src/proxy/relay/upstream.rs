@@ -4,7 +4,6 @@
 //! HTTP/1.1 only: agents' servers all support it, and a broken HTTP/2 connection would take several exchanges
 //! with it (`ARCHITECTURE.md`).
 
-use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -18,9 +17,10 @@ use pingora::{Error, ErrorType};
 use tokio::io::AsyncWriteExt;
 use tokio::time::{Instant, timeout, timeout_at};
 
+use super::certificates::Certificates;
 use crate::directory::Agent;
 use crate::metrics::Metrics;
-use crate::proxy::connection::certificates::Certificates;
+use crate::proxy::outcome::Failure;
 use crate::rejection::{Delivery, Reason, Rejection};
 
 /// Largest body that is copied behind the head, so that both leave in one write.
@@ -308,56 +308,4 @@ fn unreachable(error: Box<Error>, peer: &HttpPeer) -> Rejection {
         )
     };
     rejection.delivered(Delivery::NotSent).cause(Failure(error))
-}
-
-/// Pingora's error as a standard one, for the chain of causes. Without its context, which may contain the
-/// agent's bytes, unless the connection was not made yet.
-pub(in crate::proxy) struct Failure(pub(in crate::proxy) Box<Error>);
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut error = &*self.0;
-        loop {
-            f.write_str(error.etype().as_str())?;
-            if let Some(context) = error
-                .context
-                .as_ref()
-                .filter(|_| before_http(error.etype()))
-            {
-                write!(f, " ({})", context.as_str())?;
-            }
-            let Some(cause) = &error.cause else {
-                return Ok(());
-            };
-            f.write_str(": ")?;
-            match cause.downcast_ref::<Box<Error>>() {
-                Some(inner) => error = inner,
-                None => return write!(f, "{cause}"),
-            }
-        }
-    }
-}
-
-impl fmt::Debug for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
-
-impl std::error::Error for Failure {}
-
-/// True if such an error occurs before a byte of HTTP.
-fn before_http(kind: &ErrorType) -> bool {
-    matches!(
-        kind,
-        ErrorType::ConnectTimedout
-            | ErrorType::ConnectRefused
-            | ErrorType::ConnectNoRoute
-            | ErrorType::ConnectError
-            | ErrorType::TLSHandshakeFailure
-            | ErrorType::TLSHandshakeTimedout
-            | ErrorType::InvalidCert
-            | ErrorType::HandshakeError
-            | ErrorType::SocketError
-    )
 }

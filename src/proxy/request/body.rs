@@ -15,9 +15,10 @@ use crate::config::{Complete, Config, Timeouts};
 use crate::hierarchy::Permit;
 use crate::proxy::admit::too_large;
 use crate::proxy::connection::chunks;
+use crate::proxy::load::Load;
+use crate::proxy::outcome::{Ended, NoBody};
 use crate::proxy::record::Exchange;
-use crate::proxy::relay::Relay;
-use crate::proxy::relay::outcome::{Ended, NoBody, write_with_timeout};
+use crate::proxy::respond::write_with_timeout;
 use crate::rejection::{Reason, Rejection};
 use crate::shares::{Account, Share};
 
@@ -36,8 +37,8 @@ pub(in crate::proxy) async fn read_json(
     account: Account,
 ) -> Result<Received, Ended> {
     check_media_type(&request.head().headers)?;
-    let (relay, config) = (&request.context.relay, &request.exchange.config);
-    Ok(read(relay, config, request.session, account).await?)
+    let (load, config) = (&request.context.relay.load, &request.exchange.config);
+    Ok(read(load, config, request.session, account).await?)
 }
 
 /// Reads the whole body of a request of `account`. Sends `100 Continue` first if the caller waits for it.
@@ -46,14 +47,14 @@ pub(in crate::proxy) async fn read_json(
 /// `body_too_large`, `request_timeout`, `invalid_request` for broken framing, `overloaded` if the bodies of all
 /// callers, or of this one, take too much memory; or the caller left.
 pub(in crate::proxy) async fn read(
-    relay: &Relay,
+    load: &Load,
     config: &Config,
     session: &mut ServerSession,
     account: Account,
 ) -> Result<Received, NoBody> {
     let limit = config.limits.request_bytes;
     let deadline = Instant::now() + config.timeouts.request_body;
-    let mut share = Share::empty(&relay.bodies, account);
+    let mut share = load.share(account);
     bid_continue(session).await?;
     let mut held = Held::default();
     loop {
@@ -64,7 +65,7 @@ pub(in crate::proxy) async fn read(
         if held.len() + piece.len() > limit.bytes() {
             return Err(too_large(limit.0).into());
         }
-        relay.hold(&mut share, piece.len())?;
+        load.hold(&mut share, piece.len())?;
         held.keep(piece);
     }
 }

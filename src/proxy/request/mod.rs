@@ -17,10 +17,10 @@ use pingora::protocols::http::ServerSession;
 use super::admit::Admitted;
 use super::context::Context;
 use super::record::Exchange;
-use super::relay::outcome::Ended;
 use super::respond::respond;
 use crate::a2a::Generation;
 use crate::a2a::done::Done;
+use crate::proxy::outcome::Ended;
 use crate::rejection::{Reason, Rejection};
 
 /// A request in progress: each stage takes it, reads from the session, and notes in the record.

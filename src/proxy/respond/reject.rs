@@ -5,7 +5,7 @@ use http::{HeaderValue, StatusCode, header};
 use pingora::http::ResponseHeader;
 use pingora::protocols::http::ServerSession;
 
-use super::write_response;
+use super::{put_request_id, write, write_response};
 use crate::a2a::accept::prefers_stream;
 use crate::dialect::ReplyForm;
 use crate::ids::RequestId;
@@ -78,19 +78,6 @@ pub(in crate::proxy) fn wire(
     answer
 }
 
-/// Builds the head of a rejection in the plain dialect, for a request with an unreadable head.
-pub(in crate::proxy) fn head_of(
-    rejection: &Rejection,
-    request_id: &RequestId,
-) -> pingora::Result<ResponseHeader> {
-    head(
-        rejection,
-        request_id,
-        rejection.reason.status(),
-        rejection.plain_body(request_id).len(),
-    )
-}
-
 fn head(
     rejection: &Rejection,
     request_id: &RequestId,
@@ -105,7 +92,7 @@ fn head(
     head.append_header(header::CONTENT_LENGTH, length)?;
     head.append_header(header::CACHE_CONTROL, HeaderValue::from_static("no-store"))?;
     head.append_header(header::X_CONTENT_TYPE_OPTIONS, NOSNIFF)?;
-    head.append_header("x-request-id", request_id.as_str())?;
+    put_request_id(&mut head, request_id)?;
     head.append_header(REFUSED, rejection.reason.as_str())?;
     if let Some(seconds) = rejection.retry_after {
         head.append_header(header::RETRY_AFTER, seconds)?;
@@ -122,6 +109,25 @@ fn head(
     Ok(head)
 }
 
+/// Writes a rejection in the plain dialect, for a request with an unreadable head.
+///
+/// # Errors
+/// The caller cannot be written to.
+pub(in crate::proxy) async fn answer_unreadable(
+    session: &mut ServerSession,
+    rejection: &Rejection,
+) -> pingora::Result<()> {
+    let request_id = RequestId::random();
+    let body = rejection.plain_body(&request_id);
+    let head = head(
+        rejection,
+        &request_id,
+        rejection.reason.status(),
+        body.len(),
+    )?;
+    write(session, head, Bytes::from(body)).await
+}
+
 /// Rejects an exchange: records the rejection, counts failures of proof, and answers.
 pub(in crate::proxy) async fn refuse(
     session: &mut ServerSession,
@@ -130,7 +136,7 @@ pub(in crate::proxy) async fn refuse(
     rejection: &Rejection,
 ) -> pingora::Result<()> {
     exchange.rejected(rejection);
-    exchange.status = rejection.status_in(exchange.dialect);
+    exchange.answer.status = rejection.status_in(exchange.dialect);
     let form = exchange.form();
     answer(session, origins, &exchange.request_id, rejection, &form).await
 }

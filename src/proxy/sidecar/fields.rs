@@ -7,10 +7,11 @@ use pingora::http::{RequestHeader, ResponseHeader};
 use super::{is_ours, is_spent};
 use crate::config::commands_proxy;
 use crate::ids::{RequestId, WorkspaceId};
+use crate::proxy::hop_by_hop::{is_hop_by_hop, named_by_connection};
 use crate::proxy::record::Exchange;
 use crate::proxy::record::trace::{context_fields, is_context};
-use crate::proxy::relay::fields::{is_hop_by_hop, is_proof, named_by_connection};
 use crate::proxy::request::origin::NOSNIFF;
+use crate::proxy::respond::{is_proof, put_request_id};
 use crate::sidecar::Agent;
 use crate::trust::PairClaims;
 
@@ -148,7 +149,7 @@ pub(super) fn response_head(
         }
     }
     head.insert_header(header::X_CONTENT_TYPE_OPTIONS, NOSNIFF)?;
-    head.append_header("x-request-id", request_id.as_str())?;
+    put_request_id(&mut head, request_id)?;
     Ok(head)
 }
 

@@ -20,17 +20,19 @@ use crate::a2a::task::Binding;
 use crate::dialect::Dialect;
 use crate::ids::RequestId;
 use crate::proxy::admit::{authorization, refuse_declared_oversize, single};
+use crate::proxy::outcome::{BrokenOff, Ended};
 use crate::proxy::record::Exchange;
 use crate::proxy::record::trace::{Callee, Came};
-use crate::proxy::relay::outcome::{BrokenOff, Clocks, Ended, internal};
+use crate::proxy::relay::Clocks;
 use crate::proxy::relay::upstream::{Call, peer};
 use crate::proxy::relay::{Forward, Relay};
 use crate::proxy::request::body::Received;
 use crate::proxy::request::origin::Origins;
 use crate::proxy::request::{body, validate};
+use crate::proxy::respond::internal;
 use crate::proxy::respond::reject::refuse;
 use crate::rejection::{Reason, Rejection};
-use crate::shares::{Account, Share};
+use crate::shares::Account;
 use crate::sidecar::{Card, Sidecar};
 
 /// Path on which a proxy that forwards requests itself asks whether one may pass.
@@ -113,13 +115,19 @@ impl Guard {
         let received = if public {
             Received {
                 body: Bytes::new(),
-                share: Share::empty(&self.relay.bodies, Account::default()),
+                share: self.relay.load.share(Account::default()),
             }
         } else {
             let token = presented(&self.sidecar, head)?;
             exchange.pair = Some(self.sidecar.authenticate(token).await?);
             // All come through gateways, which give each caller its share.
-            body::read(&self.relay, &exchange.config, session, Account::default()).await?
+            body::read(
+                &self.relay.load,
+                &exchange.config,
+                session,
+                Account::default(),
+            )
+            .await?
         };
         let body = &received.body;
         exchange.request_bytes = body.len() as u64;
@@ -141,10 +149,10 @@ impl Guard {
     fn preliminaries(
         &self,
         session: &mut ServerSession,
-    ) -> Result<crate::proxy::Slot<'_>, Rejection> {
+    ) -> Result<crate::proxy::load::Slot<'_>, Rejection> {
         validate::require(session)?;
-        self.relay.open()?;
-        self.relay.place()
+        self.relay.load.open()?;
+        self.relay.load.place()
     }
 
     async fn forward(

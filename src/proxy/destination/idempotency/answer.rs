@@ -12,12 +12,13 @@ use crate::delivery::calls::{Answer, Outcome};
 use crate::delivery::streams::Reader;
 use crate::metrics::InProgress;
 use crate::proxy::destination::deferred::PREFERENCE_APPLIED;
+use crate::proxy::outcome::Ended;
 use crate::proxy::record::Exchange;
-use crate::proxy::relay::fields::{KEPT, REPLAY};
-use crate::proxy::relay::outcome::{Ended, client_disconnected, internal, shutting_down, within};
+use crate::proxy::relay::failure::shutting_down;
 use crate::proxy::relay::refuse_redirect;
-use crate::proxy::relay::stream;
 use crate::proxy::request::Request;
+use crate::proxy::respond::{KEPT, REPLAY, begin_stream};
+use crate::proxy::respond::{client_disconnected, internal, within};
 use crate::rejection::{Delivery, Reason, Rejection};
 use crate::standing::{Needs, cut_off};
 
@@ -70,9 +71,9 @@ pub(in crate::proxy::destination) async fn respond_kept(
             };
             let head = head_of(request, answer, &kept)?;
             let exchange = &mut *request.exchange;
-            exchange.status = answer.status;
+            exchange.answer.status = answer.status;
             exchange.streams();
-            stream::begin(request.session, exchange, head, name).await?;
+            begin_stream(request.session, exchange, head, name).await?;
             follow(request, events, name).await
         }
     }
@@ -201,7 +202,7 @@ async fn follow(request: &mut Request<'_>, mut events: Events, name: &str) -> Re
         if !std::mem::replace(&mut looked, true) {
             exchange.note_task(|scan| scan.push_events(&piece));
         }
-        exchange.response_bytes += piece.len() as u64;
+        exchange.answer.bytes += piece.len() as u64;
         let deadline = Instant::now() + timeouts.write;
         within(deadline, session.write_response_body(piece, last)).await?;
         if last {

@@ -24,10 +24,12 @@ use crate::a2a::task::Binding;
 use crate::delivery::calls::{Asked, Free, Key, Outcome, Source, Waiting};
 use crate::drain::Cut;
 use crate::proxy::admit::single;
+use crate::proxy::outcome::Ended;
 use crate::proxy::record::Exchange;
 use crate::proxy::relay::Forward;
-use crate::proxy::relay::outcome::{Ended, client_disconnected, shutting_down, timed_out};
+use crate::proxy::relay::failure::{shutting_down, timed_out};
 use crate::proxy::request::Request;
+use crate::proxy::respond::client_disconnected;
 use crate::rejection::{Delivery, Reason, Rejection};
 
 pub(in crate::proxy) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
@@ -179,7 +181,7 @@ pub(super) async fn execute_once(
     let live = run.start(claim);
     // The call has its own timeouts.
     let outcome = wait(request.session, waiting, None).await?;
-    request.exchange.head = Some(request.exchange.started.elapsed());
+    request.exchange.answer.head = Some(request.exchange.started.elapsed());
     let kept = KeptResponse {
         outcome,
         replay: false,

@@ -2,7 +2,7 @@
 
 use super::{Found, find};
 use crate::delivery::calls::{Answer, Key, Outcome};
-use crate::proxy::relay::outcome::Ended;
+use crate::proxy::outcome::Ended;
 use crate::proxy::request::Request;
 use crate::rejection::{Reason, Rejection};
 

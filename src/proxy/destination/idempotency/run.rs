@@ -17,16 +17,16 @@ use crate::dialect::ReplyForm;
 use crate::drain::Cut;
 use crate::identity::Proof;
 use crate::ids::{RequestId, WorkspaceId};
+use crate::proxy::outcome::Ended;
 use crate::proxy::record::trace::CallSpan;
 use crate::proxy::record::{Exchange, look_at};
-use crate::proxy::relay::outcome::{
-    Ended, broken_http, internal, shutting_down, timed_out, too_large,
-};
+use crate::proxy::relay::failure::{broken_http, shutting_down, timed_out, too_large};
+use crate::proxy::relay::next_piece;
 use crate::proxy::relay::rewrite::Rewrite;
 use crate::proxy::relay::stream::{Begun, Feed, Pace};
-use crate::proxy::relay::unary::next_piece;
 use crate::proxy::relay::upstream::Home;
 use crate::proxy::relay::{Forward, Relay, await_head, is_event_stream, refuse_answer};
+use crate::proxy::respond::internal;
 use crate::rejection::{Delivery, Rejection};
 use crate::shares::Share;
 use crate::standing::Needs;
@@ -267,7 +267,7 @@ impl Body<'_> {
     async fn read(
         mut self,
         home: Home<'_>,
-        clocks: &crate::proxy::relay::outcome::Clocks,
+        clocks: &crate::proxy::relay::Clocks,
         cut: &mut Cut,
     ) -> Result<Bytes, Rejection> {
         let mut body = BytesMut::new();
@@ -279,7 +279,7 @@ impl Body<'_> {
             if (body.len() + piece.len()) as u64 > self.limit {
                 return Err(too_large(self.limit));
             }
-            let taken = self.relay.hold(&mut self.share, piece.len());
+            let taken = self.relay.load.hold(&mut self.share, piece.len());
             taken.map_err(|full| full.delivered(Delivery::Sent))?;
             look_at(&mut self.learner, &self.relay.metrics, &piece).await;
             body.extend_from_slice(&piece);

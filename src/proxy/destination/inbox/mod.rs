@@ -27,10 +27,11 @@ use crate::gateway::Gateway;
 use crate::identity::{Principal, Proof};
 use crate::ids::WorkspaceId;
 use crate::proxy::admit::{Admitted, Allowed};
-use crate::proxy::relay::outcome::{Ended, internal};
+use crate::proxy::outcome::Ended;
 use crate::proxy::relay::rewrite::Rewrite;
 use crate::proxy::request::Request;
 use crate::proxy::request::checked::CheckedCall;
+use crate::proxy::respond::internal;
 use crate::rejection::{Reason, Rejection};
 
 /// Tasks per page of a list: default and maximum (A2A 1.0, 3.1.4).

@@ -22,9 +22,10 @@ use crate::delivery::inbox::{Activity, Inbox, InboxTask, NewActivity};
 use crate::proxy::destination::idempotency::{
     Execution, KeptResponse, execute_own_once, forgotten, respond_kept,
 };
-use crate::proxy::relay::outcome::{Ended, client_disconnected, internal};
+use crate::proxy::outcome::Ended;
 use crate::proxy::relay::rewrite::Rewrite;
 use crate::proxy::request::{Request, prefer};
+use crate::proxy::respond::{client_disconnected, internal};
 use crate::rejection::{Reason, Rejection};
 
 /// Message to send, with its call.
@@ -120,7 +121,7 @@ impl Message<'_> {
     /// Returns the document with which a stream of the task begins, and the number of its last update.
     async fn first(&self, task: &InboxTask, continued: bool) -> Result<(Value, i64), Rejection> {
         if continued {
-            return Ok(self.inbox.store().document(task).await?);
+            return self.inbox.store().document(task).await;
         }
         Ok((task.begun(), 0))
     }

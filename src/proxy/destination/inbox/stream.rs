@@ -13,12 +13,12 @@ use crate::a2a::state::TaskState;
 use crate::delivery::inbox::{InboxTask, Watch};
 use crate::ids::stream_id;
 use crate::metrics::InProgress;
+use crate::proxy::outcome::Ended;
 use crate::proxy::record::Exchange;
-use crate::proxy::relay::outcome::{
-    Ended, chunk, client_disconnected, internal, shutting_down, timed_out, within,
-};
+use crate::proxy::relay::failure::{shutting_down, timed_out};
 use crate::proxy::relay::rewrite::Rewrite;
 use crate::proxy::request::Request;
+use crate::proxy::respond::{chunk, client_disconnected, internal, send_head, within};
 use crate::rejection::{Delivery, Rejection, STREAM};
 use crate::standing::{CutOff, Needs, cut_off};
 
@@ -44,8 +44,7 @@ pub(super) async fn follow(
     let head = stream_head(request, &outward, &name)?;
     let exchange = &mut *request.exchange;
     let deadline = Instant::now() + exchange.config.timeouts.write;
-    let write = request.session.write_response_header(Box::new(head));
-    within(deadline, write).await?;
+    send_head(request.session, deadline, Box::new(head)).await?;
     let end = exchange.started + exchange.config.timeouts.stream;
     let (proof, callee) = (exchange.proof.as_ref(), exchange.callee.as_ref());
     let mut stream = Stream {
@@ -106,7 +105,7 @@ fn stream_head(
     let mut head = own_head(request, own, outward)?;
     head.insert_header(STREAM, name).map_err(internal)?;
     chunk(request.session, &mut head).map_err(internal)?;
-    request.exchange.status = 200;
+    request.exchange.answer.status = 200;
     request.exchange.streams();
     Ok(head)
 }
@@ -158,8 +157,8 @@ impl Stream<'_> {
     }
 
     async fn pass(&mut self, bytes: Bytes, last: bool) -> Result<(), Ended> {
-        self.exchange.response_bytes += bytes.len() as u64;
-        self.exchange.events += u64::from(!bytes.is_empty() && !bytes.starts_with(b":"));
+        self.exchange.answer.bytes += bytes.len() as u64;
+        self.exchange.answer.events += u64::from(!bytes.is_empty() && !bytes.starts_with(b":"));
         let deadline = Instant::now() + self.exchange.config.timeouts.write;
         within(deadline, self.session.write_response_body(bytes, last)).await?;
         self.written = Instant::now();

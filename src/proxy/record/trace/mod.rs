@@ -19,7 +19,7 @@ pub(in crate::proxy) use self::control::ControlSpan;
 use super::Exchange;
 use crate::a2a::method::Method;
 use crate::metrics::{Outcome, Shape};
-use crate::proxy::relay::fields::named_by_connection;
+use crate::proxy::hop_by_hop::named_by_connection;
 use crate::rejection::Rejection;
 use crate::telemetry::traces::{
     KeyValue, Parent, Span, SpanContext, SpanKind, TraceId, Traces, context,
@@ -195,7 +195,7 @@ impl Exchange {
             return;
         }
         let attributes = self.attributes(&trace, outcome);
-        let status = server_status(self.status);
+        let status = server_status(self.answer.status);
         let (kind, name) = (trace.kind(), trace.name(self.method));
         trace.span.end(kind, name, attributes, status);
     }
@@ -221,8 +221,8 @@ impl Exchange {
                     .map(|route| KeyValue::new("http.route", route)),
             );
         }
-        if self.status > 0 {
-            set.push(status_of(self.status));
+        if self.answer.status > 0 {
+            set.push(status_of(self.answer.status));
         }
         if trace.came.rpc {
             rpc(&mut set, method);
@@ -233,7 +233,7 @@ impl Exchange {
         }
         let callee = self.named_callee();
         agent(&mut set, method, callee);
-        set.extend(error_of(refused, self.status, 500));
+        set.extend(error_of(refused, self.answer.status, 500));
         set.push(KeyValue::new("a2a.method", method.label()));
         set.push(KeyValue::new("a2a.outcome", outcome.as_str()));
         set.push(text("a2a.request_id", self.request_id.as_str()));
@@ -241,11 +241,11 @@ impl Exchange {
             set.push(text("a2a.caller", cut(&caller.to_string())));
         }
         set.extend(callee.map(|id| text("a2a.callee", id.as_str())));
-        set.extend(self.rule.map(|rule| KeyValue::new("a2a.rule", rule)));
+        set.extend(self.rule().map(|rule| KeyValue::new("a2a.rule", rule)));
         set.push(number("http.request.body.size", self.request_bytes));
-        set.push(number("http.response.body.size", self.response_bytes));
-        if self.shape == Shape::Stream {
-            set.push(number("a2a.events", self.events));
+        set.push(number("http.response.body.size", self.answer.bytes));
+        if self.answer.shape == Shape::Stream {
+            set.push(number("a2a.events", self.answer.events));
         }
         set
     }

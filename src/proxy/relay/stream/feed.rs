@@ -15,9 +15,8 @@ use crate::dialect::ReplyForm;
 use crate::directory::Slot;
 use crate::drain::Cut;
 use crate::ids::{RequestId, stream_id};
-use crate::proxy::relay::outcome::{
-    Clocks, broken_http, shutting_down, silent, timed_out, too_large,
-};
+use crate::proxy::relay::Clocks;
+use crate::proxy::relay::failure::{broken_http, shutting_down, silent, timed_out, too_large};
 use crate::proxy::relay::rewrite::Rewrite;
 use crate::rejection::{Delivery, Rejection};
 use crate::standing::{CutOff, cut_off};

@@ -8,7 +8,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at};
 use super::feed::Feed;
 use crate::config::Live;
 use crate::drain::Drain;
-use crate::proxy::relay::outcome::shutting_down;
+use crate::proxy::relay::failure::shutting_down;
 use crate::rejection::Delivery;
 
 /// Interval of checks for readers.

@@ -13,25 +13,23 @@ mod pace;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::{HeaderValue, header};
 use pingora::http::ResponseHeader;
 use pingora::protocols::http::ServerSession;
-use pingora::protocols::http::v1::client::HttpSession;
 use tokio::time::{Instant, sleep_until};
 
 pub(in crate::proxy) use self::feed::Feed;
 use self::linger::linger;
 pub(in crate::proxy) use self::pace::Pace;
-use super::Relay;
-use super::outcome::{Clocks, Ended, chunk, client_disconnected, internal, within};
 use super::rewrite::Rewrite;
-use super::upstream::Home;
+use super::{Answering, Relay};
 use crate::delivery::streams::Log;
 use crate::directory::Slot;
 use crate::drain::Cut;
 use crate::metrics::InProgress;
+use crate::proxy::outcome::Ended;
 use crate::proxy::record::Exchange;
-use crate::rejection::STREAM;
+use crate::proxy::relay::Clocks;
+use crate::proxy::respond::{begin_stream, client_disconnected, within};
 use crate::standing::CutOff;
 
 /// The state of a stream that begins, besides its connections.
@@ -50,11 +48,11 @@ pub(in crate::proxy) struct Begun {
 }
 
 /// Relays the stream to its end.
-pub(in crate::proxy) async fn pass(
+pub(super) async fn pass(
     relay: &Relay,
     session: &mut ServerSession,
     exchange: &mut Exchange,
-    (upstream, home): (Box<HttpSession>, Home<'_>),
+    answering: Answering<'_>,
     head: ResponseHeader,
     begun: Begun,
 ) -> Result<Ended, Ended> {
@@ -63,9 +61,9 @@ pub(in crate::proxy) async fn pass(
     let (config, learner) = (Arc::clone(&exchange.config), exchange.learner.take());
     let log = log(relay, exchange);
     let pace = Pace::new(Arc::clone(&exchange.metrics), exchange.started);
-    let mut feed = Feed::new((upstream, pace), begun, config, ids, learner, log);
+    let mut feed = Feed::new((answering.upstream, pace), begun, config, ids, learner, log);
     // Boxed, here and below: a waiting stream should not hold the state of steps that run once or briefly.
-    Box::pin(begin(session, exchange, head, &feed.name)).await?;
+    Box::pin(begin_stream(session, exchange, head, &feed.name)).await?;
     let mut caller = Caller {
         session,
         exchange,
@@ -74,7 +72,7 @@ pub(in crate::proxy) async fn pass(
     };
     match caller.follow(&mut feed).await {
         Ok(last) => {
-            Box::pin(home.take_back(feed.upstream)).await;
+            Box::pin(answering.home.take_back(feed.upstream)).await;
             caller.write(last, true).await?;
             Ok(Ended::Answered)
         }
@@ -83,29 +81,6 @@ pub(in crate::proxy) async fn pass(
             Err(ended)
         }
     }
-}
-
-/// Sends the head of a stream, with the name by which its caller can resume it.
-pub(in crate::proxy) async fn begin(
-    session: &mut ServerSession,
-    exchange: &Exchange,
-    mut head: ResponseHeader,
-    name: &str,
-) -> Result<(), Ended> {
-    head.insert_header(STREAM, name).map_err(internal)?;
-    if !head.headers.contains_key(header::CACHE_CONTROL) {
-        let value = HeaderValue::from_static("no-cache");
-        head.insert_header(header::CACHE_CONTROL, value)
-            .map_err(internal)?;
-    }
-    head.insert_header("x-accel-buffering", "no")
-        .map_err(internal)?;
-    chunk(session, &mut head).map_err(internal)?;
-    within(
-        Instant::now() + exchange.config.timeouts.write,
-        session.write_response_header(Box::new(head)),
-    )
-    .await
 }
 
 /// Begins the log of a stream, owned by its caller. `None` if nothing is stored.
@@ -146,7 +121,7 @@ impl Caller<'_> {
                 continue;
             };
             let passed = feed.take(arrived).await;
-            self.exchange.events += u64::from(passed.events);
+            self.exchange.answer.events += u64::from(passed.events);
             if let Some(task) = feed.task.take() {
                 self.exchange.task = Some(task);
             }
@@ -163,7 +138,7 @@ impl Caller<'_> {
     }
 
     async fn write(&mut self, bytes: Bytes, last: bool) -> Result<(), Ended> {
-        self.exchange.response_bytes += bytes.len() as u64;
+        self.exchange.answer.bytes += bytes.len() as u64;
         let write = self.exchange.config.timeouts.write;
         let deadline = (Instant::now() + write).min(self.stream + write);
         let write = Box::pin(self.session.write_response_body(bytes, last));

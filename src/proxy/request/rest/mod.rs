@@ -29,10 +29,10 @@ use crate::ids::{InvalidWorkspaceId, WorkspaceId};
 use crate::proxy::admit::{Admitted, allow, permit, prove, reach};
 use crate::proxy::destination::deferred::{AskedJob, JobWords};
 use crate::proxy::destination::{self, deferred, idempotency, inbox};
+use crate::proxy::outcome::Ended;
 use crate::proxy::rare;
 use crate::proxy::record::Exchange;
 use crate::proxy::relay::forward::rewrite;
-use crate::proxy::relay::outcome::Ended;
 use crate::proxy::relay::rewrite::Rewrite;
 use crate::rejection::{Reason, Rejection};
 use crate::shares::{Account, Share};
@@ -170,8 +170,8 @@ async fn answer_about_job(
 
 /// Reads a body of any media type.
 async fn read(request: &mut Request<'_>, account: Account) -> Result<Received, Ended> {
-    let (relay, config) = (&request.context.relay, &request.exchange.config);
-    Ok(body::read(relay, config, request.session, account).await?)
+    let (load, config) = (&request.context.relay.load, &request.exchange.config);
+    Ok(body::read(load, config, request.session, account).await?)
 }
 
 /// Handles a message in a JSON-RPC envelope, as at the base.
