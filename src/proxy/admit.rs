@@ -9,7 +9,6 @@ use std::time::Duration;
 use http::header::{self, HeaderName};
 use pingora::http::RequestHeader;
 
-use super::exchange::Exchange;
 use crate::config::{Config, Limits};
 use crate::directory::{AgentOptions, Destination};
 use crate::gateway::Gateway;
@@ -17,6 +16,7 @@ use crate::hierarchy::Permit;
 use crate::hops::{hops, whole_number};
 use crate::identity::Proof;
 use crate::ids::{InvalidWorkspaceId, WorkspaceId};
+use crate::proxy::record::Exchange;
 use crate::rejection::{Reason, Rejection};
 use crate::shares::Account;
 
@@ -24,10 +24,8 @@ const X_TIMEOUT: HeaderName = HeaderName::from_static("x-timeout");
 
 /// Proof that all checks except those of the body passed.
 pub(super) struct Admitted {
-    /// The proven caller.
-    pub(super) proof: Arc<Proof>,
-    /// The permission of the caller for the target.
-    pub(super) permit: Permit,
+    /// The caller and its permission for the target.
+    pub(super) allowed: Allowed,
     /// The resolved target.
     pub(super) destination: Destination,
     /// The timeout that `X-Timeout` requests.
@@ -42,23 +40,17 @@ impl Admitted {
     /// # Errors
     /// The first rejection.
     pub(super) fn new(
-        Allowed { proof, permit }: Allowed,
+        allowed: Allowed,
         destination: Destination,
         head: &RequestHeader,
         config: &Config,
     ) -> Result<Self, Rejection> {
         Ok(Self {
-            proof,
-            permit,
+            allowed,
             destination,
             timeout: requested_timeout(head, config.timeouts.max)?,
             hops: hops(&head.headers, config.forward.max_hops)?,
         })
-    }
-
-    /// Returns the account under which the call takes memory and places.
-    pub(super) fn account(&self) -> Account {
-        self.proof.account
     }
 
     /// The protocol options of the target: what the call must look like.
@@ -87,6 +79,13 @@ pub(super) struct Allowed {
     pub(super) proof: Arc<Proof>,
     /// The permission of the caller for the target.
     pub(super) permit: Permit,
+}
+
+impl Allowed {
+    /// Returns the account under which the call takes memory and places.
+    pub(super) fn account(&self) -> Account {
+        self.proof.account
+    }
 }
 
 /// Runs the checks of the caller.
@@ -138,8 +137,7 @@ pub(super) async fn permit(
     target: &WorkspaceId,
 ) -> Result<Allowed, Rejection> {
     let permit = gateway.hierarchy.permit(&proof, target).await?;
-    exchange.rule = Some(permit.rule().as_str());
-    exchange.org = permit.org().map(str::to_owned);
+    exchange.permitted(&permit);
     Ok(Allowed { proof, permit })
 }
 

@@ -10,7 +10,6 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
-use super::Proxy;
 use crate::a2a::Generation;
 use crate::a2a::card::Card;
 use crate::config::LineageReach;
@@ -21,6 +20,7 @@ use crate::explain::{
 use crate::hierarchy::Permit;
 use crate::identity::{Named, Proof};
 use crate::ids::WorkspaceId;
+use crate::proxy::context::Context;
 use crate::rejection::{Reason, Rejection};
 use crate::shares::Account;
 
@@ -29,14 +29,14 @@ const AT_ONCE: usize = 8;
 
 /// Answers `GET /explain`.
 pub struct Explainer {
-    proxy: Arc<Proxy>,
+    context: Arc<Context>,
     places: Semaphore,
 }
 
 impl Explainer {
-    pub(super) fn new(proxy: Arc<Proxy>) -> Self {
+    pub(super) fn new(context: Arc<Context>) -> Self {
         Self {
-            proxy,
+            context,
             places: Semaphore::new(AT_ONCE),
         }
     }
@@ -62,17 +62,14 @@ impl Explainer {
             Rejection::new(Reason::Overloaded, message).retry_after(Duration::from_secs(1))
         })?;
         let mut explanation = Explanation::default();
-        let way = self
-            .proxy
-            .explain_message(named, &question.target, &mut explanation);
+        let way = self.explain_message(named, &question.target, &mut explanation);
         // The explanation records the check at which it ended.
         let _ = way.await;
         Ok(explanation)
     }
-}
 
-impl Proxy {
-    /// Runs the steps of a message: [`Proxy::call`] and [`Proxy::forward`], without those that depend on the request.
+    /// Runs the steps of a message ([`request::call`](super::request::call), [`destination`](super::destination)),
+    /// without those that depend on the request.
     async fn explain_message(
         &self,
         named: Named,
@@ -82,7 +79,12 @@ impl Proxy {
         let (proof, target) = self.check_caller(named, target, explanation).await?;
         let permit = self.check_access(&proof, &target, explanation).await?;
         let mut facts = Facts::default();
-        let looked = self.gateway.resolution.explain(&permit, &mut facts).await;
+        let looked = self
+            .context
+            .gateway
+            .resolution
+            .explain(&permit, &mut facts)
+            .await;
         let destination = match looked {
             Ok(destination) => explanation.decided(Check::State, facts, Ok(destination))?,
             Err(not) => explanation.decided(not.at, facts, Err(not.why))?,
@@ -93,13 +95,13 @@ impl Proxy {
                 let (generation, by) = self.look_at_generation(&permit, options).await;
                 let call = json!({"into": "the inbox", "a2a": generation.map(word), "a2a_by": by});
                 facts.hear(|| Fact::new(Check::Call, Source::Memory, call));
-                let inbox = &self.gateway.delivery.inbox;
+                let inbox = &self.context.gateway.delivery.inbox;
                 let looked = inbox.look_for_room(permit.target(), &mut facts).await;
                 explanation.decided(Check::Inbox, facts, looked)?;
                 self.tell_limits(None, explanation)
             }
             Destination::Agent(agent) => {
-                self.reach((&permit, proof.account), agent, explanation)
+                self.reach(&permit, proof.account, agent, explanation)
                     .await?;
                 self.tell_limits(Some(agent), explanation)
             }
@@ -113,15 +115,15 @@ impl Proxy {
         target: &str,
         explanation: &mut Explanation,
     ) -> Result<(Proof, WorkspaceId), Refused> {
-        let gateway = &self.gateway;
+        let gateway = &self.context.gateway;
         let mut facts = Facts::default();
         facts.hear(|| {
             let value = json!({"draining": gateway.draining()});
             Fact::new(Check::Process, Source::Memory, value)
         });
-        explanation.decided(Check::Process, facts, self.relay.open())?;
+        explanation.decided(Check::Process, facts, self.context.relay.load.open())?;
         let mut facts = Facts::default();
-        let place = self.relay.look_for_place(&mut facts);
+        let place = self.context.relay.load.look_for_place(&mut facts);
         explanation.decided(Check::Places, facts, place)?;
         let mut facts = Facts::default();
         facts.hear(|| Fact::new(Check::Target, Source::Question, json!({"id": target})));
@@ -149,7 +151,7 @@ impl Proxy {
         target: &WorkspaceId,
         explanation: &mut Explanation,
     ) -> Result<Permit, Refused> {
-        let gateway = &self.gateway;
+        let gateway = &self.context.gateway;
         let mut facts = Facts::default();
         let permit = gateway
             .hierarchy
@@ -174,11 +176,12 @@ impl Proxy {
     /// Explains how the agent is called: its state, its capacity for one more call, and its address.
     async fn reach(
         &self,
-        (permit, account): (&Permit, Account),
+        permit: &Permit,
+        account: Account,
         agent: &Agent,
         explanation: &mut Explanation,
     ) -> Result<(), Refused> {
-        let directory = &self.gateway.directory;
+        let directory = &self.context.gateway.directory;
         let mut facts = Facts::default();
         let path = self.look_at_call(permit, agent, &mut facts).await;
         let path = explanation.decided(Check::Call, facts, path)?;
@@ -213,7 +216,7 @@ impl Proxy {
     ) -> Result<Option<String>, Rejection> {
         let (generation, by) = self.look_at_generation(permit, &agent.options).await;
         let mut call = json!({"method": "POST", "a2a": generation.map(word), "a2a_by": by});
-        let source = self.gateway.resolution.card_source(permit).await?;
+        let source = self.context.gateway.resolution.card_source(permit).await?;
         let registered = source.registered.as_deref().map(str::as_bytes);
         let card = registered.and_then(|text| Card::read(text).ok());
         if let Some([only]) = card.map(|card| card.generations()).as_deref() {
@@ -232,7 +235,10 @@ impl Proxy {
             facts.hear(|| Fact::new(Check::Call, Source::Memory, call));
             return Ok(by_card.map(str::to_owned));
         }
-        let looked = self.look_at_card(&source, generation.unwrap_or_default());
+        let looked = self
+            .context
+            .cards
+            .look_at_card(&source, generation.unwrap_or_default());
         let Some((path, age)) = looked.await else {
             call["path"] = Value::Null;
             call["path_by"] = json!("the card at card_url, which would be fetched first");
@@ -254,8 +260,8 @@ impl Proxy {
         if options.has_card {
             return (Some(options.generation), "its registered card");
         }
-        let fetched = match self.gateway.resolution.card_source(permit).await {
-            Ok(source) => self.cards.generation(&source).await,
+        let fetched = match self.context.gateway.resolution.card_source(permit).await {
+            Ok(source) => self.context.cards.cached_generation(&source).await,
             Err(_) => None,
         };
         match fetched {
@@ -270,7 +276,7 @@ impl Proxy {
         agent: Option<&Agent>,
         explanation: &mut Explanation,
     ) -> Result<(), Refused> {
-        let config = self.gateway.config();
+        let config = self.context.gateway.config();
         let (limits, timeouts) = (&config.limits, &config.timeouts);
         let idle = agent.and_then(|agent| agent.idle_timeout);
         let mut facts = Facts::default();

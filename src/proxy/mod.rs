@@ -1,93 +1,84 @@
-//! The data plane, in the order of a request's steps: [`validate`], [`origin`], [`mod@route`], [`mod@admit`],
-//! [`body`], [`relay`], [`cards`] or [`bridge`], [`reject`], and the record in [`exchange`].
+//! The data plane. A request passes the stages in this order; each takes the proof of the stage before:
+//!
+//! | Stage | takes | yields |
+//! |---|---|---|
+//! | [`connection`] | bytes | a session with a complete head, within the bounds of its address |
+//! | [`request::route`] | the path | the form of the request ([`Asked`]) |
+//! | [`record`] | the request id | the [`Exchange`], which reports the outcome when it is dropped |
+//! | [`admit`] | the head | `Admitted`: the caller is proven and permitted, and the target is resolved |
+//! | [`request::body`] | `Admitted` | `Received`: a JSON body within its bounds, and its share of the memory |
+//! | [`request::call`], [`request::rest`] | `Received` | `CheckedCall`: completed, with its key, and with allowed references |
+//! | [`destination`] | `CheckedCall` | the response: of the agent, an inbox, an earlier call, or of deferral |
+//! | [`relay`] | the call on the wire | the agent's answer, within clocks and bounds |
+//! | [`respond`] | a rejection, or an own answer | the bytes for the caller |
+//!
+//! [`cards`] and [`control_plane`] answer other routes; [`dispatch`] makes deferred calls; [`explain`] predicts a call;
+//! [`sidecar`] uses the relay behind a token.
 //!
 //! The gateway is a Pingora `ServerApp` ([`Connections`]) that owns connection and session from the first byte to
 //! the last. The phases of `ProxyHttp` can neither bound a body before it is forwarded nor run a clock while an agent
 //! is silent (`ARCHITECTURE.md`, decisions).
-//!
-//! Steps that are rarely taken are boxed futures: an inline one would enlarge the future of every exchange.
 
-mod addresses;
 mod admit;
-mod body;
-mod bridge;
-mod call;
 mod cards;
-mod certificates;
-mod chunks;
-mod connections;
-mod deferred;
+mod connection;
+mod context;
+mod control_plane;
+mod destination;
 mod dispatch;
-mod exchange;
 mod explain;
-mod fetch;
-mod fields;
-mod forward;
-mod head;
-mod http1;
-mod http2;
-mod idempotency;
-mod inbox;
-mod listener;
-mod on_demand;
-mod origin;
+mod hop_by_hop;
+mod load;
 mod outcome;
-mod ownership;
-mod prefer;
-mod reject;
+mod record;
 mod relay;
+mod request;
 mod respond;
-mod response_fields;
-mod rest;
-mod rewrite;
-mod route;
 mod sidecar;
-mod stream;
-mod trace;
-mod unary;
-mod upstream;
-mod validate;
+#[cfg(test)]
+mod tests;
 
-use std::collections::HashSet;
-use std::net::{IpAddr, Ipv4Addr};
+use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
-use http::{HeaderName, Method};
+use http::Method;
 use pingora::protocols::http::ServerSession;
 
-use self::cards::{Cards, Whose};
+use self::cards::Whose;
 // Pure, and for `fuzz/` only: these parsers read every byte that arrives.
-pub use self::chunks::{Broken, Chunks};
-pub use self::connections::Connections;
+pub use self::connection::Connections;
+pub use self::connection::chunks::{Broken, Chunks};
+pub use self::connection::head::{Scan, Whole, Why};
+pub use self::connection::listener::Listener;
+use self::context::Context;
 pub use self::dispatch::Dispatcher;
-use self::exchange::Exchange;
 pub use self::explain::Explainer;
-pub use self::fields::extra_fields;
-pub use self::head::{Scan, Whole, Why};
-pub use self::listener::Listener;
-use self::origin::{Origins, client_address};
-use self::outcome::BrokenOff;
+use self::record::Exchange;
+use self::record::trace::{Came, ControlSpan};
 use self::relay::Relay;
-use self::respond::write_response;
-pub use self::route::{REST_ROUTES, ROUTES as A2A_ROUTES};
-use self::route::{Route, route};
-use self::trace::{Came, ControlSpan};
-pub use self::validate::check as check_head;
-use crate::config::Derived;
+pub use self::relay::fields::extra_fields;
+pub use self::request::route::{REST_ROUTES, ROUTES as A2A_ROUTES};
+use self::request::route::{Route, route};
+pub use self::request::validate::check as check_head;
+use self::request::{Request, call, rest, validate};
+use self::respond::reject;
+use self::respond::{put_request_id, write_response};
+use crate::a2a::method::Method as A2aMethod;
 use crate::dialect::Dialect;
 use crate::gateway::Gateway;
 use crate::ids::{InvalidWorkspaceId, RequestId, WorkspaceId};
-use crate::rejection::{Reason, Rejection};
+use crate::proxy::outcome::BrokenOff;
+use crate::rejection::Rejection;
 
-/// The gateway's data plane.
+/// Boxes the future of a step that is rarely taken. An inline one would enlarge the future of every exchange.
+fn rare<F: Future>(step: F) -> Pin<Box<F>> {
+    Box::pin(step)
+}
+
+/// The entry of the gateway's data plane.
 struct Proxy {
-    gateway: Arc<Gateway>,
+    context: Arc<Context>,
     control: axum::Router,
-    relay: Arc<Relay>,
-    cards: Cards,
-    origins: Derived<Origins>,
-    extra_fields: Derived<HashSet<HeaderName>>,
 }
 
 impl Proxy {
@@ -96,69 +87,35 @@ impl Proxy {
         control: axum::Router,
         relay: Arc<Relay>,
     ) -> Result<Self, String> {
-        let config = gateway.config();
-        // Errors surface at the start. A reload is checked before it is applied.
-        extra_fields(&config.forward.headers)?;
-        Ok(Self {
-            relay,
-            origins: Derived::new(&gateway.config, |config, _| Origins::new(config)),
-            extra_fields: Derived::new(&gateway.config, |config, _| {
-                extra_fields(&config.forward.headers).unwrap_or_default()
-            }),
-            control,
-            cards: Cards::default(),
-            gateway: Arc::clone(&gateway),
-        })
+        let context = Arc::new(Context::new(gateway, relay)?);
+        Ok(Self { context, control })
     }
 
     /// Serves one request.
-    async fn serve(self: &Arc<Self>, session: &mut ServerSession) -> Result<(), BrokenOff> {
+    async fn serve(&self, session: &mut ServerSession) -> Result<(), BrokenOff> {
         let head = session.req_header();
         let request_id = validate::request_id(&head.headers);
         let route = route(head.uri.path());
         let dialect = route.dialect();
-        // Boxed, here and below: rarely taken.
-        match route {
-            Route::A2a(target) if matches!(head.method, Method::GET | Method::HEAD) => {
-                let whose = Whose::Workspace(target);
-                Box::pin(self.card(session, request_id, whose, dialect)).await
+        let reads = matches!(head.method, Method::GET | Method::HEAD);
+        let asked = match route {
+            Route::A2a(target) if !reads => Asked::Call(target),
+            Route::A2a(target) | Route::Card(target) | Route::CardBeside(target) => {
+                Asked::Card(Whose::Workspace(target), dialect)
             }
-            Route::A2a(target) => self.a2a(session, request_id, Asked::Call(target)).await,
-            Route::Card(target) | Route::CardBeside(target) => {
-                let whose = Whose::Workspace(target);
-                Box::pin(self.card(session, request_id, whose, dialect)).await
-            }
-            Route::DefaultCard => {
-                Box::pin(self.card(session, request_id, Whose::Default, dialect)).await
-            }
+            Route::DefaultCard => Asked::Card(Whose::Default, dialect),
             Route::Below(target, tail) | Route::TaskBeside(target, tail) => {
-                let asked = Asked::Below(target, tail.to_owned(), dialect);
-                self.a2a(session, request_id, asked).await
+                Asked::Below(target, tail.to_owned(), dialect)
             }
-            Route::Task(task) => {
-                let asked = Asked::Task(task.to_owned());
-                self.a2a(session, request_id, asked).await
-            }
-            Route::Control => Box::pin(self.control(session, request_id)).await,
-        }
+            Route::Task(task) => Asked::Task(task.to_owned()),
+            Route::Control => return rare(self.control(session, request_id)).await,
+        };
+        self.a2a(session, request_id, asked).await
     }
 
-    /// Runs the checks that apply to every request on any route.
-    fn preliminaries(&self, session: &mut ServerSession) -> Result<(), Rejection> {
-        validate::require(session)?;
-        self.origins.get().check(session.req_header())?;
-        self.relay.open()
-    }
-
-    /// Runs the same checks, and takes a slot among the exchanges.
-    fn enter(&self, session: &mut ServerSession) -> Result<Slot<'_>, Rejection> {
-        self.preliminaries(session)?;
-        self.relay.place()
-    }
-
-    /// Serves a call in one of its forms, from admission to the record.
+    /// Serves a request of A2A in one of its forms, from its first check to its record.
     async fn a2a(
-        self: &Arc<Self>,
+        &self,
         session: &mut ServerSession,
         request_id: RequestId,
         asked: Asked,
@@ -166,36 +123,31 @@ impl Proxy {
         if let Some(answered) = self.preflight(session, &request_id).await {
             return answered;
         }
-        let _running = self.gateway.drain.enter();
-        let exchange = self.begin(request_id, true);
-        let mut exchange = exchange.by_client(self.client(session));
-        exchange.trace(&self.relay.traces, session.req_header(), asked.came());
+        let context = &*self.context;
+        let _running = context.gateway.drain.enter();
+        // No event is published for a card: its request is no call.
+        let exchange = context.begin(request_id, !matches!(asked, Asked::Card(..)));
+        let mut exchange = exchange.by_client(context.client(session));
         exchange.dialect = asked.dialect();
+        exchange.trace(&context.relay.traces, session.req_header(), asked.came());
+        let mut request = Request {
+            context,
+            session,
+            exchange: &mut exchange,
+        };
         let ended = match asked {
-            Asked::Call(target) => self.call(session, &mut exchange, target).await,
-            // Boxed: rarely taken.
-            Asked::Below(target, tail, _) => {
-                Box::pin(self.rest(session, &mut exchange, target, &tail)).await
+            Asked::Call(target) => call::call(&mut request, target).await,
+            Asked::Below(target, tail, _) => rare(rest::call(&mut request, target, &tail)).await,
+            Asked::Task(task) => rare(rest::task(&mut request, &task)).await,
+            Asked::Card(whose, _) => {
+                request.exchange.method = A2aMethod::AgentCard;
+                rare(cards::serve(&mut request, whose)).await
             }
-            Asked::Task(task) => Box::pin(self.task(session, &mut exchange, &task)).await,
         };
         match exchange.ended(ended) {
             Ok(ended) => ended,
             Err(rejection) => self.refuse(session, exchange, rejection).await,
         }
-    }
-
-    /// Begins the record of an exchange. `heard`: it is announced to subscribers of its target.
-    fn begin(&self, request_id: RequestId, heard: bool) -> Exchange {
-        let watchers = heard.then_some(&self.gateway.events);
-        Exchange::begin(
-            &self.relay.metrics,
-            &self.relay.config,
-            watchers,
-            request_id,
-        )
-        .audited(&self.gateway.audit)
-        .shown(&self.gateway.console)
     }
 
     /// Sends a rejection to the caller, with the remaining rate.
@@ -205,30 +157,36 @@ impl Proxy {
         mut exchange: Exchange,
         rejection: Rejection,
     ) -> Result<(), BrokenOff> {
-        let mut rejection = self.gateway.rates.failed(self.client(session), rejection);
+        let context = &self.context;
+        let client = context.client(session);
+        let mut rejection = context.gateway.rates.failed(client, rejection);
         if let Some(allowance) = &exchange.allowance {
             rejection = allowance.told_with(rejection);
         }
-        let origins = self.origins.get();
+        let origins = context.origins.get();
         let told = reject::refuse(session, &origins, &mut exchange, &rejection);
-        BrokenOff::unless(Box::pin(told).await)
+        BrokenOff::unless(rare(told).await)
     }
 
     /// Passes any other request to the control plane.
     async fn control(
-        self: &Arc<Self>,
+        &self,
         session: &mut ServerSession,
         request_id: RequestId,
     ) -> Result<(), BrokenOff> {
         if let Some(answered) = self.preflight(session, &request_id).await {
             return answered;
         }
-        let _running = self.gateway.drain.enter();
-        let mut span = self.control_span(session, &request_id);
-        let asked = (&request_id, span.as_ref().map(ControlSpan::told));
-        let answered = match self.preliminaries(session) {
-            Ok(()) => bridge::pass(self, session, asked).await,
-            Err(rejection) => bridge::refuse(self, session, asked, rejection).await,
+        let _running = self.context.gateway.drain.enter();
+        let mut span = self.context.control_span(session, &request_id);
+        let told = span.as_ref().map(ControlSpan::told);
+        let asked = control_plane::Asked {
+            request_id: &request_id,
+            told,
+        };
+        let answered = match self.context.check(session) {
+            Ok(()) => control_plane::pass(self, session, asked).await,
+            Err(rejection) => control_plane::refuse(self, session, asked, rejection).await,
         };
         let answered = BrokenOff::unless(answered);
         if let Some(span) = &mut span {
@@ -243,34 +201,20 @@ impl Proxy {
         session: &mut ServerSession,
         request_id: &RequestId,
     ) -> Option<Result<(), BrokenOff>> {
-        let mut head = self.origins.get().preflight(session.req_header())?;
+        let origins = self.context.origins.get();
+        let mut head = origins.preflight(session.req_header())?;
         validate::check(session.req_header()).ok()?;
-        self.origins.get().check(session.req_header()).ok()?;
-        self.origins
-            .get()
-            .put_browser_fields(&session.req_header().headers, &mut head);
+        origins.check(session.req_header()).ok()?;
+        origins.put_browser_fields(&session.req_header().headers, &mut head);
         // A request id is visible ASCII, so the field can be built.
-        let _ = head.insert_header("x-request-id", request_id.as_str());
+        let _ = put_request_id(&mut head, request_id);
+        drop(origins);
         let write = write_response(session, head, bytes::Bytes::new());
-        Some(BrokenOff::unless(Box::pin(write).await))
-    }
-
-    fn client(&self, session: &ServerSession) -> IpAddr {
-        let peer = session
-            .client_addr()
-            .and_then(|a| a.as_inet())
-            .map(std::net::SocketAddr::ip);
-        // All listeners are TCP, so every peer has an address.
-        let peer = peer.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
-        client_address(
-            peer,
-            &session.req_header().headers,
-            &self.gateway.config().server.trusted_proxies,
-        )
+        Some(BrokenOff::unless(rare(write).await))
     }
 }
 
-/// The forms of a call.
+/// The forms of a request of A2A.
 enum Asked {
     /// JSON-RPC at the base of a workspace.
     Call(Result<WorkspaceId, InvalidWorkspaceId>),
@@ -278,6 +222,8 @@ enum Asked {
     Below(Result<WorkspaceId, InvalidWorkspaceId>, String, Dialect),
     /// `/tasks/{task_id}`, at any agent. The id is as spelled in the path.
     Task(String),
+    /// The card of an agent.
+    Card(Whose, Dialect),
 }
 
 impl Asked {
@@ -289,44 +235,15 @@ impl Asked {
             }
             Self::Below(..) => Came::by("/workspaces/{id}/a2a/{*path}", false),
             Self::Task(_) => Came::by("/tasks/{task_id}", false),
+            Self::Card(whose, dialect) => whose.came(*dialect),
         }
     }
 
     const fn dialect(&self) -> Dialect {
         match self {
             Self::Call(_) => Dialect::JsonRpc,
-            Self::Below(_, _, dialect) => *dialect,
+            Self::Below(_, _, dialect) | Self::Card(_, dialect) => *dialect,
             Self::Task(_) => Dialect::Plain,
         }
-    }
-}
-
-/// Builds `method_not_allowed`, with the allowed methods.
-fn wrong_method(message: &'static str, allow: &'static str) -> Rejection {
-    let mut rejection = Rejection::new(Reason::MethodNotAllowed, message);
-    rejection.allow = Some(allow);
-    rejection
-}
-
-/// A slot, for example one of `server.max_exchanges`. Dropping it frees the slot.
-struct Slot<'a>(&'a AtomicUsize);
-
-impl<'a> Slot<'a> {
-    fn take(taken: &'a AtomicUsize, max: usize) -> Option<Self> {
-        let before = taken.fetch_add(1, Ordering::Relaxed);
-        let slot = Self(taken);
-        (before < max).then_some(slot)
-    }
-
-    /// Returns the number of taken slots, and whether one is free.
-    fn look(taken: &AtomicUsize, max: usize) -> (usize, bool) {
-        let before = taken.load(Ordering::Relaxed);
-        (before, before < max)
-    }
-}
-
-impl Drop for Slot<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }

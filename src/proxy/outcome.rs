@@ -1,19 +1,13 @@
-//! The end of a relay: its outcome, its clocks, and the waits on the caller that can end it.
+//! The outcomes of an exchange, which every stage may end.
 
-use std::future::pending;
-use std::time::Duration;
+use std::fmt;
 
-use http::header;
-use pingora::http::ResponseHeader;
-use pingora::protocols::http::ServerSession;
-use tokio::time::{Instant, timeout, timeout_at};
+use pingora::{Error, ErrorType};
 
-use super::upstream::Failure;
-use crate::config::Timeouts;
-use crate::rejection::{Delivery, Reason, Rejection};
+use crate::rejection::Rejection;
 
 /// The outcome of a relayed exchange.
-pub(super) enum Ended {
+pub(in crate::proxy) enum Ended {
     /// The whole answer was sent.
     Answered,
     /// No byte of an answer was sent: the caller gets the rejection.
@@ -32,7 +26,7 @@ impl From<Rejection> for Ended {
 }
 
 /// Reasons for having no body.
-pub(super) enum NoBody {
+pub(in crate::proxy) enum NoBody {
     /// The request is rejected, and the caller gets an answer.
     Refused(Rejection),
     /// The caller left, so there is no answer.
@@ -56,7 +50,7 @@ impl From<NoBody> for Ended {
 
 /// The connection (of HTTP/2, the stream) had to be aborted.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum BrokenOff {
+pub(in crate::proxy) enum BrokenOff {
     /// The caller left, or does not read.
     CallerLeft,
     /// The gateway aborted it: the agent broke off, or timed out, after part of its answer was sent.
@@ -65,154 +59,59 @@ pub(super) enum BrokenOff {
 
 impl BrokenOff {
     /// Returns the outcome of sending the gateway's own answer: it fails only because of the caller.
-    pub(super) fn unless<E>(answered: Result<(), E>) -> Result<(), Self> {
+    pub(in crate::proxy) fn unless<E>(answered: Result<(), E>) -> Result<(), Self> {
         answered.map_err(|_| Self::CallerLeft)
     }
 }
 
-/// The clocks of one exchange (`docs/reference/a2a.md`, "Clocks and limits").
-#[derive(Clone, Copy)]
-pub(super) struct Clocks {
-    /// Maximum time from the sent request to the response head.
-    pub(super) head: Duration,
-    /// Maximum silence between two pieces.
-    pub(super) idle: Duration,
-    /// Deadline of a unary exchange.
-    pub(super) total: Instant,
-    /// Deadline of a stream.
-    pub(super) stream: Instant,
-}
+/// Pingora's error as a standard one, for the chain of causes. Without its context, which may contain the
+/// agent's bytes, unless the connection was not made yet.
+pub(in crate::proxy) struct Failure(pub(in crate::proxy) Box<Error>);
 
-impl Clocks {
-    /// Takes the configured clocks, or `idle` and what the request asks for instead.
-    pub(super) fn new(
-        timeouts: &Timeouts,
-        started: Instant,
-        asked: Option<Duration>,
-        idle: Option<Duration>,
-    ) -> Self {
-        Self {
-            head: asked.unwrap_or(timeouts.head),
-            idle: idle.unwrap_or(timeouts.idle),
-            total: started + asked.unwrap_or(timeouts.total),
-            stream: started + timeouts.stream.max(asked.unwrap_or_default()),
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut error = &*self.0;
+        loop {
+            f.write_str(error.etype().as_str())?;
+            if let Some(context) = error
+                .context
+                .as_ref()
+                .filter(|_| before_http(error.etype()))
+            {
+                write!(f, " ({})", context.as_str())?;
+            }
+            let Some(cause) = &error.cause else {
+                return Ok(());
+            };
+            f.write_str(": ")?;
+            match cause.downcast_ref::<Box<Error>>() {
+                Some(inner) => error = inner,
+                None => return write!(f, "{cause}"),
+            }
         }
     }
 }
 
-/// Waits until the caller is gone. Bytes of a pipelined next request do not count.
-pub(super) async fn client_disconnected(session: &mut ServerSession) {
-    if let Ok(Some(_)) = session.read_body_or_idle(true).await {
-        pending::<()>().await;
+impl fmt::Debug for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 
-/// Waits until the caller is gone; forever if there is no caller.
-pub(super) async fn gone(session: &mut Option<&mut ServerSession>) {
-    match session {
-        Some(session) => client_disconnected(session).await,
-        None => pending().await,
-    }
-}
+impl std::error::Error for Failure {}
 
-/// Sets the framing of a body of unknown length: chunked for HTTP/1.1. HTTP/2 frames it, and an HTTP/1.0 caller
-/// reads until the connection closes.
-pub(super) fn chunk(session: &ServerSession, head: &mut ResponseHeader) -> pingora::Result<()> {
-    if session.req_header().version == http::Version::HTTP_11 {
-        head.insert_header(header::TRANSFER_ENCODING, "chunked")?;
-    }
-    Ok(())
-}
-
-/// Writes to the caller before `deadline`. A write that fails or takes longer means that the caller left.
-pub(super) async fn within<T>(
-    deadline: Instant,
-    write: impl Future<Output = pingora::Result<T>>,
-) -> Result<T, Ended> {
-    match timeout_at(deadline, write).await {
-        Ok(Ok(done)) => Ok(done),
-        Ok(Err(_)) | Err(_) => Err(Ended::CallerLeft),
-    }
-}
-
-/// Writes to the caller with a time limit where Pingora has none: heads and flushes. `limit` is the session's
-/// limit of other writes (`timeouts.write`).
-///
-/// # Errors
-/// The caller left, or does not read.
-pub(super) async fn write_with_timeout<T>(
-    limit: Option<Duration>,
-    write: impl Future<Output = pingora::Result<T>>,
-) -> pingora::Result<T> {
-    let Some(limit) = limit else {
-        return write.await;
-    };
-    match timeout(limit, write).await {
-        Ok(written) => written,
-        Err(_) => {
-            pingora::Error::e_explain(pingora::ErrorType::WriteTimedout, "the peer does not read")
-        }
-    }
-}
-
-pub(super) fn internal(error: Box<pingora::Error>) -> Rejection {
-    Rejection::new(
-        Reason::Internal,
-        "the answer could not be built; this is a bug",
+/// True if such an error occurs before a byte of HTTP.
+fn before_http(kind: &ErrorType) -> bool {
+    matches!(
+        kind,
+        ErrorType::ConnectTimedout
+            | ErrorType::ConnectRefused
+            | ErrorType::ConnectNoRoute
+            | ErrorType::ConnectError
+            | ErrorType::TLSHandshakeFailure
+            | ErrorType::TLSHandshakeTimedout
+            | ErrorType::InvalidCert
+            | ErrorType::HandshakeError
+            | ErrorType::SocketError
     )
-    .cause(Failure(error))
-}
-
-/// Builds `agent_protocol_error`: the request was sent, and the response is not HTTP.
-pub(super) fn broken_http(error: Option<Box<pingora::Error>>) -> Rejection {
-    let rejection = Rejection::new(
-        Reason::AgentProtocolError,
-        "the agent closed the connection or broke HTTP before its answer was complete",
-    )
-    .delivered(Delivery::Sent);
-    match error {
-        Some(error) => rejection.cause(Failure(error)),
-        None => rejection,
-    }
-}
-
-/// Builds `agent_timeout`, with the name of the clock. The request was already sent.
-pub(super) fn timed_out(clock: &'static str) -> Rejection {
-    Rejection::new(
-        Reason::AgentTimeout,
-        format!("the agent did not answer in time (timeouts.{clock}); of a gateway, X-Timeout may ask for more"),
-    )
-    .fact("clock", clock)
-    .delivered(Delivery::Sent)
-}
-
-/// Builds `shutting_down` for a call that was already started.
-pub(super) fn shutting_down(delivered: Delivery) -> Rejection {
-    Rejection::new(
-        Reason::ShuttingDown,
-        "this process is shutting down before the agent was done; ask again for the task",
-    )
-    .delivered(delivered)
-}
-
-/// Builds `agent_silent`.
-pub(super) fn silent(idle: Duration) -> Rejection {
-    Rejection::new(
-        Reason::AgentSilent,
-        format!(
-            "the agent sent nothing for {}",
-            humantime::format_duration(idle)
-        ),
-    )
-    .fact("clock", "idle")
-    .delivered(Delivery::Sent)
-}
-
-pub(super) fn too_large(limit: u64) -> Rejection {
-    Rejection::new(
-        Reason::ResponseTooLarge,
-        format!("the agent's answer is larger than {limit} bytes"),
-    )
-    .fact("limit", limit)
-    .delivered(Delivery::Sent)
 }

@@ -3,40 +3,33 @@
 use bytes::Bytes;
 use http::{HeaderMap, Method, header};
 use pingora::http::ResponseHeader;
-use pingora::protocols::http::ServerSession;
 
 use super::cache::{FRESH, Served};
-use crate::identity::Allowance;
-use crate::proxy::exchange::Exchange;
-use crate::proxy::origin::Origins;
-use crate::proxy::outcome::{Ended, internal};
-use crate::proxy::respond::respond;
+use crate::a2a::done::Done;
+use crate::proxy::outcome::Ended;
+use crate::proxy::request::Request;
+use crate::proxy::respond::internal;
 
 /// Field that names the generations of the card's interfaces: a client of another generation cannot read the
 /// card.
 pub(super) const SPEAKS: &str = "x-a2a-speaks";
 
 /// Sends the card, or 304 if the caller has it.
-pub(super) async fn answer(
-    session: &mut ServerSession,
-    origins: &Origins,
-    exchange: &mut Exchange,
-    card: &Served,
-) -> Result<Ended, Ended> {
-    let request = session.req_header();
-    let known = is_known(&request.headers, &card.tag);
-    let without_body = known || request.method == Method::HEAD;
-    let mut head = head(exchange, card, known).map_err(internal)?;
-    origins.put_browser_fields(&request.headers, &mut head);
+pub(super) async fn answer(request: &mut Request<'_>, card: &Served) -> Result<Ended, Ended> {
+    let asked = request.head();
+    let known = is_known(&asked.headers, &card.tag);
+    let without_body = known || asked.method == Method::HEAD;
+    let head = head(card, known).map_err(internal)?;
+    let head = request.response_head(head, Done::default())?;
     let body = if without_body {
         Bytes::new()
     } else {
         card.body.clone()
     };
-    respond(session, exchange, head, body).await
+    request.respond(head, body).await
 }
 
-fn head(exchange: &Exchange, card: &Served, known: bool) -> pingora::Result<ResponseHeader> {
+fn head(card: &Served, known: bool) -> pingora::Result<ResponseHeader> {
     let mut head = ResponseHeader::build(if known { 304 } else { 200 }, Some(12))?;
     if !known {
         head.append_header(header::CONTENT_TYPE, "application/json")?;
@@ -51,10 +44,6 @@ fn head(exchange: &Exchange, card: &Served, known: bool) -> pingora::Result<Resp
     head.append_header(header::VARY, "Authorization, Origin")?;
     if let Some(speaks) = card.speaks {
         head.append_header(SPEAKS, speaks)?;
-    }
-    head.append_header("x-request-id", exchange.request_id.as_str())?;
-    for (name, value) in exchange.allowance.iter().flat_map(Allowance::fields) {
-        head.append_header(name, value)?;
     }
     Ok(head)
 }

@@ -20,7 +20,7 @@ use crate::directory::CardSource;
 use crate::gateway::Gateway;
 use crate::ids::WorkspaceId;
 use crate::metrics;
-use crate::proxy::relay::Relay;
+use crate::proxy::relay::upstream::Upstream;
 use crate::rejection::{Reason, Rejection};
 use crate::telemetry::Chain;
 use crate::trust::sign_card;
@@ -108,11 +108,11 @@ fn speaks_field(generations: &[Generation]) -> Option<&'static str> {
 }
 
 /// Card cache.
-pub(in crate::proxy) struct Cards {
+pub(super) struct CardCache {
     kept: Cache<WorkspaceId, Arc<Kept>>,
 }
 
-impl Default for Cards {
+impl Default for CardCache {
     fn default() -> Self {
         let weight = |_: &WorkspaceId, kept: &Arc<Kept>| {
             let served = kept.served.as_ref().map_or(0, |served| served.body.len());
@@ -128,13 +128,14 @@ impl Default for Cards {
     }
 }
 
-impl Cards {
+impl CardCache {
     /// Returns the card of a workspace, and fetches it if the cached one does not count any more. From
     /// [`Drain::cut`](crate::drain::Drain::cut) on no fetch begins, and this may not resolve: await the cut
     /// beside it.
     pub(super) async fn get(
         &self,
-        (gateway, relay): (&Gateway, &Relay),
+        gateway: &Gateway,
+        upstream: &Upstream,
         source: &CardSource,
         config: &Arc<Config>,
         asked: &Asked<'_>,
@@ -150,13 +151,11 @@ impl Cards {
         let make = || async {
             // A request that waited for another's fetch may be woken because the cut cancelled that fetch,
             // before it sees the cut itself. It must not begin a fetch.
-            if relay.drain.is_cut() {
+            if gateway.drain.is_cut() {
                 return pending().await;
             }
             let fetched = match &source.place {
-                Ok(Some(place)) => fetch(relay, &gateway.directory, place, asked)
-                    .await
-                    .map(Some),
+                Ok(Some(place)) => fetch(upstream, gateway, place, asked).await.map(Some),
                 Ok(None) => Ok(None),
                 Err(refusal) => Err(refusal.clone()),
             };
@@ -164,7 +163,8 @@ impl Cards {
                 gateway,
                 source,
                 fetched,
-                (config, kid.clone()),
+                config,
+                kid.clone(),
                 before.as_deref(),
             );
             Arc::new(made)
@@ -181,7 +181,7 @@ impl Cards {
         }
     }
 
-    /// Returns the card that [`Cards::get`] would return without a fetch.
+    /// Returns the card that [`CardCache::get`] would return without a fetch.
     pub(super) async fn known(
         &self,
         gateway: &Gateway,
@@ -195,7 +195,7 @@ impl Cards {
 
     /// Returns the generation of an agent, from its cached card. After a failed fetch: the generation that
     /// counts without a card.
-    pub(in crate::proxy) async fn generation(&self, source: &CardSource) -> Option<Generation> {
+    pub(super) async fn generation(&self, source: &CardSource) -> Option<Generation> {
         let kept = self.kept.get(&source.id).await?;
         if kept.fingerprint != source.fingerprint {
             return None;
@@ -215,7 +215,8 @@ impl Kept {
         gateway: &Gateway,
         source: &CardSource,
         fetched: Result<Option<Bytes>, Rejection>,
-        (config, kid): (&Arc<Config>, Option<String>),
+        config: &Arc<Config>,
+        kid: Option<String>,
         before: Option<&Self>,
     ) -> Self {
         let failed = fetched.is_err();

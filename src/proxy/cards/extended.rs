@@ -7,7 +7,7 @@ use crate::a2a::card::{Card, Unreadable};
 use crate::config::Config;
 use crate::directory::{AGENT_CARD_BYTES_MAX, CardSource};
 use crate::gateway::Gateway;
-use crate::proxy::outcome::too_large;
+use crate::proxy::relay::failure::too_large;
 use crate::rejection::{Delivery, Reason, Rejection};
 
 /// Workspace of the extended card, and the form of the response.

@@ -11,11 +11,12 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::a2a::card::Card;
 use crate::config::Config;
-use crate::directory::{AGENT_CARD_BYTES_MAX, CardPlace, Directory, LookupFor};
+use crate::directory::{AGENT_CARD_BYTES_MAX, CardPlace, LookupFor};
+use crate::gateway::Gateway;
 use crate::ids::RequestId;
-use crate::proxy::fetch::Question;
-use crate::proxy::relay::{Relay, refuse_redirect};
-use crate::proxy::upstream::{Call, peer};
+use crate::proxy::relay::answer_head::refuse_redirect;
+use crate::proxy::relay::fetch::Question;
+use crate::proxy::relay::upstream::{Call, Upstream, peer};
 use crate::rejection::{Reason, Rejection};
 use crate::shares::Account;
 
@@ -39,21 +40,21 @@ pub(super) struct Asked<'a> {
 /// # Errors
 /// The reason why there is none: of the first place, if all answered and none had it.
 pub(super) async fn fetch(
-    relay: &Relay,
-    directory: &Directory,
+    upstream: &Upstream,
+    gateway: &Gateway,
     place: &CardPlace,
     asked: &Asked<'_>,
 ) -> Result<Bytes, Rejection> {
-    let fetched = try_fetch(relay, directory, place, asked).await;
+    let fetched = try_fetch(upstream, gateway, place, asked).await;
     let outcome = fetched.as_ref().err();
     let outcome = outcome.map_or("fetched", |refusal| refusal.reason.as_str());
-    relay.metrics.card_fetch(outcome);
+    gateway.metrics.card_fetch(outcome);
     fetched
 }
 
 async fn try_fetch(
-    relay: &Relay,
-    directory: &Directory,
+    upstream: &Upstream,
+    gateway: &Gateway,
     place: &CardPlace,
     asked: &Asked<'_>,
 ) -> Result<Bytes, Rejection> {
@@ -61,12 +62,12 @@ async fn try_fetch(
     let patience = (timeouts.connect + PATIENCE).min(timeouts.total);
     let deadline = Instant::now() + patience;
     let asker = LookupFor::calling(asked.account);
-    let (addresses, witness) = (&directory.addresses, &mut ());
+    let (addresses, witness) = (&gateway.directory.addresses, &mut ());
     let address = addresses.agent_address(&place.settled, &place.endpoint, asker, witness);
     let address = timeout_at(deadline, address);
     let address = address.await.map_err(|_| late())??;
     let peer = match &place.agent {
-        Some(agent) => relay.upstream.peer(agent, address, timeouts.connect).await,
+        Some(agent) => upstream.peer(agent, address, timeouts.connect).await,
         None => {
             let (tls, sni) = (place.endpoint.tls, place.endpoint.sni.clone());
             peer(address, tls, sni, timeouts.connect)
@@ -82,10 +83,10 @@ async fn try_fetch(
             idle: asked.config.upstream.idle,
             late,
         };
-        let answered = match question.ask(relay).await {
+        let answered = match question.ask(upstream, &gateway.metrics).await {
             // The pooled connection may have died, and a GET may be sent twice.
             Err(refusal) if refusal.reason == Reason::AgentProtocolError => {
-                question.ask(relay).await
+                question.ask(upstream, &gateway.metrics).await
             }
             answered => answered,
         };

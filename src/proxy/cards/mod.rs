@@ -7,7 +7,6 @@ mod extended;
 mod fetch;
 
 use std::future::pending;
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,23 +15,27 @@ use pingora::http::RequestHeader;
 use pingora::protocols::http::ServerSession;
 
 use self::answer::answer;
-pub(super) use self::cache::Cards;
-use self::cache::Kept;
+use self::cache::{CardCache, Kept};
 pub(super) use self::extended::ExtendedCard;
 use self::fetch::Asked;
-use super::admit::{Admitted, Allowed, allow};
-use super::exchange::Exchange;
-use super::outcome::{BrokenOff, Ended, client_disconnected, shutting_down};
-use super::ownership::{is_about_push, require_push};
-use super::trace::Came;
-use super::{Proxy, wrong_method};
+use crate::a2a::Generation;
 use crate::a2a::refs::Refs;
-use crate::a2a::{Generation, method};
 use crate::config::Config;
 use crate::dialect::Dialect;
 use crate::directory::CardSource;
+use crate::gateway::Gateway;
 use crate::hops::hops;
-use crate::ids::{InvalidWorkspaceId, RequestId, WorkspaceId};
+use crate::ids::{InvalidWorkspaceId, WorkspaceId};
+use crate::proxy::admit::{Admitted, Allowed, allow};
+use crate::proxy::outcome::Ended;
+use crate::proxy::rare;
+use crate::proxy::record::trace::Came;
+use crate::proxy::record::{Exchange, Granted};
+use crate::proxy::relay::Relay;
+use crate::proxy::relay::failure::shutting_down;
+use crate::proxy::request::ownership::{is_about_push, require_push};
+use crate::proxy::request::{Request, wrong_method};
+use crate::proxy::respond::client_disconnected;
 use crate::rejection::{Delivery, Reason, Rejection};
 use crate::shares::Account;
 
@@ -48,7 +51,7 @@ pub(super) enum Whose {
 }
 
 impl Whose {
-    fn came(&self, dialect: Dialect) -> Came {
+    pub(super) fn came(&self, dialect: Dialect) -> Came {
         match (self, dialect) {
             (Self::Default, _) => Came::by("/.well-known/agent-card.json", false),
             // Two paths of one card, and the A2A base itself.
@@ -60,89 +63,78 @@ impl Whose {
     }
 }
 
-impl Proxy {
-    /// Serves a card.
-    pub(super) async fn card(
-        self: &Arc<Self>,
-        session: &mut ServerSession,
-        request_id: RequestId,
-        whose: Whose,
-        dialect: Dialect,
-    ) -> Result<(), BrokenOff> {
-        if let Some(answered) = self.preflight(session, &request_id).await {
-            return answered;
-        }
-        let _running = self.gateway.drain.enter();
-        // No event is published: a card request is no call.
-        let exchange = self.begin(request_id, false);
-        let mut exchange = exchange.by_client(self.client(session));
-        exchange.method = method::Method::AgentCard;
-        exchange.dialect = dialect;
-        exchange.trace(
-            &self.relay.traces,
-            session.req_header(),
-            whose.came(dialect),
-        );
-        let ended = self.card_exchange(session, &mut exchange, whose).await;
-        match exchange.ended(ended) {
-            Ok(ended) => ended,
-            Err(rejection) => self.refuse(session, exchange, rejection).await,
-        }
-    }
+/// The cards of the agents.
+pub(in crate::proxy) struct Cards {
+    gateway: Arc<Gateway>,
+    relay: Arc<Relay>,
+    cache: CardCache,
+}
 
-    async fn card_exchange(
-        self: &Arc<Self>,
-        session: &mut ServerSession,
-        exchange: &mut Exchange,
-        whose: Whose,
-    ) -> Result<Ended, Ended> {
-        let _place = self.enter(session)?;
-        if !matches!(session.req_header().method, Method::GET | Method::HEAD) {
-            return Err(wrong_method("a card is read with GET", "GET, HEAD, OPTIONS").into());
-        }
-        let head = session.req_header();
-        let (target, is_default) = match whose {
-            Whose::Workspace(target) => (target, false),
-            Whose::Default => (Ok(default_workspace(&exchange.config)?), true),
-        };
-        let source = match allow(&self.gateway, exchange, head, target).await {
-            Ok(Allowed { permit, .. }) => self.gateway.resolution.card_source(&permit).await?,
-            Err(refusal) if is_anonymous(&refusal, head) => {
-                let client = self.client(session);
-                self.public_source(exchange, client, refusal).await?
-            }
-            Err(refusal) if is_default => return Err(of_default(refusal, exchange).into()),
-            Err(refusal) => return Err(refusal.into()),
-        };
-        let hops = hops(
-            &session.req_header().headers,
-            exchange.config.forward.max_hops,
-        )?;
-        let kept = self
-            .kept_card(Some(session), exchange, hops, &source)
-            .await?;
-        let card = kept.served.clone()?;
-        answer(session, &self.origins.get(), exchange, &card).await
+/// Serves a card.
+pub(in crate::proxy) async fn serve(
+    request: &mut Request<'_>,
+    whose: Whose,
+) -> Result<Ended, Ended> {
+    let context = request.context;
+    let _place = context.enter(request.session)?;
+    let head = request.session.req_header();
+    if !matches!(head.method, Method::GET | Method::HEAD) {
+        return Err(wrong_method("a card is read with GET", "GET, HEAD, OPTIONS").into());
     }
+    let (target, is_default) = match whose {
+        Whose::Workspace(target) => (target, false),
+        Whose::Default => (Ok(default_workspace(&request.exchange.config)?), true),
+    };
+    let gateway = &context.gateway;
+    let source = match allow(gateway, request.exchange, head, target).await {
+        Ok(Allowed { permit, .. }) => gateway.resolution.card_source(&permit).await?,
+        Err(refusal) if is_anonymous(&refusal, head) => public_source(request, refusal).await?,
+        Err(refusal) if is_default => return Err(of_default(refusal, request.exchange).into()),
+        Err(refusal) => return Err(refusal.into()),
+    };
+    let max_hops = request.exchange.config.forward.max_hops;
+    let hops = hops(&request.head().headers, max_hops)?;
+    let (caller, exchange) = (Some(&mut *request.session), &*request.exchange);
+    let kept = context.cards.kept_card(caller, exchange, hops, &source);
+    let card = kept.await?.served.clone()?;
+    answer(request, &card).await
+}
 
-    /// Returns the source of a card that is read without a credential.
-    ///
-    /// # Errors
-    /// `refusal`, the same for a card that is not public and for an unknown id; `rate_limited`,
-    /// `store_unavailable`.
-    async fn public_source(
-        &self,
-        exchange: &mut Exchange,
-        client: IpAddr,
-        refusal: Rejection,
-    ) -> Result<Arc<CardSource>, Rejection> {
-        let Some(target) = &exchange.callee else {
-            return Err(refusal);
-        };
-        self.gateway.rates.read_card(client)?;
-        let public = self.gateway.resolution.public_card_source(target).await?;
-        exchange.rule = public.is_some().then_some(PUBLIC_CARD);
-        public.ok_or(refusal)
+/// Returns the source of a card that is read without a credential.
+///
+/// # Errors
+/// `refusal`, the same for a card that is not public and for an unknown id; `rate_limited`,
+/// `store_unavailable`.
+async fn public_source(
+    request: &mut Request<'_>,
+    refusal: Rejection,
+) -> Result<Arc<CardSource>, Rejection> {
+    let context = request.context;
+    let client = context.client(request.session);
+    let Some(target) = &request.exchange.callee else {
+        return Err(refusal);
+    };
+    context.gateway.rates.read_card(client)?;
+    let public = context
+        .gateway
+        .resolution
+        .public_card_source(target)
+        .await?;
+    request.exchange.granted = public.is_some().then_some(Granted {
+        rule: PUBLIC_CARD,
+        org: None,
+    });
+    public.ok_or(refusal)
+}
+
+impl Cards {
+    /// Creates an empty cache.
+    pub(in crate::proxy) fn new(gateway: &Arc<Gateway>, relay: &Arc<Relay>) -> Self {
+        Self {
+            gateway: Arc::clone(gateway),
+            relay: Arc::clone(relay),
+            cache: CardCache::default(),
+        }
     }
 
     /// Checks in the agent's own card that it sends push notifications, if no card is registered and a call
@@ -150,7 +142,7 @@ impl Proxy {
     ///
     /// # Errors
     /// `push_not_supported`.
-    pub(super) async fn ask_card_for_push(
+    pub(in crate::proxy) async fn check_push(
         &self,
         session: &mut ServerSession,
         exchange: &Exchange,
@@ -162,34 +154,22 @@ impl Proxy {
         if options.has_card || !is_about_push(exchange.method, refs) {
             return Ok(());
         }
-        let source = self
-            .gateway
-            .resolution
-            .card_source(&admitted.permit)
-            .await?;
-        let kept = self.kept_card(Some(session), exchange, admitted.hops, &source);
-        let pushes = Box::pin(kept).await?.pushes;
+        let kept = self.kept_of(Some(session), exchange, admitted);
+        let pushes = rare(kept).await?.pushes;
         require_push(pushes != Some(false), exchange.method, refs)?;
         Ok(())
     }
 
     /// Returns the path of the target's HTTP+JSON interface for callers of a generation, without a trailing
     /// slash; `None`: its card has none, or there is no card.
-    pub(super) async fn http_json(
+    pub(in crate::proxy) async fn http_json(
         &self,
         session: &mut ServerSession,
         exchange: &Exchange,
         admitted: &Admitted,
         generation: Generation,
     ) -> Result<Option<String>, Ended> {
-        let source = self
-            .gateway
-            .resolution
-            .card_source(&admitted.permit)
-            .await?;
-        let kept = self
-            .kept_card(Some(session), exchange, admitted.hops, &source)
-            .await?;
+        let kept = self.kept_of(Some(session), exchange, admitted).await?;
         if let Err(refusal) = &kept.served
             && matches!(
                 refusal.reason,
@@ -207,37 +187,55 @@ impl Proxy {
     ///
     /// # Errors
     /// The reason why there is no card; `agent_protocol_error` if it has no such interface.
-    pub(super) async fn json_rpc(
+    pub(in crate::proxy) async fn json_rpc(
         &self,
         caller: Option<&mut ServerSession>,
         exchange: &Exchange,
         admitted: &Admitted,
         method: Option<&str>,
     ) -> Result<String, Ended> {
-        let source = self
-            .gateway
-            .resolution
-            .card_source(&admitted.permit)
-            .await?;
-        let kept = self
-            .kept_card(caller, exchange, admitted.hops, &source)
-            .await?;
+        let kept = self.kept_of(caller, exchange, admitted).await?;
         let generation = method.map_or_else(Generation::default, Generation::of_method);
         Ok(json_rpc_path(&kept, generation)?)
     }
 
-    /// As [`Proxy::json_rpc`], from the card in memory, with its age. `None`: it would be fetched.
+    /// As [`Cards::json_rpc`], from the card in memory, with its age. `None`: it would be fetched.
     ///
     /// # Errors
-    /// As [`Proxy::json_rpc`].
-    pub(super) async fn look_at_card(
+    /// As [`Cards::json_rpc`].
+    pub(in crate::proxy) async fn look_at_card(
         &self,
         source: &CardSource,
         generation: Generation,
     ) -> Option<(Result<String, Rejection>, Duration)> {
         let config = self.gateway.config.hold();
-        let kept = self.cards.known(&self.gateway, source, &config).await?;
+        let kept = self.cache.known(&self.gateway, source, &config).await?;
         Some((json_rpc_path(&kept, generation), kept.age()))
+    }
+
+    /// Returns the card of the target of a call.
+    async fn kept_of(
+        &self,
+        caller: Option<&mut ServerSession>,
+        exchange: &Exchange,
+        admitted: &Admitted,
+    ) -> Result<Arc<Kept>, Ended> {
+        let source = self.source(admitted).await?;
+        self.kept_card(caller, exchange, admitted.hops, &source)
+            .await
+    }
+
+    async fn source(&self, admitted: &Admitted) -> Result<Arc<CardSource>, Rejection> {
+        let permit = &admitted.allowed.permit;
+        self.gateway.resolution.card_source(permit).await
+    }
+
+    /// Returns the generation in the cached card, fresh or not.
+    pub(in crate::proxy) async fn cached_generation(
+        &self,
+        source: &CardSource,
+    ) -> Option<Generation> {
+        self.cache.generation(source).await
     }
 
     /// Returns a card. Waits until the caller disconnects, if there is one, or the process is cut. Of several
@@ -259,8 +257,10 @@ impl Proxy {
                 .map_or(Account::default(), |proof| proof.account),
             hops,
         };
-        let through = (&*self.gateway, &*self.relay);
-        let kept = self.cards.get(through, source, &exchange.config, &asked);
+        let (gateway, upstream) = (&self.gateway, &self.relay.upstream);
+        let kept = self
+            .cache
+            .get(gateway, upstream, source, &exchange.config, &asked);
         let mut cut = self.relay.drain.watch();
         let gone = async {
             // While a body is to come, as with an unusual GET, a disconnect cannot be detected without reading
@@ -289,7 +289,7 @@ impl Proxy {
     ///
     /// # Errors
     /// The caller left, or the process shuts down.
-    pub(super) async fn generation(
+    pub(in crate::proxy) async fn generation(
         &self,
         caller: Option<&mut ServerSession>,
         exchange: &Exchange,
@@ -300,10 +300,10 @@ impl Proxy {
         if options.has_card {
             return Ok(options.generation);
         }
-        let Ok(source) = self.gateway.resolution.card_source(&admitted.permit).await else {
+        let Ok(source) = self.source(admitted).await else {
             return Ok(options.generation);
         };
-        if let Some(generation) = self.cards.generation(&source).await {
+        if let Some(generation) = self.cache.generation(&source).await {
             return Ok(generation);
         }
         if !is_bare && !options.path_in_card {

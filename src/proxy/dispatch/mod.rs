@@ -11,11 +11,12 @@ use std::time::Duration;
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::Proxy;
-use super::admit::Admitted;
+use self::sending::Sender;
 use crate::delivery::jobs::Job;
 use crate::directory::{Destination, Slot};
 use crate::ids::WorkspaceId;
+use crate::proxy::admit::{Admitted, Allowed};
+use crate::proxy::context::Context;
 use crate::rejection::{Delivery, Reason, Rejection};
 
 /// Interval of looks for due calls without a wake-up: for calls that another replica accepted and does not
@@ -35,7 +36,10 @@ const BATCH: usize = 16;
 const BUSY_PAUSE: Duration = Duration::from_secs(1);
 
 /// Dispatcher of due calls; runs until the process ends.
-pub struct Dispatcher(Arc<Proxy>);
+pub struct Dispatcher {
+    context: Arc<Context>,
+    sender: Sender,
+}
 
 /// Calls in progress on this replica.
 #[derive(Default)]
@@ -96,19 +100,21 @@ enum Outlook {
 }
 
 impl Dispatcher {
-    pub(super) fn new(proxy: Arc<Proxy>) -> Self {
-        let told = Arc::downgrade(&proxy);
-        proxy.gateway.delivery.jobs.on_given_up(move |job, why| {
-            if let Some(proxy) = told.upgrade() {
-                proxy.given_up(job, why);
+    pub(super) fn new(context: Arc<Context>) -> Self {
+        let told = Arc::downgrade(&context);
+        let jobs = &context.gateway.delivery.jobs;
+        jobs.on_given_up(move |job, why| {
+            if let Some(context) = told.upgrade() {
+                Sender(context).record_given_up(job, why);
             }
         });
-        Self(proxy)
+        let sender = Sender(Arc::clone(&context));
+        Self { context, sender }
     }
 
     /// Runs until a drain begins and the attempts in progress are over.
     pub async fn run(&self) {
-        let gateway = &self.0.gateway;
+        let gateway = &self.context.gateway;
         let mut running = Running::default();
         let mut tick = interval(LOOK_EVERY);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -128,10 +134,10 @@ impl Dispatcher {
 
     /// Starts to send due calls. True if there may be more.
     async fn send_due(&self, running: &mut Running) -> bool {
-        let jobs = &self.0.gateway.delivery.jobs;
+        let jobs = &self.context.gateway.delivery.jobs;
         loop {
             let room = RUNNING_MAX.saturating_sub(running.calls.len()).min(BATCH);
-            if room == 0 || self.0.gateway.draining() {
+            if room == 0 || self.context.gateway.draining() {
                 return true;
             }
             // An outage of the store: the next look finds them.
@@ -147,14 +153,14 @@ impl Dispatcher {
                 }
                 let attempt = jobs.attempt(&job.target);
                 let outlook = if running.takes(&job.target) {
-                    self.0.outlook(&job).await
+                    self.outlook(&job).await
                 } else {
                     Outlook::Later(busy(), false)
                 };
                 match outlook {
                     Outlook::Now(admitted, slot) => {
-                        let (proxy, target) = (Arc::clone(&self.0), job.target.clone());
-                        running.begin(target, proxy.send_job((job, attempt), admitted, slot));
+                        let (sender, target) = (self.sender.clone(), job.target.clone());
+                        running.begin(target, sender.send(job, attempt, admitted, slot));
                     }
                     Outlook::Later(why, tried) => {
                         let pause = if tried { job.backoff() } else { BUSY_PAUSE };
@@ -165,8 +171,8 @@ impl Dispatcher {
                         away.insert(job.target, pause);
                     }
                     Outlook::Never(why) => {
-                        let (proxy, target) = (Arc::clone(&self.0), job.target.clone());
-                        running.begin(target, proxy.give_up(job, why));
+                        let (sender, target) = (self.sender.clone(), job.target.clone());
+                        running.begin(target, sender.give_up(job, why));
                     }
                 }
             }
@@ -175,12 +181,10 @@ impl Dispatcher {
             }
         }
     }
-}
 
-impl Proxy {
     /// Runs the checks of a message in their order, except those of a request.
     async fn outlook(&self, job: &Job) -> Outlook {
-        let gateway = &self.gateway;
+        let gateway = &self.context.gateway;
         let Some(proof) = gateway.identity.recall(&job.caller) else {
             let message = "the call was accepted in auth.mode = \"open\", which is over";
             return Outlook::Never(not_sent(Rejection::new(Reason::NotPermitted, message)));
@@ -201,8 +205,10 @@ impl Proxy {
             Destination::Inbox(_) => None,
         };
         let admitted = Admitted {
-            proof: Arc::new(proof),
-            permit,
+            allowed: Allowed {
+                proof: Arc::new(proof),
+                permit,
+            },
             destination,
             timeout: None,
             hops: job.content.hops(),

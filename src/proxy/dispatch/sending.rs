@@ -19,27 +19,29 @@ use tokio::time::{Instant, sleep_until};
 
 use super::{not_sent, passes_by};
 use crate::a2a::Generation;
-use crate::a2a::done::Done;
 use crate::a2a::method::Method as A2aMethod;
 use crate::a2a::reply::Reply;
 use crate::a2a::task::{Binding, TaskScan};
-use crate::config::Complete;
 use crate::delivery::jobs::{Content, Ending, Job, Try, expired, request_id};
 use crate::directory::{Destination, LookupFor, Slot};
 use crate::identity::Proof;
 use crate::metrics::InProgress;
-use crate::proxy::Proxy;
 use crate::proxy::admit::Admitted;
-use crate::proxy::body::{self, CallShape};
-use crate::proxy::exchange::Exchange;
-use crate::proxy::fetch::Question;
-use crate::proxy::forward::{Outgoing, callee};
-use crate::proxy::outcome::{Ended, internal, shutting_down};
+use crate::proxy::context::Context;
+use crate::proxy::outcome::Ended;
+use crate::proxy::rare;
+use crate::proxy::record::Exchange;
+use crate::proxy::record::trace::Came;
+use crate::proxy::relay::failure::shutting_down;
+use crate::proxy::relay::fetch::Question;
+use crate::proxy::relay::forward::{AgentCall, Origin, address, callee};
 use crate::proxy::relay::refuse_redirect;
-use crate::proxy::trace::Came;
-use crate::proxy::upstream::{Call, Connection};
+use crate::proxy::relay::upstream::{Call, Connection};
+use crate::proxy::request::body::{CallShape, complete};
+use crate::proxy::request::checked::CheckedCall;
+use crate::proxy::respond::internal;
 use crate::rejection::{Delivery, Reason, Rejection};
-use crate::shares::{Account, Share};
+use crate::shares::Account;
 use crate::workspace::Timestamp;
 
 /// Result of an attempt.
@@ -54,17 +56,22 @@ enum Attempt {
     Taken,
 }
 
-impl Proxy {
+/// Sends deferred calls.
+#[derive(Clone)]
+pub(super) struct Sender(pub(super) Arc<Context>);
+
+impl Sender {
     /// Makes an attempt and records its result.
-    pub(super) async fn send_job(
-        self: Arc<Self>,
-        (job, one_try): (Job, Try),
+    pub(super) async fn send(
+        self,
+        job: Job,
+        one_try: Try,
         admitted: Box<Admitted>,
         slot: Option<Slot>,
     ) {
-        let _running = self.gateway.drain.enter();
-        let jobs = &self.gateway.delivery.jobs;
-        let _sending = InProgress::begin(&self.gateway.metrics.jobs.running);
+        let _running = self.0.gateway.drain.enter();
+        let jobs = &self.0.gateway.delivery.jobs;
+        let _sending = InProgress::begin(&self.0.gateway.metrics.jobs.running);
         let attempt = tokio::select! {
             attempt = self.attempt(&job, &admitted) => attempt,
             () = jobs.hold(&job) => Attempt::Taken,
@@ -91,10 +98,9 @@ impl Proxy {
 
     /// Sends the call, awaits the response and records the exchange.
     async fn attempt(&self, job: &Job, admitted: &Admitted) -> Attempt {
-        let mut exchange = self.exchange_of(job, Some(Arc::clone(&admitted.proof)));
-        exchange.rule = Some(admitted.permit.rule().as_str());
-        exchange.org = admitted.permit.org().map(str::to_owned);
-        let attempt = self.exchange_job(job, admitted, &mut exchange);
+        let mut exchange = self.exchange_of(job, Some(Arc::clone(&admitted.allowed.proof)));
+        exchange.permitted(&admitted.allowed.permit);
+        let attempt = self.exchange(job, admitted, &mut exchange);
         // The type is nested too deeply for the compiler when this future is spawned.
         let attempt = attempt.boxed().await;
         match attempt {
@@ -110,31 +116,31 @@ impl Proxy {
             }
             Err(why) => {
                 exchange.rejected(&why);
-                exchange.status = why.reason.status();
+                exchange.answer.status = why.reason.status();
                 self.judge(job, why)
             }
         }
     }
 
     /// Ends a call that can never be sent; records it like a call that is rejected at once.
-    pub(super) async fn give_up(self: Arc<Self>, job: Job, why: Rejection) {
-        self.given_up(&job, &why);
-        let jobs = &self.gateway.delivery.jobs;
+    pub(super) async fn give_up(self, job: Job, why: Rejection) {
+        self.record_given_up(&job, &why);
+        let jobs = &self.0.gateway.delivery.jobs;
         jobs.finish(&job, &Ending::Failed(why)).await;
         jobs.returned(&job.target);
     }
 
     /// Records a call that is not made, or that has an unknown outcome.
-    pub(super) fn given_up(&self, job: &Job, why: &Rejection) {
-        let proof = self.gateway.identity.recall(&job.caller).map(Arc::new);
+    pub(super) fn record_given_up(&self, job: &Job, why: &Rejection) {
+        let proof = self.0.gateway.identity.recall(&job.caller).map(Arc::new);
         let mut exchange = self.exchange_of(job, proof);
         exchange.rejected(why);
-        exchange.status = why.reason.status();
+        exchange.answer.status = why.reason.status();
     }
 
     /// Returns the exchange of a deferred call.
     fn exchange_of(&self, job: &Job, proof: Option<Arc<Proof>>) -> Exchange {
-        let mut exchange = self.begin(request_id(job), true);
+        let mut exchange = self.0.begin(request_id(job), true);
         if let Content::Call(call) = &job.content {
             exchange = exchange.by_client(call.client);
         }
@@ -158,55 +164,43 @@ impl Proxy {
         }
     }
 
-    async fn exchange_job(
+    async fn exchange(
         &self,
         job: &Job,
         admitted: &Admitted,
         exchange: &mut Exchange,
     ) -> Result<Attempt, Rejection> {
-        let (head, mut outgoing) = self
-            .outgoing(job, admitted, exchange)
-            .await
-            .map_err(not_sent)?;
-        exchange.request_bytes = outgoing.body.len() as u64;
-        exchange.trace(&self.relay.traces, &head.head, Came::LATER);
+        let context = &*self.0;
+        let checked = self.checked(job, admitted, exchange).await;
+        let (stored, mut call) = checked.map_err(not_sent)?;
+        exchange.request_bytes = call.body.len() as u64;
+        exchange.trace(&context.relay.traces, &stored.head, Came::LATER);
         let Destination::Agent(agent) = &admitted.destination else {
-            return self.put_into_inbox(job, outgoing).await;
+            return self.put_into_inbox(job, call).await;
         };
-        if agent.options.path_in_card {
-            let method = outgoing.method_name.as_deref();
-            let path = self.json_rpc(None, exchange, admitted, method).await;
-            outgoing.target = Some(path.map_err(refused)?);
-        }
-        outgoing.take_path_of(agent);
-        let endpoint = match &outgoing.target {
-            None => &agent.endpoint,
-            Some(target) => &agent.endpoint.at(target.clone()),
+        let agents = AgentCall {
+            context,
+            admitted,
+            agent,
         };
-        let address = self
-            .gateway
-            .directory
-            .addresses
-            .agent_address(
-                &agent.settled,
-                endpoint,
-                LookupFor::calling(admitted.account()),
-                &mut (),
-            )
-            .await;
+        let path = agents.set_path(None, exchange, &mut call).await;
+        path.map_err(refused)?;
+        let asker = LookupFor::calling(admitted.allowed.account());
+        let address = address(context, agent, call.path.as_deref(), asker).await;
         let address = address.map_err(not_sent)?;
-        exchange.will_call(&callee(agent, &outgoing));
+        exchange.will_call(&callee(agent, &call));
         let timeouts = &exchange.config.timeouts;
         let patience = job.deadline.since(Timestamp::now()).min(timeouts.max);
-        let wire = self.request_head(head.from(), exchange, admitted, agent, &outgoing);
-        let peer = self
-            .relay
-            .upstream
-            .peer(agent, address, timeouts.connect)
-            .await;
+        let origin = Origin {
+            head: &stored.head,
+            client: stored.client,
+        };
+        let wire = agents.head(&origin, exchange, &call);
+        let upstream = &context.relay.upstream;
+        let peer = upstream.peer(agent, address, timeouts.connect).await;
         let question = Question {
             peer: &peer,
-            call: Call::new(wire.map_err(not_sent)?, outgoing.body),
+            call: Call::new(wire.map_err(not_sent)?, call.body),
             deadline: Instant::now() + patience,
             bytes_max: exchange.config.limits.response_bytes.bytes(),
             idle: exchange.config.upstream.idle,
@@ -222,14 +216,14 @@ impl Proxy {
         question: &Question<'_>,
         exchange: &mut Exchange,
     ) -> Result<Attempt, Rejection> {
-        let mut cut = self.relay.drain.watch();
+        let mut cut = self.0.relay.drain.watch();
         exchange.calls();
         let connection = tokio::select! {
             biased;
             () = cut.requested() => return Err(shutting_down(Delivery::NotSent)),
             connection = self.connect(question.peer, question.deadline) => connection?,
         };
-        match self.gateway.delivery.jobs.begin(job).await {
+        match self.0.gateway.delivery.jobs.begin(job).await {
             Ok(true) => {}
             Ok(false) => return Ok(Attempt::Taken),
             Err(away) => return Err(not_sent(away.into())),
@@ -240,15 +234,16 @@ impl Proxy {
         }
         let (head, body) = tokio::select! {
             biased;
-            answered = question.ask_over(connection, &self.relay) => answered?,
+            answered = question.ask_over(connection, &self.0.relay.upstream, &self.0.relay.metrics) => answered?,
             () = cut.requested() => return Err(shutting_down(Delivery::Unknown)),
         };
         exchange.called(head.status);
-        exchange.status = head.status.as_u16();
-        exchange.response_bytes = body.len() as u64;
+        exchange.answer.status = head.status.as_u16();
+        exchange.answer.bytes = body.len() as u64;
         let ending = read(&head, &body)?;
         if let Some(task) = TaskScan::new(Binding::Rpc).push(&body) {
-            self.gateway
+            self.0
+                .gateway
                 .tasks
                 .learn(&job.owner, &job.target, &task)
                 .await;
@@ -259,75 +254,65 @@ impl Proxy {
 
     async fn connect(&self, peer: &HttpPeer, deadline: Instant) -> Result<Connection, Rejection> {
         tokio::select! {
-            connected = self.relay.upstream.connect(peer) => connected,
+            connected = self.0.relay.upstream.connect(peer) => connected,
             () = sleep_until(deadline) => Err(expired(Delivery::NotSent)),
         }
     }
 
-    async fn put_into_inbox(&self, job: &Job, outgoing: Outgoing) -> Result<Attempt, Rejection> {
-        let jobs = &self.gateway.delivery.jobs;
-        let method = outgoing.method_name.unwrap_or_default();
-        let body = String::from_utf8_lossy(&outgoing.body).into_owned();
+    async fn put_into_inbox(&self, job: &Job, call: CheckedCall) -> Result<Attempt, Rejection> {
+        let jobs = &self.0.gateway.delivery.jobs;
+        let method = call.method_name.unwrap_or_default();
+        let body = String::from_utf8_lossy(&call.body).into_owned();
         // After any failure it can be put there again: its id makes it unique.
         let put = jobs.deliver_to_inbox(job, &method, body).await;
         put.map_err(|why| why.delivered(Delivery::NotSent))?;
         Ok(Attempt::InInbox)
     }
 
-    /// Returns the request to the agent, and the head of the request that it stands for.
-    async fn outgoing(
+    /// Returns the call for the agent, and the request that it stands for.
+    async fn checked(
         &self,
         job: &Job,
         admitted: &Admitted,
         exchange: &mut Exchange,
-    ) -> Result<(Asker, Outgoing), Rejection> {
-        let outgoing = |body, method_name, version_1_0| Outgoing {
-            verb: Method::POST,
-            target: None,
-            body,
-            share: Share::empty(&self.relay.bodies, Account::default()),
-            method_name,
-            version_1_0,
-            done: Done::default(),
-            rewrite: None,
-            key: None,
-        };
+    ) -> Result<(Stored, CheckedCall), Rejection> {
+        let share = self.0.relay.load.share(Account::default());
         match &job.content {
             Content::Call(call) => {
-                let body = Bytes::from(call.body.clone());
-                let out = outgoing(body, call.method.clone(), call.version_1_0);
-                Ok((Asker::new(call.client, &call.fields)?, out))
+                let checked = CheckedCall {
+                    method_name: call.method.clone(),
+                    version_1_0: call.version_1_0,
+                    ..CheckedCall::json_rpc(Bytes::from(call.body.clone()), share)
+                };
+                Ok((Stored::new(call.client, &call.fields)?, checked))
             }
             Content::Task(task) => {
-                let spoken = Box::pin(self.generation(None, exchange, admitted, true));
+                let spoken = rare(self.0.cards.generation(None, exchange, admitted, true));
                 let generation = spoken.await.map_err(refused)?;
                 let shape = CallShape {
-                    // A delegation, which the gateway builds, needs its envelope.
-                    complete: match admitted.options().complete {
-                        Complete::Off => Complete::Bare,
-                        complete => complete,
-                    },
+                    complete: CallShape::with_envelope(admitted.options().complete),
                     generation,
                     prefers_stream: false,
+                    message_only: false,
                 };
                 let bare = bare_call(&job.id, &task.text, generation);
-                let completed = body::complete(exchange, &admitted.permit, bare, &shape)?;
-                let version_1_0 = generation == Generation::V1;
-                let out = outgoing(completed.body, completed.method_name, version_1_0);
+                let completed = complete(exchange, &admitted.allowed.permit, bare, &shape)?;
+                // The gateway wrote the call, so there is no reference to check.
+                let (call, _) = CheckedCall::completed(completed, generation, share);
                 let client = task.client.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
-                Ok((Asker::new(client, &[])?, out))
+                Ok((Stored::new(client, &[])?, call))
             }
         }
     }
 }
 
-/// Request that a stored call stands for.
-struct Asker {
+/// The request that a stored call stands for.
+struct Stored {
     head: RequestHeader,
     client: IpAddr,
 }
 
-impl Asker {
+impl Stored {
     fn new(client: IpAddr, fields: &[(String, String)]) -> Result<Self, Rejection> {
         let mut head = RequestHeader::build(Method::POST, b"/", None).map_err(internal)?;
         for (name, value) in fields {
@@ -340,10 +325,6 @@ impl Asker {
             }
         }
         Ok(Self { head, client })
-    }
-
-    fn from(&self) -> (&RequestHeader, IpAddr) {
-        (&self.head, self.client)
     }
 }
 

@@ -4,13 +4,14 @@
 use http::{HeaderName, header};
 use pingora::http::{RequestHeader, ResponseHeader};
 
-use super::super::exchange::Exchange;
-use super::super::fields::{is_hop_by_hop, is_proof, named_by_connection};
-use super::super::origin::NOSNIFF;
-use super::super::trace::{context_fields, is_context};
 use super::{is_ours, is_spent};
 use crate::config::commands_proxy;
 use crate::ids::{RequestId, WorkspaceId};
+use crate::proxy::hop_by_hop::{is_hop_by_hop, named_by_connection};
+use crate::proxy::record::Exchange;
+use crate::proxy::record::trace::{context_fields, is_context};
+use crate::proxy::request::origin::NOSNIFF;
+use crate::proxy::respond::{is_proof, put_request_id};
 use crate::sidecar::Agent;
 use crate::trust::PairClaims;
 
@@ -27,7 +28,8 @@ pub(super) fn request_head(
     exchange: &Exchange,
     body_len: usize,
 ) -> Vec<u8> {
-    let mut wire = Vec::with_capacity(1024 + body_len.min(super::super::upstream::ONE_WRITE));
+    let mut wire =
+        Vec::with_capacity(1024 + body_len.min(crate::proxy::relay::upstream::ONE_WRITE));
     wire.extend_from_slice(head.method.as_str().as_bytes());
     wire.push(b' ');
     let target = head.uri.path_and_query().map_or("/", |t| t.as_str());
@@ -147,7 +149,7 @@ pub(super) fn response_head(
         }
     }
     head.insert_header(header::X_CONTENT_TYPE_OPTIONS, NOSNIFF)?;
-    head.append_header("x-request-id", request_id.as_str())?;
+    put_request_id(&mut head, request_id)?;
     Ok(head)
 }
 

@@ -15,21 +15,24 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use self::fields::{request_head, response_head};
-use super::admit::{authorization, refuse_declared_oversize, single};
-use super::exchange::Exchange;
-use super::origin::Origins;
-use super::outcome::{BrokenOff, Clocks, Ended, internal};
-use super::reject::refuse;
-use super::relay::{Forward, Relay};
-use super::trace::{Callee, Came};
-use super::upstream::{Call, peer};
-use super::{body, validate};
 use crate::a2a::method;
 use crate::a2a::task::Binding;
 use crate::dialect::Dialect;
 use crate::ids::RequestId;
+use crate::proxy::admit::{authorization, refuse_declared_oversize, single};
+use crate::proxy::outcome::{BrokenOff, Ended};
+use crate::proxy::record::Exchange;
+use crate::proxy::record::trace::{Callee, Came};
+use crate::proxy::relay::Clocks;
+use crate::proxy::relay::upstream::{Call, peer};
+use crate::proxy::relay::{Forward, Relay};
+use crate::proxy::request::body::Received;
+use crate::proxy::request::origin::Origins;
+use crate::proxy::request::{body, validate};
+use crate::proxy::respond::internal;
+use crate::proxy::respond::reject::refuse;
 use crate::rejection::{Reason, Rejection};
-use crate::shares::{Account, Share};
+use crate::shares::Account;
 use crate::sidecar::{Card, Sidecar};
 
 /// Path on which a proxy that forwards requests itself asks whether one may pass.
@@ -109,26 +112,33 @@ impl Guard {
         let public = session.is_body_empty() && self.is_public(session.req_header());
         let head = session.req_header();
         refuse_declared_oversize(&exchange.config.limits, head)?;
-        let (body, share) = if public {
-            (
-                Bytes::new(),
-                Share::empty(&self.relay.bodies, Account::default()),
-            )
+        let received = if public {
+            Received {
+                body: Bytes::new(),
+                share: self.relay.load.share(Account::default()),
+            }
         } else {
             let token = presented(&self.sidecar, head)?;
             exchange.pair = Some(self.sidecar.authenticate(token).await?);
             // All come through gateways, which give each caller its share.
-            body::read(&self.relay, &exchange.config, session, Account::default()).await?
+            body::read(
+                &self.relay.load,
+                &exchange.config,
+                session,
+                Account::default(),
+            )
+            .await?
         };
+        let body = &received.body;
         exchange.request_bytes = body.len() as u64;
-        let method = read_call(session.req_header(), &body, exchange);
+        let method = read_call(session.req_header(), body, exchange);
         if let Some(claims) = &exchange.pair {
-            self.sidecar.check_body(claims, &body, method.as_deref())?;
+            self.sidecar.check_body(claims, body, method.as_deref())?;
             self.sidecar.use_up(claims)?;
         }
         drop(method);
         exchange.watch_state(Binding::Rpc);
-        let forward = self.forward(session, exchange, (body, share)).await?;
+        let forward = self.forward(session, exchange, received).await?;
         let answer = |head: &_, _: &ServerSession, exchange: &Exchange| {
             response_head(head, &exchange.request_id).map_err(internal)
         };
@@ -136,17 +146,20 @@ impl Guard {
     }
 
     /// Runs the checks of every request that takes a slot.
-    fn preliminaries(&self, session: &mut ServerSession) -> Result<super::Slot<'_>, Rejection> {
+    fn preliminaries(
+        &self,
+        session: &mut ServerSession,
+    ) -> Result<crate::proxy::load::Slot<'_>, Rejection> {
         validate::require(session)?;
-        self.relay.open()?;
-        self.relay.place()
+        self.relay.load.open()?;
+        self.relay.load.place()
     }
 
     async fn forward(
         &self,
         session: &ServerSession,
         exchange: &mut Exchange,
-        (body, share): (Bytes, Share),
+        Received { body, share }: Received,
     ) -> Result<Forward, Rejection> {
         let agent = &self.sidecar.settings.agent;
         let address = agent.address().await?;

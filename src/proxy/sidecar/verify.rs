@@ -9,18 +9,24 @@ use pingora::http::ResponseHeader;
 use pingora::protocols::http::ServerSession;
 use tokio::time::Instant;
 
-use super::super::exchange::log_cause;
-use super::super::origin::NOSNIFF;
-use super::super::outcome::BrokenOff;
-use super::super::reject::answer;
-use super::super::respond::write_response;
 use super::fields::identity;
 use super::{Guard, READY, VERIFY, presented, validate};
 use crate::dialect::Dialect;
 use crate::ids::RequestId;
 use crate::metrics::Plane;
+use crate::proxy::outcome::BrokenOff;
+use crate::proxy::record::log_cause;
+use crate::proxy::request::origin::NOSNIFF;
+use crate::proxy::respond::reject::answer;
+use crate::proxy::respond::{put_request_id, write_response};
 use crate::rejection::{Reason, Rejection};
 use crate::trust::PairClaims;
+
+/// A request for one of the sidecar's own routes.
+struct Probe {
+    route: &'static str,
+    started: Instant,
+}
 
 impl Guard {
     /// Answers 200 with the fields that identify the caller, or the rejection.
@@ -43,7 +49,16 @@ impl Guard {
             "A proxy asked who calls"
         );
         let said = verified.map(|claims| identity(&claims).collect());
-        self.say(session, request_id, (VERIFY, started), said).await
+        self.say(
+            session,
+            request_id,
+            Probe {
+                route: VERIFY,
+                started,
+            },
+            said,
+        )
+        .await
     }
 
     /// Answers 200 once callers can be verified.
@@ -61,7 +76,16 @@ impl Guard {
         });
         let ready = ready.and_then(|()| self.sidecar.ready());
         let said = ready.map(|()| Vec::new());
-        self.say(session, request_id, (READY, started), said).await
+        self.say(
+            session,
+            request_id,
+            Probe {
+                route: READY,
+                started,
+            },
+            said,
+        )
+        .await
     }
 
     async fn asked_about(&self, session: &mut ServerSession) -> Result<PairClaims, Rejection> {
@@ -88,7 +112,7 @@ impl Guard {
         &self,
         session: &mut ServerSession,
         request_id: &RequestId,
-        (route, started): (&str, Instant),
+        Probe { route, started }: Probe,
         said: Result<Vec<(&'static str, String)>, Rejection>,
     ) -> Result<(), BrokenOff> {
         let status = said.as_ref().map_or_else(|r| r.reason.status(), |_| 200);
@@ -123,6 +147,6 @@ async fn write(
     head.append_header(header::CONTENT_LENGTH, 0)?;
     head.append_header(header::CACHE_CONTROL, HeaderValue::from_static("no-store"))?;
     head.append_header(header::X_CONTENT_TYPE_OPTIONS, NOSNIFF)?;
-    head.append_header("x-request-id", request_id.as_str())?;
+    put_request_id(&mut head, request_id)?;
     write_response(session, head, Bytes::new()).await
 }

@@ -1,0 +1,120 @@
+//! The state that the stages of a request share. Each stage borrows it.
+
+use std::collections::HashSet;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+
+use http::HeaderName;
+use pingora::http::ResponseHeader;
+use pingora::protocols::http::ServerSession;
+
+use super::cards::Cards;
+use super::load::Slot;
+use super::record::Exchange;
+use super::relay::Relay;
+use super::request::origin::{Origins, client_address};
+use super::request::validate;
+use crate::a2a::done::Done;
+use crate::config::Derived;
+use crate::gateway::Gateway;
+use crate::ids::RequestId;
+use crate::proxy::relay::fields::extra_fields;
+use crate::proxy::respond::internal;
+use crate::proxy::respond::response_head;
+use crate::rejection::Rejection;
+
+/// The state of the gateway's data plane.
+pub(in crate::proxy) struct Context {
+    /// The rooms of the gateway.
+    pub(in crate::proxy) gateway: Arc<Gateway>,
+    /// The relay to the agents.
+    pub(in crate::proxy) relay: Arc<Relay>,
+    /// The cards of the agents.
+    pub(in crate::proxy) cards: Cards,
+    /// The browser origins that are allowed.
+    pub(in crate::proxy) origins: Derived<Origins>,
+    /// The request fields of `forward.headers`.
+    pub(in crate::proxy) extra_fields: Derived<HashSet<HeaderName>>,
+}
+
+impl Context {
+    /// Creates the state.
+    ///
+    /// # Errors
+    /// `forward.headers` names a field that may not be forwarded.
+    pub(in crate::proxy) fn new(gateway: Arc<Gateway>, relay: Arc<Relay>) -> Result<Self, String> {
+        // Errors surface at the start. A reload is checked before it is applied.
+        extra_fields(&gateway.config().forward.headers)?;
+        Ok(Self {
+            cards: Cards::new(&gateway, &relay),
+            relay,
+            origins: Derived::new(&gateway.config, |config, _| Origins::new(config)),
+            extra_fields: Derived::new(&gateway.config, |config, _| {
+                extra_fields(&config.forward.headers).unwrap_or_default()
+            }),
+            gateway,
+        })
+    }
+
+    /// Runs the checks that apply to every request on any route.
+    ///
+    /// # Errors
+    /// The first rejection.
+    pub(in crate::proxy) fn check(&self, session: &mut ServerSession) -> Result<(), Rejection> {
+        validate::require(session)?;
+        self.origins.get().check(session.req_header())?;
+        self.relay.load.open()
+    }
+
+    /// Runs the same checks, and takes a slot among the exchanges.
+    ///
+    /// # Errors
+    /// As [`Context::check`]; `overloaded`.
+    pub(in crate::proxy) fn enter(
+        &self,
+        session: &mut ServerSession,
+    ) -> Result<Slot<'_>, Rejection> {
+        self.check(session)?;
+        self.relay.load.place()
+    }
+
+    /// Begins the record of an exchange. `heard`: it is announced to subscribers of its target.
+    pub(in crate::proxy) fn begin(&self, request_id: RequestId, heard: bool) -> Exchange {
+        let watchers = heard.then_some(&self.gateway.events);
+        let (metrics, config) = (&self.relay.metrics, &self.relay.config);
+        Exchange::begin(metrics, config, watchers, request_id)
+            .audited(&self.gateway.audit)
+            .shown(&self.gateway.console)
+    }
+
+    /// Returns the client's address: the peer's, or the one that a trusted proxy forwarded.
+    pub(in crate::proxy) fn client(&self, session: &ServerSession) -> IpAddr {
+        let peer = session
+            .client_addr()
+            .and_then(|a| a.as_inet())
+            .map(std::net::SocketAddr::ip);
+        // All listeners are TCP, so every peer has an address.
+        let peer = peer.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+        client_address(
+            peer,
+            &session.req_header().headers,
+            &self.gateway.config().server.trusted_proxies,
+        )
+    }
+
+    /// Adds the fields of every answer to a head. `done`: the completions, for `X-A2A-Completed`.
+    ///
+    /// # Errors
+    /// A field cannot be built, which is a bug.
+    pub(in crate::proxy) fn response_head(
+        &self,
+        session: &ServerSession,
+        exchange: &Exchange,
+        head: ResponseHeader,
+        done: Done,
+    ) -> Result<ResponseHeader, Rejection> {
+        let request = &session.req_header().headers;
+        let completed = (!done.is_empty()).then(|| done.to_string());
+        response_head(head, request, &self.origins.get(), exchange, completed).map_err(internal)
+    }
+}

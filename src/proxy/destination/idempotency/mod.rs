@@ -1,0 +1,223 @@
+//! Calls with an idempotency key: owner check, single execution, and replay (`docs/reference/a2a.md`,
+//! "Idempotency keys").
+
+mod answer;
+mod own;
+mod run;
+
+use std::borrow::Cow;
+use std::future::pending;
+use std::sync::Arc;
+
+use http::HeaderName;
+use pingora::http::RequestHeader;
+use pingora::protocols::http::ServerSession;
+use tokio::time::{Instant, sleep_until};
+
+pub(super) use self::answer::{KeptResponse, forgotten, mark, respond_kept};
+pub(super) use self::own::{Execution, execute_own_once};
+use self::run::Run;
+use crate::a2a::done::Done;
+use crate::a2a::envelope::Completed;
+use crate::a2a::method::Method;
+use crate::a2a::task::Binding;
+use crate::delivery::calls::{Asked, Free, Key, Outcome, Source, Waiting};
+use crate::drain::Cut;
+use crate::proxy::admit::single;
+use crate::proxy::outcome::Ended;
+use crate::proxy::record::Exchange;
+use crate::proxy::relay::Forward;
+use crate::proxy::relay::failure::{shutting_down, timed_out};
+use crate::proxy::request::Request;
+use crate::proxy::respond::client_disconnected;
+use crate::rejection::{Delivery, Reason, Rejection};
+
+pub(in crate::proxy) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+
+/// Longest key in the field, in characters.
+const KEY_LEN_MAX: usize = 255;
+
+/// Returns the key of a call with `body`. `None`: it has none, or only reads. `completed`: the parsed call, if
+/// it is JSON-RPC.
+///
+/// # Errors
+/// `invalid_request`.
+pub(in crate::proxy) fn key(
+    exchange: &Exchange,
+    head: &RequestHeader,
+    completed: Option<&Completed>,
+    body: &[u8],
+) -> Result<Option<Key>, Rejection> {
+    if !exchange.method.sends() && exchange.method != Method::Other {
+        return Ok(None);
+    }
+    let by_message = exchange.config.idempotency.message_id;
+    let named = match (field(head)?, completed) {
+        (Some(field), _) => Some((Source::Field, field)),
+        (None, Some(completed)) => {
+            let task = completed.idempotency_key.as_deref();
+            let message = completed.message_id.as_deref().filter(|_| by_message);
+            let task = task.map(|key| (Source::Task, key));
+            task.or(message.map(|key| (Source::Message, key)))
+        }
+        (None, None) => None,
+    };
+    let (Some(named), Some(proof), Some(target)) = (named, &exchange.proof, &exchange.callee)
+    else {
+        return Ok(None);
+    };
+    let owner = proof.owner();
+    let line = match exchange.binding {
+        Binding::Rpc => Cow::Borrowed(exchange.method.label()),
+        // The request line names the method.
+        Binding::Rest => {
+            let line = head.uri.path_and_query();
+            let line = line.map_or_else(|| head.uri.path(), |line| line.as_str());
+            format!("{} {line}", head.method).into()
+        }
+    };
+    Ok(Some(Key::new(
+        (&owner, target.as_str()),
+        named,
+        (&line, body),
+    )))
+}
+
+/// # Errors
+/// `invalid_request`.
+fn field(head: &RequestHeader) -> Result<Option<&str>, Rejection> {
+    let Some(field) = single(head, &IDEMPOTENCY_KEY)? else {
+        return Ok(None);
+    };
+    let visible = field.iter().all(u8::is_ascii_graphic);
+    let text = std::str::from_utf8(field).ok();
+    let text = text.filter(|_| visible && (1..=KEY_LEN_MAX).contains(&field.len()));
+    text.map(Some).ok_or_else(|| {
+        let message = "Idempotency-Key is 1 to 255 visible ASCII characters";
+        Rejection::new(Reason::InvalidRequest, message)
+    })
+}
+
+/// The claim of a key: new, or already answered by replay.
+pub(super) enum Claimed {
+    New(Free),
+    Replayed(Ended),
+}
+
+/// State of a key without a call in progress.
+enum Found {
+    Free(Free),
+    Done(Outcome),
+}
+
+/// A free key, and the call that claims it.
+pub(super) struct Once {
+    pub(super) key: Key,
+    pub(super) free: Free,
+    /// The completions of the call.
+    pub(super) done: Done,
+}
+
+/// Claims the key, or answers from the outcome of an earlier or concurrent call with it, for which it waits until
+/// `until`. `done`: the completions of this call.
+pub(super) async fn claim_or_replay(
+    request: &mut Request<'_>,
+    key: &Key,
+    until: Instant,
+    done: Done,
+) -> Result<Claimed, Ended> {
+    let outcome = match find(request, key, until).await? {
+        Found::Free(free) => return Ok(Claimed::New(free)),
+        Found::Done(outcome) => outcome,
+    };
+    let kept = KeptResponse::new(outcome, true, done);
+    respond_kept(request, kept).await.map(Claimed::Replayed)
+}
+
+/// Looks a key up; waits for a call in progress until `until`.
+async fn find(request: &mut Request<'_>, key: &Key, until: Instant) -> Result<Found, Ended> {
+    let context = request.context;
+    let calls = &context.gateway.delivery.calls;
+    let metrics = &context.gateway.metrics.calls;
+    loop {
+        let outcome = match calls.ask(key).await? {
+            Asked::Free(free) => return Ok(Found::Free(free)),
+            Asked::Done(outcome) => {
+                metrics.counted(match &outcome {
+                    Outcome::Refused(_) => "unknown",
+                    _ => "replayed",
+                });
+                outcome
+            }
+            Asked::Wait(waiting) => {
+                metrics.counted("joined");
+                let cut = context.relay.drain.watch();
+                wait(request.session, waiting, Some((until, cut))).await?
+            }
+        };
+        if !matches!(outcome, Outcome::Nothing) {
+            return Ok(Found::Done(outcome));
+        }
+    }
+}
+
+/// Executes the call in a task of its own, and answers with its outcome. A concurrent request may claim the key first.
+pub(super) async fn execute_once(
+    request: &mut Request<'_>,
+    Once { key, free, done }: Once,
+    forward: Forward,
+) -> Result<Ended, Ended> {
+    let context = request.context;
+    let until = forward.clocks.total;
+    let Some((claim, waiting)) = context.gateway.delivery.calls.claim(free).await? else {
+        // Release the slot at the target while waiting.
+        drop(forward);
+        return match claim_or_replay(request, &key, until, done).await? {
+            Claimed::Replayed(ended) => Ok(ended),
+            Claimed::New(_) => Err(failed_meanwhile().into()),
+        };
+    };
+    let run = Run::new(Arc::clone(&context.relay), request.exchange, forward);
+    let live = run.start(claim);
+    // The call has its own timeouts.
+    let outcome = wait(request.session, waiting, None).await?;
+    request.exchange.answer.head = Some(request.exchange.started.elapsed());
+    let kept = KeptResponse {
+        outcome,
+        replay: false,
+        live: Some(live),
+        done,
+    };
+    respond_kept(request, kept).await
+}
+
+/// Waits for the outcome of a call in progress. `until` has the waiter's deadline and the shutdown signal; `None`
+/// for the request's own call, which has timeouts and is cancelled at shutdown.
+async fn wait(
+    session: &mut ServerSession,
+    mut waiting: Waiting,
+    until: Option<(Instant, Cut)>,
+) -> Result<Outcome, Ended> {
+    let over = async {
+        let Some((until, mut cut)) = until else {
+            return pending().await;
+        };
+        tokio::select! {
+            () = sleep_until(until) => timed_out("total"),
+            () = cut.requested() => shutting_down(Delivery::Unknown),
+        }
+    };
+    tokio::select! {
+        biased;
+        outcome = waiting.outcome() => Ok(outcome),
+        rejection = over => Err(rejection.into()),
+        () = client_disconnected(session) => Err(Ended::CallerLeft),
+    }
+}
+
+/// Rejection: a concurrent request claimed the key, and its call was not delivered.
+fn failed_meanwhile() -> Rejection {
+    let message = "the same call was made at the same moment, and failed; send it again";
+    let again = std::time::Duration::from_secs(1);
+    Rejection::new(Reason::Overloaded, message).retry_after(again)
+}

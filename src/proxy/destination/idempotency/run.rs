@@ -1,0 +1,290 @@
+//! A call in a task of its own: it runs to its end, even if its caller disconnects.
+
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use http::header;
+use pingora::http::ResponseHeader;
+use pingora::protocols::http::v1::client::HttpSession;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, timeout_at};
+
+use crate::a2a::event::last_data;
+use crate::a2a::state::TaskState;
+use crate::config::Config;
+use crate::delivery::calls::{Answer, Claim};
+use crate::dialect::ReplyForm;
+use crate::drain::Cut;
+use crate::identity::Proof;
+use crate::ids::{RequestId, WorkspaceId};
+use crate::proxy::outcome::Ended;
+use crate::proxy::record::trace::CallSpan;
+use crate::proxy::record::{Exchange, look_at};
+use crate::proxy::relay::failure::{broken_http, shutting_down, timed_out, too_large};
+use crate::proxy::relay::next_piece;
+use crate::proxy::relay::rewrite::Rewrite;
+use crate::proxy::relay::stream::{Begun, Feed, Pace};
+use crate::proxy::relay::upstream::Home;
+use crate::proxy::relay::{Forward, Relay, await_head, is_event_stream, refuse_answer};
+use crate::proxy::respond::internal;
+use crate::rejection::{Delivery, Rejection};
+use crate::shares::Share;
+use crate::standing::Needs;
+use crate::tasks::Learner;
+
+/// Maximum pieces of a stream that wait for the caller, each of one read.
+const LIVE_PIECES: usize = 4;
+
+/// A call with its context.
+pub(super) struct Run {
+    relay: Arc<Relay>,
+    forward: Forward,
+    learner: Option<Box<Learner>>,
+    config: Arc<Config>,
+    request_id: RequestId,
+    form: ReplyForm,
+    proof: Option<Arc<Proof>>,
+    target: Option<WorkspaceId>,
+    span: Option<Box<CallSpan>>,
+    /// Time at which the request head had been read.
+    started: Instant,
+}
+
+impl Run {
+    /// Takes the parts of the exchange that the call needs.
+    pub(super) fn new(relay: Arc<Relay>, exchange: &mut Exchange, forward: Forward) -> Self {
+        let (learner, span) = (exchange.learner.take(), exchange.take_call());
+        Self {
+            relay,
+            forward,
+            learner,
+            config: Arc::clone(&exchange.config),
+            request_id: exchange.request_id.clone(),
+            form: exchange.form(),
+            proof: exchange.proof.clone(),
+            target: exchange.callee.clone(),
+            span,
+            started: exchange.started,
+        }
+    }
+
+    /// Starts the call. Its stream is passed to the caller piece by piece, with backpressure while the caller
+    /// is connected.
+    pub(super) fn start(mut self, claim: Claim) -> mpsc::Receiver<Bytes> {
+        let (live, pieces) = mpsc::channel(LIVE_PIECES);
+        let running = self.relay.drain.enter();
+        tokio::spawn(async move {
+            let _running = running;
+            let mut cut = self.relay.drain.watch();
+            // Ends with this task.
+            let mut span = self.span.take();
+            if let Some(span) = &mut span {
+                span.made();
+            }
+            let sent = self.send(&mut cut).await;
+            if let (Some(span), Ok((_, head))) = (&mut span, &sent) {
+                span.answered(head.status);
+            }
+            match sent {
+                Err(rejection) => refuse(claim, span, rejection).await,
+                Ok((upstream, head)) if is_event_stream(&head) => {
+                    self.stream(upstream, (&head, cut), claim, live).await;
+                }
+                Ok((upstream, head)) => match self.whole(upstream, head, &mut cut).await {
+                    Ok(answer) => {
+                        let task_state = TaskState::of(&answer.body);
+                        claim.answered(answer, task_state).await;
+                    }
+                    Err(rejection) => refuse(claim, span, rejection).await,
+                },
+            }
+        });
+        pieces
+    }
+
+    /// Sends the call, and awaits the head of an acceptable response.
+    async fn send(&self, cut: &mut Cut) -> Result<(Box<HttpSession>, ResponseHeader), Rejection> {
+        let (relay, clocks) = (&self.relay, &self.forward.clocks);
+        let send = relay.upstream.send(
+            &self.forward.peer,
+            &self.forward.call,
+            clocks.total,
+            &relay.metrics,
+        );
+        let mut upstream = tokio::select! {
+            biased;
+            sent = send => sent?,
+            () = cut.requested() => return Err(shutting_down(Delivery::Unknown)),
+        };
+        let awaited = await_head(None, &mut upstream, clocks, cut).await;
+        awaited.map_err(reason)?;
+        let head = upstream.resp_header().cloned();
+        let head = head.ok_or_else(|| broken_http(None))?;
+        let limit = self.config.limits.response_bytes.0;
+        let raw = upstream.get_headers_raw_bytes();
+        refuse_answer(&head, &raw, limit, self.forward.rewrite.as_ref())?;
+        Ok((upstream, head))
+    }
+
+    /// Reads the stream to its end: for its caller, and into the log, which all other readers use.
+    async fn stream(
+        self,
+        upstream: Box<HttpSession>,
+        (head, cut): (&ResponseHeader, Cut),
+        claim: Claim,
+        live: mpsc::Sender<Bytes>,
+    ) {
+        let (Some(streams), Some(target)) = (&self.relay.streams, &self.target) else {
+            // Calls with a key belong to the gateway, which keeps streams.
+            return claim.refused(broken_http(None)).await;
+        };
+        let owner = self.proof.as_ref().map(|proof| proof.owner());
+        let owner = owner.unwrap_or_default();
+        // Each reader has its own cut-off, for its own credential.
+        let cut_off = self
+            .relay
+            .cut_off(Needs::Caller, self.proof.as_ref(), Some(target));
+        let log = streams.begin_needed(owner, target, self.form.clone());
+        let name = log.name();
+        let begun = Begun {
+            clocks: self.forward.clocks,
+            cut,
+            framed: head.headers.contains_key(header::CONTENT_LENGTH)
+                || head.headers.contains_key(header::TRANSFER_ENCODING),
+            rewrite: self.forward.rewrite,
+            slot: self.forward.slot,
+            cut_off,
+        };
+        let ids = (self.request_id, self.form);
+        let pace = Pace::new(Arc::clone(&self.relay.metrics), self.started);
+        let mut feed = Feed::new(
+            (upstream, pace),
+            begun,
+            self.config,
+            ids,
+            self.learner,
+            Some(log),
+        );
+        match kept(&self.relay, head, Bytes::new()) {
+            Ok(answer) => claim.streams(answer, name).await,
+            Err(rejection) => return claim.refused(rejection).await,
+        }
+        let mut task_state = None;
+        loop {
+            let arrived = feed.wait().await;
+            let passed = feed.take(arrived).await;
+            if let Some(data) = last_data(&passed.bytes) {
+                task_state = TaskState::of(&data);
+            }
+            if !passed.bytes.is_empty() {
+                // A caller that left does not block the stream.
+                let _ = live.send(passed.bytes).await;
+            }
+            if passed.over {
+                drop(live);
+                return claim.ended(task_state).await;
+            }
+        }
+    }
+
+    /// Reads the response to its end.
+    async fn whole(
+        self,
+        upstream: Box<HttpSession>,
+        mut head: ResponseHeader,
+        cut: &mut Cut,
+    ) -> Result<Answer, Rejection> {
+        let (forward, relay) = (self.forward, &self.relay);
+        let body = Body {
+            relay,
+            upstream,
+            learner: self.learner,
+            limit: self.config.limits.response_bytes.0,
+            share: forward.share,
+        };
+        let idle = self.config.upstream.idle;
+        let home = relay.upstream.home(&forward.peer, idle);
+        let body = body.read(home, &forward.clocks, cut).await?;
+        let body = match forward.rewrite {
+            Some(rewrite) => changed(rewrite, &mut head, body, forward.clocks.total).await?,
+            None => body,
+        };
+        kept(relay, &head, body)
+    }
+}
+
+/// Ends the call with a rejection.
+async fn refuse(claim: Claim, mut span: Option<Box<CallSpan>>, rejection: Rejection) {
+    if let Some(span) = &mut span {
+        span.failed(rejection.reason);
+    }
+    drop(span);
+    claim.refused(rejection).await;
+}
+
+async fn changed(
+    rewrite: Rewrite,
+    head: &mut ResponseHeader,
+    body: Bytes,
+    deadline: Instant,
+) -> Result<Bytes, Rejection> {
+    let changed = Box::pin(rewrite.answer(head, body));
+    let changed = timeout_at(deadline, changed).await;
+    changed.map_err(|_| timed_out("total"))?
+}
+
+/// Returns the rejection of a call without a caller, which cannot end otherwise.
+fn reason(ended: Ended) -> Rejection {
+    match ended {
+        Ended::Refused(rejection) | Ended::BrokenOff(rejection) => rejection,
+        Ended::Answered | Ended::CallerLeft => broken_http(None),
+    }
+}
+
+/// Returns a response as it is kept: with the fields that are passed on only.
+fn kept(relay: &Relay, head: &ResponseHeader, body: Bytes) -> Result<Answer, Rejection> {
+    let head = relay.response_fields.get().passed(head);
+    let head = head.map_err(internal)?;
+    Ok(Answer {
+        status: head.status.as_u16(),
+        fields: head.headers.clone(),
+        body,
+        kept: true,
+    })
+}
+
+/// A response in one body, held whole: it is stored before it is sent.
+struct Body<'a> {
+    relay: &'a Relay,
+    upstream: Box<HttpSession>,
+    learner: Option<Box<Learner>>,
+    limit: u64,
+    /// Share in the caller's memory bound, as for the request.
+    share: Share,
+}
+
+impl Body<'_> {
+    async fn read(
+        mut self,
+        home: Home<'_>,
+        clocks: &crate::proxy::relay::Clocks,
+        cut: &mut Cut,
+    ) -> Result<Bytes, Rejection> {
+        let mut body = BytesMut::new();
+        loop {
+            let piece = next_piece(None, &mut self.upstream, clocks, cut).await;
+            let Some(piece) = piece.map_err(reason)? else {
+                break;
+            };
+            if (body.len() + piece.len()) as u64 > self.limit {
+                return Err(too_large(self.limit));
+            }
+            let taken = self.relay.load.hold(&mut self.share, piece.len());
+            taken.map_err(|full| full.delivered(Delivery::Sent))?;
+            look_at(&mut self.learner, &self.relay.metrics, &piece).await;
+            body.extend_from_slice(&piece);
+        }
+        home.take_back(self.upstream).await;
+        Ok(body.freeze())
+    }
+}

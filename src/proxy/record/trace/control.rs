@@ -1,0 +1,84 @@
+//! The span of a request to the control plane.
+
+use http::Method as Verb;
+use pingora::protocols::http::ServerSession;
+
+use super::attributes::{error_of, server_status, status_of, text, verb};
+use super::parent;
+use crate::ids::RequestId;
+use crate::proxy::context::Context;
+use crate::telemetry::traces::{KeyValue, Parent, Span, SpanKind, Told};
+
+/// The span of one request to the control plane. It ends when it is dropped.
+pub(in crate::proxy) struct ControlSpan {
+    /// Taken at its end.
+    span: Option<Span>,
+    told: Told,
+    verb: Verb,
+    request_id: RequestId,
+    tls: bool,
+    status: u16,
+}
+
+impl Context {
+    /// Begins the span of a request to the control plane. `None` if nothing is traced.
+    pub(in crate::proxy) fn control_span(
+        &self,
+        session: &ServerSession,
+        request_id: &RequestId,
+    ) -> Option<ControlSpan> {
+        let head = session.req_header();
+        let config = self.gateway.config();
+        let span = self
+            .relay
+            .traces
+            .begin(&config.telemetry, Parent::Callers, || parent(&head.headers))?;
+        Some(ControlSpan {
+            span: Some(span),
+            told: Told::default(),
+            verb: head.method.clone(),
+            request_id: request_id.clone(),
+            tls: config.server.tls.cert.is_some(),
+            status: 0,
+        })
+    }
+}
+
+impl ControlSpan {
+    /// Returns the recorder with which the control plane reports the matched route and the reason of a rejection.
+    pub(in crate::proxy) fn told(&self) -> Told {
+        self.told.clone()
+    }
+
+    /// Records the status of the answer, if one was sent.
+    pub(in crate::proxy) fn answered(&mut self, session: &ServerSession) {
+        self.status = session
+            .response_written()
+            .map_or(0, |head| head.status.as_u16());
+    }
+}
+
+impl Drop for ControlSpan {
+    fn drop(&mut self) {
+        let Some(span) = self.span.take().filter(Span::recorded) else {
+            return;
+        };
+        let (route, reason) = match self.told.get() {
+            Some((route, reason)) => (Some(route), *reason),
+            None => (None, None),
+        };
+        let mut set = vec![
+            text("http.request.method", verb(&self.verb)),
+            KeyValue::new("url.scheme", if self.tls { "https" } else { "http" }),
+            text("a2a.request_id", self.request_id.as_str()),
+        ];
+        set.extend(route.map(|route| text("http.route", route)));
+        if self.status > 0 {
+            set.push(status_of(self.status));
+        }
+        set.extend(error_of(reason, self.status, 500));
+        let verb = verb(&self.verb);
+        let name = route.map_or_else(|| verb.to_owned(), |route| format!("{verb} {route}"));
+        span.end(SpanKind::Server, name, set, server_status(self.status));
+    }
+}

@@ -1,0 +1,119 @@
+//! One request to an agent, with an answer that is read whole. It uses the connections of messages, a vetted address,
+//! one deadline and one size limit.
+
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http::{StatusCode, header};
+use pingora::http::ResponseHeader;
+use pingora::protocols::http::v1::client::HttpSession;
+use pingora::upstreams::peer::HttpPeer;
+use tokio::time::{Instant, timeout_at};
+
+use super::answer_head::{content_length, refuse_by_framing};
+use super::upstream::{Call, Connection, Upstream};
+use crate::metrics::Metrics;
+use crate::proxy::relay::failure::{broken_http, too_large};
+use crate::rejection::{Delivery, Reason, Rejection};
+
+/// A request with an answer that is read whole.
+pub(in crate::proxy) struct Question<'a> {
+    /// The agent, at an address that passed the check.
+    pub(in crate::proxy) peer: &'a HttpPeer,
+    /// The request in wire format.
+    pub(in crate::proxy) call: Call,
+    /// The deadline of the whole answer.
+    pub(in crate::proxy) deadline: Instant,
+    /// Maximum bytes of the body.
+    pub(in crate::proxy) bytes_max: usize,
+    /// The time for which the connection is pooled afterwards.
+    pub(in crate::proxy) idle: Duration,
+    /// Builds the rejection after the deadline.
+    pub(in crate::proxy) late: fn() -> Rejection,
+}
+
+impl Question<'_> {
+    /// Sends the request once.
+    ///
+    /// # Errors
+    /// `agent_unreachable`, `agent_timeout`, `agent_protocol_error`, `response_too_large`.
+    pub(in crate::proxy) async fn ask(
+        &self,
+        upstream: &Upstream,
+        metrics: &Metrics,
+    ) -> Result<(ResponseHeader, Bytes), Rejection> {
+        let connected = timeout_at(self.deadline, upstream.connect(self.peer)).await;
+        let connection = connected.unwrap_or_else(|_| Err((self.late)()))?;
+        self.ask_over(connection, upstream, metrics).await
+    }
+
+    /// Sends the request over an established connection.
+    ///
+    /// # Errors
+    /// As [`Question::ask`].
+    pub(in crate::proxy) async fn ask_over(
+        &self,
+        connection: Connection,
+        upstream: &Upstream,
+        metrics: &Metrics,
+    ) -> Result<(ResponseHeader, Bytes), Rejection> {
+        let sent = upstream.send_over(connection, self.peer, &self.call, self.deadline, metrics);
+        let answered = async {
+            let mut session = sent.await?;
+            let head = head(&mut session).await?;
+            let body = self.body(&mut session, &head).await?;
+            Ok((session, head, body))
+        };
+        let answered = timeout_at(self.deadline, answered).await;
+        let (session, head, body) = answered.unwrap_or_else(|_| Err((self.late)()))?;
+        let home = upstream.home(self.peer, self.idle);
+        home.take_back(session).await;
+        Ok((head, body))
+    }
+
+    async fn body(
+        &self,
+        session: &mut HttpSession,
+        head: &ResponseHeader,
+    ) -> Result<Bytes, Rejection> {
+        let limit = self.bytes_max as u64;
+        if content_length(head).is_some_and(|length| length > limit) {
+            return Err(too_large(limit));
+        }
+        let mut body = BytesMut::new();
+        while !session.is_body_done() {
+            let piece = session.read_body_bytes().await;
+            let Some(piece) = piece.map_err(|e| broken_http(Some(e)))? else {
+                break;
+            };
+            if body.len() + piece.len() > self.bytes_max {
+                return Err(too_large(limit));
+            }
+            body.extend_from_slice(&piece);
+        }
+        Ok(body.freeze())
+    }
+}
+
+/// Returns the head of the answer, after informational ones.
+async fn head(session: &mut HttpSession) -> Result<ResponseHeader, Rejection> {
+    loop {
+        let read = session.read_response().await;
+        read.map_err(|e| broken_http(Some(e)))?;
+        let head = session.resp_header().ok_or_else(|| broken_http(None))?;
+        if head.status == StatusCode::SWITCHING_PROTOCOLS {
+            return Err(broken_http(None));
+        }
+        if head.status.is_informational() {
+            continue;
+        }
+        refuse_by_framing(head, &session.get_headers_raw_bytes())?;
+        let coded = head.headers.get(header::CONTENT_ENCODING);
+        if coded.is_some_and(|coding| coding.as_bytes() != b"identity") {
+            let message = "the agent compresses an answer without being asked to";
+            let refusal = Rejection::new(Reason::AgentProtocolError, message);
+            return Err(refusal.delivered(Delivery::Sent));
+        }
+        return Ok(head.clone());
+    }
+}

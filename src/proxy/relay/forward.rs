@@ -1,0 +1,201 @@
+//! The parts of a call to an agent: its path, its head on the wire, the address, and the head and rewrite of the answer.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use pingora::http::{RequestHeader, ResponseHeader};
+use pingora::protocols::http::ServerSession;
+use pingora::upstreams::peer::HttpPeer;
+
+use super::fields::{Forwarded, request_head};
+use super::refuse_redirect;
+use super::rewrite::{OwnTasks, Rewrite};
+use crate::a2a::done::Done;
+use crate::a2a::method::Method;
+use crate::a2a::task::Binding;
+use crate::directory::{Agent, LookupFor};
+use crate::identity::Principal;
+use crate::proxy::admit::{Admitted, Allowed};
+use crate::proxy::cards::ExtendedCard;
+use crate::proxy::context::Context;
+use crate::proxy::outcome::Ended;
+use crate::proxy::rare;
+use crate::proxy::record::Exchange;
+use crate::proxy::record::trace::Callee;
+use crate::proxy::request::checked::CheckedCall;
+use crate::proxy::respond::internal;
+use crate::rejection::Rejection;
+
+/// The request that a call stands for: its head, and the address of its client.
+pub(in crate::proxy) struct Origin<'a> {
+    pub(in crate::proxy) head: &'a RequestHeader,
+    pub(in crate::proxy) client: IpAddr,
+}
+
+/// A call, with its caller and its agent.
+pub(in crate::proxy) struct AgentCall<'a> {
+    pub(in crate::proxy) context: &'a Context,
+    pub(in crate::proxy) admitted: &'a Admitted,
+    pub(in crate::proxy) agent: &'a Agent,
+}
+
+impl AgentCall<'_> {
+    /// Sets the path of a JSON-RPC call: from the card at the agent's card URL, or from its registered card. `caller`:
+    /// a caller that may leave meanwhile.
+    ///
+    /// # Errors
+    /// As [`Cards::json_rpc`](crate::proxy::cards::Cards::json_rpc).
+    pub(in crate::proxy) async fn set_path(
+        &self,
+        caller: Option<&mut ServerSession>,
+        exchange: &Exchange,
+        call: &mut CheckedCall,
+    ) -> Result<(), Ended> {
+        if call.path.is_none() && self.agent.options.path_in_card {
+            let method = call.method_name.as_deref();
+            let cards = &self.context.cards;
+            let path = cards.json_rpc(caller, exchange, self.admitted, method);
+            call.path = Some(rare(path).await?);
+        }
+        call.take_path_of(self.agent);
+        Ok(())
+    }
+
+    /// Writes the request head in wire format, with a new caller token.
+    ///
+    /// # Errors
+    /// The token cannot be signed.
+    pub(in crate::proxy) fn head(
+        &self,
+        origin: &Origin<'_>,
+        exchange: &Exchange,
+        call: &CheckedCall,
+    ) -> Result<Vec<u8>, Rejection> {
+        let Allowed { proof, permit } = &self.admitted.allowed;
+        let agent = self.agent;
+        let caller_token = self.context.gateway.identity.signed.issue_caller(
+            permit.pair(&proof.principal.to_string()),
+            call.method_name.as_deref(),
+            &call.body,
+        )?;
+        let path = call.path.as_deref();
+        let forwarded = Forwarded {
+            head: origin.head,
+            verb: &call.verb,
+            target: path.unwrap_or(&agent.endpoint.path_and_query),
+            agent,
+            request_id: &exchange.request_id,
+            caller: permit.caller(),
+            caller_token: &caller_token,
+            hops: self.admitted.hops,
+            client: origin.client,
+            scheme: if exchange.config.server.tls.cert.is_some() {
+                "https"
+            } else {
+                "http"
+            },
+            version_1_0: call.version_1_0,
+            context: exchange.outgoing(),
+            body_len: call.body.len(),
+        };
+        Ok(request_head(&forwarded, &self.context.extra_fields.get()))
+    }
+}
+
+/// Returns the address of the agent, or of `path` at it.
+///
+/// # Errors
+/// `address_forbidden`, `agent_unreachable`, `store_unavailable`.
+pub(in crate::proxy) async fn address(
+    context: &Context,
+    agent: &Agent,
+    path: Option<&str>,
+    asker: LookupFor,
+) -> Result<SocketAddr, Rejection> {
+    let addresses = &context.gateway.directory.addresses;
+    let (settled, at) = (&agent.settled, &agent.endpoint);
+    match path {
+        None => addresses.agent_address(settled, at, asker, &mut ()).await,
+        Some(path) => {
+            let at = at.at(path.to_owned());
+            rare(addresses.agent_address(settled, &at, asker, &mut ())).await
+        }
+    }
+}
+
+/// Returns the agent, or `path` at it, to connect to within `connect`.
+///
+/// # Errors
+/// As [`address`].
+pub(in crate::proxy) async fn peer(
+    context: &Context,
+    agent: &Agent,
+    path: Option<&str>,
+    asker: LookupFor,
+    connect: Duration,
+) -> Result<Box<HttpPeer>, Rejection> {
+    let address = address(context, agent, path, asker).await?;
+    Ok(context.relay.upstream.peer(agent, address, connect).await)
+}
+
+/// Builds the head for the caller from the agent's.
+///
+/// # Errors
+/// `agent_redirected`; a field cannot be built, which is a bug.
+pub(in crate::proxy) fn answer_head(
+    context: &Context,
+    agents: &ResponseHeader,
+    session: &ServerSession,
+    exchange: &Exchange,
+    done: Done,
+) -> Result<ResponseHeader, Rejection> {
+    refuse_redirect(agents)?;
+    let passed = context.relay.response_fields.get().passed(agents);
+    context.response_head(session, exchange, passed.map_err(internal)?, done)
+}
+
+/// Returns the rewrite of the answer to a call, by its method.
+///
+/// # Errors
+/// `store_unavailable`.
+pub(in crate::proxy) async fn rewrite(
+    context: &Context,
+    exchange: &Exchange,
+    admitted: &Admitted,
+    binding: Binding,
+) -> Result<Option<Rewrite>, Rejection> {
+    let Allowed { proof, permit } = &admitted.allowed;
+    Ok(match exchange.method {
+        Method::GetExtendedCard => {
+            let card = ExtendedCard {
+                gateway: Arc::clone(&context.gateway),
+                config: Arc::clone(&exchange.config),
+                source: rare(context.gateway.resolution.card_source(permit)).await?,
+            };
+            Some(Rewrite::ExtendedCard(binding, Box::new(card)))
+        }
+        // Operators may list every task.
+        Method::ListTasks if proof.principal != Principal::Operator => {
+            let own = OwnTasks {
+                gateway: Arc::clone(&context.gateway),
+                proof: Arc::clone(proof),
+                target: permit.target().clone(),
+            };
+            Some(Rewrite::Tasks(binding, Box::new(own)))
+        }
+        _ => None,
+    })
+}
+
+/// Returns the attributes of the called agent, for the span.
+pub(in crate::proxy) fn callee<'a>(agent: &'a Agent, call: &'a CheckedCall) -> Callee<'a> {
+    let endpoint = &agent.endpoint;
+    Callee {
+        verb: &call.verb,
+        host: &endpoint.sni,
+        port: endpoint.port,
+        tls: endpoint.tls,
+        rpc: call.method_name.is_some(),
+    }
+}

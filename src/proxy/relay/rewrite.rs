@@ -1,0 +1,190 @@
+//! Changes an agent's answer before it goes to the caller: if the gateway translated the call, or if the answer
+//! contains data that this caller must not see.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{StatusCode, header};
+use pingora::http::ResponseHeader;
+
+use crate::a2a::bare_result;
+use crate::a2a::error::RpcError;
+use crate::a2a::reply::Reply;
+use crate::a2a::task::Binding;
+use crate::a2a::task_list::TaskList;
+use crate::gateway::Gateway;
+use crate::identity::Proof;
+use crate::ids::WorkspaceId;
+use crate::proxy::cards::ExtendedCard;
+use crate::proxy::respond::internal;
+use crate::rejection::{Delivery, Reason, Rejection};
+
+/// The rewrite of an answer.
+pub(in crate::proxy) enum Rewrite {
+    /// The call came without JSON-RPC and was translated: its result is returned without an envelope.
+    BareResult,
+    /// The answer contains the agent's card, with the agent's addresses.
+    ExtendedCard(Binding, Box<ExtendedCard>),
+    /// The answer lists tasks, some of them of other callers.
+    Tasks(Binding, Box<OwnTasks>),
+}
+
+/// The filter of a task list: the caller may see only its own tasks.
+pub(in crate::proxy) struct OwnTasks {
+    pub(in crate::proxy) gateway: Arc<Gateway>,
+    /// The proven caller.
+    pub(in crate::proxy) proof: Arc<Proof>,
+    /// The asked agent.
+    pub(in crate::proxy) target: WorkspaceId,
+}
+
+/// Maximum tasks in one list. A2A 1.0 allows 100 (`pageSize`).
+const LISTED_MAX: usize = 1000;
+
+/// Fields that describe the unchanged body.
+const OF_THE_BODY: [&str; 6] = [
+    "etag",
+    "last-modified",
+    "content-md5",
+    "content-digest",
+    "repr-digest",
+    "digest",
+];
+
+impl Rewrite {
+    /// Rejects an answer that cannot be rewritten.
+    ///
+    /// # Errors
+    /// `agent_protocol_error`.
+    pub(in crate::proxy) fn refuse_by_head(
+        &self,
+        head: &ResponseHeader,
+        is_stream: bool,
+    ) -> Result<(), Rejection> {
+        let coded = head.headers.get(header::CONTENT_ENCODING);
+        if coded.is_some_and(|coding| coding.as_bytes() != b"identity") {
+            return Err(unreadable(
+                "the agent compressed its answer, which was not asked for",
+            ));
+        }
+        if is_stream && !matches!(self, Self::BareResult) {
+            return Err(unreadable(
+                "the agent answered with a stream where it was asked for one thing",
+            ));
+        }
+        Ok(())
+    }
+
+    /// Returns the body for the caller, and adjusts the head to it.
+    ///
+    /// # Errors
+    /// `agent_protocol_error` if the body cannot be read; `store_unavailable`.
+    pub(in crate::proxy) async fn answer(
+        self,
+        head: &mut ResponseHeader,
+        body: Bytes,
+    ) -> Result<Bytes, Rejection> {
+        let success = head.status.is_success();
+        let changed = match self {
+            Self::BareResult => bare_result(head, &body)?,
+            Self::ExtendedCard(binding, card) => {
+                with_result(binding, success, &body, async |text| card.served(text)).await?
+            }
+            Self::Tasks(binding, own) => {
+                with_result(binding, success, &body, async |text| own.only(text).await).await?
+            }
+        };
+        let Some(changed) = changed else {
+            return Ok(body);
+        };
+        for name in OF_THE_BODY {
+            head.remove_header(name);
+        }
+        Ok(changed.into())
+    }
+
+    /// Rewrites complete events.
+    pub(in crate::proxy) fn events(&self, events: Bytes) -> Bytes {
+        match self {
+            Self::BareResult => bare_result::events(&events).into(),
+            Self::ExtendedCard(..) | Self::Tasks(..) => events,
+        }
+    }
+}
+
+impl OwnTasks {
+    /// Returns the list without other callers' tasks and without invalid entries. `None` if it is unchanged.
+    async fn only(&self, text: &str) -> Result<Option<String>, Rejection> {
+        let list = TaskList::read(text)
+            .ok_or_else(|| unreadable("the agent's answer holds no list of tasks"))?;
+        let ids = list.ids();
+        if ids.len() > LISTED_MAX {
+            return Err(unreadable(
+                "the agent lists more than 1000 tasks at once; ask for shorter pages",
+            ));
+        }
+        let known: Vec<String> = ids.iter().flatten().cloned().collect();
+        let (tasks, hierarchy) = (&self.gateway.tasks, &self.gateway.hierarchy);
+        let visible = tasks.visible(hierarchy, &self.proof, &self.target, &known);
+        let mut visible = visible.await?.into_iter();
+        let keep: Vec<bool> = ids
+            .iter()
+            .map(|id| id.is_some() && visible.next().unwrap_or(false))
+            .collect();
+        Ok(list.only(&keep))
+    }
+}
+
+/// Returns the answer with a changed result. `None` if it passes unchanged, as the agent's own errors do.
+async fn with_result(
+    binding: Binding,
+    success: bool,
+    body: &[u8],
+    change: impl AsyncFnOnce(&str) -> Result<Option<String>, Rejection>,
+) -> Result<Option<String>, Rejection> {
+    if binding == Binding::Rest {
+        if !success {
+            return Ok(None);
+        }
+        let text = std::str::from_utf8(body);
+        return change(text.map_err(|_| unreadable("the agent's answer is not UTF-8"))?).await;
+    }
+    let reply = Reply::read(body);
+    let Some(result) = reply.as_ref().and_then(Reply::any_result) else {
+        let error = reply.is_some_and(|reply| reply.error().is_some());
+        return if error || !success {
+            Ok(None)
+        } else {
+            Err(no_response())
+        };
+    };
+    let changed = change(result).await?;
+    Ok(changed.and_then(|changed| Some(reply?.with_result(changed))))
+}
+
+fn bare_result(head: &mut ResponseHeader, body: &[u8]) -> Result<Option<String>, Rejection> {
+    let reply = Reply::read(body);
+    if let Some(error) = reply.as_ref().and_then(Reply::error) {
+        let error = RpcError::read(error);
+        // An error status of the agent stays.
+        if head.status.is_success() {
+            let status = StatusCode::from_u16(error.http());
+            head.set_status(status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR))
+                .map_err(internal)?;
+        }
+        return Ok(Some(error.body(head.status.as_u16())));
+    }
+    match reply.as_ref().and_then(Reply::result) {
+        Some(result) => Ok(Some(result.to_owned())),
+        None if head.status.is_success() => Err(no_response()),
+        None => Ok(None),
+    }
+}
+
+fn no_response() -> Rejection {
+    unreadable("the agent's answer is no JSON-RPC response")
+}
+
+fn unreadable(message: &'static str) -> Rejection {
+    Rejection::new(Reason::AgentProtocolError, message).delivered(Delivery::Sent)
+}

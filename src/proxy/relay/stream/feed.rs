@@ -1,0 +1,271 @@
+//! The agent's side of a stream. Splits it into events, numbers and stores them for resumption, and ends a cut stream
+//! with an event that gives the reason. Holds nothing of the caller's, so it can continue without a caller.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use pingora::protocols::http::v1::client::HttpSession;
+use tokio::time::{Instant, sleep_until};
+
+use super::{Begun, Pace};
+use crate::a2a::event::{Framing, Splitter};
+use crate::config::Config;
+use crate::delivery::streams::Log;
+use crate::dialect::ReplyForm;
+use crate::directory::Slot;
+use crate::drain::Cut;
+use crate::ids::{RequestId, stream_id};
+use crate::proxy::relay::Clocks;
+use crate::proxy::relay::failure::{broken_http, shutting_down, silent, timed_out, too_large};
+use crate::proxy::relay::rewrite::Rewrite;
+use crate::rejection::{Delivery, Rejection};
+use crate::standing::{CutOff, cut_off};
+use crate::tasks::Learner;
+
+/// One stream from its agent.
+pub(in crate::proxy) struct Feed {
+    pub(super) upstream: Box<HttpSession>,
+    clocks: Clocks,
+    /// The configuration at the start of the exchange.
+    config: Arc<Config>,
+    /// The end of the shutdown's grace period.
+    cut: Cut,
+    /// Ends when the caller loses access.
+    cut_off: Option<CutOff>,
+    /// True if the agent's framing marks the end of the body.
+    framed: bool,
+    /// The rewrite of events.
+    rewrite: Option<Rewrite>,
+    /// Searches for the task, until it is found.
+    learner: Option<Box<Learner>>,
+    /// The task of the stream, once it is known.
+    pub(super) task: Option<String>,
+    /// The request id in a last event that the gateway writes.
+    request_id: RequestId,
+    form: ReplyForm,
+    /// The name by which the caller resumes it. The agent does not know it.
+    pub(super) name: String,
+    /// The stored events. `None` if the stream cannot be resumed.
+    pub(super) log: Option<Log>,
+    /// The concurrency slot of the call at its target.
+    _slot: Option<Slot>,
+    splitter: Splitter,
+    /// Measures the events.
+    pace: Pace,
+    /// The time of the agent's last bytes.
+    heard: Instant,
+    /// The time of the first final event, if there was one.
+    finished: Option<Instant>,
+    /// Bytes of complete events so far, as received.
+    bytes: u64,
+}
+
+/// The end of a wait.
+pub(in crate::proxy) enum Arrived {
+    Piece(Bytes),
+    AgentEnded,
+    /// The agent left a stream open after its final event.
+    Finished,
+    Cut(Rejection),
+}
+
+/// Bytes for the caller.
+#[derive(Default)]
+pub(in crate::proxy) struct Passed {
+    pub(in crate::proxy) bytes: Bytes,
+    /// The number of the agent's events in `bytes`.
+    pub(super) events: u32,
+    /// True for the last bytes.
+    pub(in crate::proxy) over: bool,
+    /// The rejection, if the agent did not end the stream itself.
+    pub(super) cut: Option<Rejection>,
+}
+
+impl Feed {
+    pub(in crate::proxy) fn new(
+        (upstream, pace): (Box<HttpSession>, Pace),
+        begun: Begun,
+        config: Arc<Config>,
+        (request_id, form): (RequestId, ReplyForm),
+        learner: Option<Box<Learner>>,
+        log: Option<Log>,
+    ) -> Self {
+        Self {
+            upstream,
+            clocks: begun.clocks,
+            config,
+            cut: begun.cut,
+            cut_off: begun.cut_off,
+            framed: begun.framed,
+            rewrite: begun.rewrite,
+            learner,
+            task: None,
+            request_id,
+            form,
+            name: log
+                .as_ref()
+                .map_or_else(|| stream_id().simple().to_string(), Log::name),
+            log,
+            _slot: begun.slot,
+            splitter: Splitter::new(),
+            pace,
+            heard: Instant::now(),
+            finished: None,
+            bytes: 0,
+        }
+    }
+
+    /// Returns the deadline of the stream.
+    pub(super) fn deadline(&self) -> Instant {
+        self.clocks.stream
+    }
+
+    /// Waits for the next event of any kind. Cancel-safe: dropping it loses nothing.
+    pub(in crate::proxy) async fn wait(&mut self) -> Arrived {
+        let idle = self.heard + self.clocks.idle;
+        let grace = self.finished;
+        let grace = grace.map(|at| at + self.config.stream.final_grace);
+        let wake = grace.map_or(idle, |grace| grace.min(idle));
+        let wake = wake.min(self.clocks.stream);
+        tokio::select! {
+            biased;
+            // First: an agent that sends without a pause must not delay the end of the caller's access.
+            why = cut_off(&mut self.cut_off) => Arrived::Cut(why),
+            read = self.upstream.read_body_bytes() => match read {
+                Ok(Some(piece)) => Arrived::Piece(piece),
+                Ok(None) => Arrived::AgentEnded,
+                Err(error) => Arrived::Cut(broken_http(Some(error))),
+            },
+            () = sleep_until(wake) => if grace.is_some_and(|at| at <= wake) {
+                Arrived::Finished
+            } else if self.clocks.stream <= wake {
+                Arrived::Cut(timed_out("stream"))
+            } else {
+                Arrived::Cut(silent(self.clocks.idle))
+            },
+            () = self.cut.requested() => Arrived::Cut(shutting_down(Delivery::Sent)),
+        }
+    }
+
+    /// Processes the end of a wait.
+    pub(in crate::proxy) async fn take(&mut self, arrived: Arrived) -> Passed {
+        match arrived {
+            Arrived::Piece(piece) => {
+                self.heard = Instant::now();
+                self.piece(piece).await
+            }
+            // Without framing, a broken connection looks like one that ends. A partial event reveals it.
+            Arrived::AgentEnded if !self.framed && !self.splitter.at_boundary() => {
+                self.part(broken_http(None))
+            }
+            Arrived::AgentEnded => {
+                let whole = self.splitter.ends_whole();
+                let rest = std::mem::take(&mut self.splitter).take_rest();
+                let rest = self.changed(rest);
+                if whole {
+                    // An event without a number of the gateway's would look like one of the gateway's own events.
+                    let last = self.numbered(rest);
+                    return Passed {
+                        bytes: last,
+                        ..self.over(Bytes::new())
+                    };
+                }
+                self.over(rest)
+            }
+            Arrived::Finished => self.over(Bytes::new()),
+            Arrived::Cut(rejection) => self.part(rejection),
+        }
+    }
+
+    /// Returns the events that the piece completed.
+    async fn piece(&mut self, piece: Bytes) -> Passed {
+        let passed = self.splitter.push(piece);
+        self.bytes += passed.bytes.len() as u64;
+        let limit = self.config.limits.stream_bytes.0;
+        if self.bytes + self.splitter.pending_len() as u64 > limit {
+            return self.part(too_large(limit));
+        }
+        if passed.events > 0 {
+            if passed.final_seen {
+                self.finished.get_or_insert(self.heard);
+            }
+            self.pace.events(self.heard, &passed.bytes);
+            self.look_at(&passed.bytes).await;
+        }
+        Passed {
+            events: passed.events,
+            bytes: if passed.bytes.is_empty() {
+                passed.bytes
+            } else {
+                let blocks = self.changed(passed.bytes);
+                self.numbered(blocks)
+            },
+            ..Passed::default()
+        }
+    }
+
+    /// Ends the stream with an event that gives the reason.
+    pub(super) fn part(&mut self, cut: Rejection) -> Passed {
+        let last = cut.last_event(&self.form, &self.request_id, &self.name, self.framing());
+        let bytes = self.numbered(last);
+        if let Some(log) = self.log.take() {
+            log.end(&[]);
+        }
+        Passed {
+            bytes,
+            events: 0,
+            over: true,
+            cut: Some(cut),
+        }
+    }
+
+    /// Ends the stream with the rest that the agent left incomplete.
+    fn over(&mut self, rest: Bytes) -> Passed {
+        if let Some(log) = self.log.take() {
+            log.end(&rest);
+        }
+        Passed {
+            bytes: rest,
+            over: true,
+            ..Passed::default()
+        }
+    }
+
+    fn changed(&self, blocks: Bytes) -> Bytes {
+        match &self.rewrite {
+            Some(rewrite) => rewrite.events(blocks),
+            None => blocks,
+        }
+    }
+
+    fn numbered(&mut self, blocks: Bytes) -> Bytes {
+        match &mut self.log {
+            Some(log) => log.append(&blocks),
+            None => blocks,
+        }
+    }
+
+    async fn look_at(&mut self, events: &[u8]) {
+        let Some(learner) = &mut self.learner else {
+            return;
+        };
+        // `pace` observes the state in these events and later ones.
+        if let Some(task) = learner.look_at_events(events)
+            && let Some(learner) = self.learner.take()
+        {
+            self.task = Some(task.clone());
+            // Boxed: rarely taken.
+            Box::pin(learner.learn(task)).await;
+        }
+    }
+
+    /// Returns the bytes that keep the stream alive while the agent is silent.
+    pub(super) fn keepalive(&self) -> &'static str {
+        let numbered = self.log.as_ref().is_some_and(|log| log.last() > 0);
+        self.framing().keepalive(numbered)
+    }
+
+    fn framing(&self) -> Framing {
+        self.splitter.framing()
+    }
+}

@@ -1,0 +1,149 @@
+//! Relays a stream of events, event by event, and ends a cut stream with an event that gives the reason.
+//!
+//! Only complete events are sent, so the caller is always between two events. Comments and the gateway's last event
+//! are valid at that point, and a partly received event is dropped by not being sent.
+//!
+//! [`feed`] is the agent's side, and the loop in `pass` is the caller's. When the caller leaves, the agent's side
+//! continues alone ([`mod@linger`]).
+
+mod feed;
+mod linger;
+mod pace;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use pingora::http::ResponseHeader;
+use pingora::protocols::http::ServerSession;
+use tokio::time::{Instant, sleep_until};
+
+pub(in crate::proxy) use self::feed::Feed;
+use self::linger::linger;
+pub(in crate::proxy) use self::pace::Pace;
+use super::rewrite::Rewrite;
+use super::{Answering, Relay};
+use crate::delivery::streams::Log;
+use crate::directory::Slot;
+use crate::drain::Cut;
+use crate::metrics::InProgress;
+use crate::proxy::outcome::Ended;
+use crate::proxy::record::Exchange;
+use crate::proxy::relay::Clocks;
+use crate::proxy::respond::{begin_stream, client_disconnected, within};
+use crate::standing::CutOff;
+
+/// The state of a stream that begins, besides its connections.
+pub(in crate::proxy) struct Begun {
+    pub(in crate::proxy) clocks: Clocks,
+    /// The end of the shutdown's grace period.
+    pub(in crate::proxy) cut: Cut,
+    /// True if the agent's framing marks the end of the body.
+    pub(in crate::proxy) framed: bool,
+    /// The rewrite of events.
+    pub(in crate::proxy) rewrite: Option<Rewrite>,
+    /// The concurrency slot of the call at its target.
+    pub(in crate::proxy) slot: Option<Slot>,
+    /// Ends when the caller loses access. `None` if it never does.
+    pub(in crate::proxy) cut_off: Option<CutOff>,
+}
+
+/// Relays the stream to its end.
+pub(super) async fn pass(
+    relay: &Relay,
+    session: &mut ServerSession,
+    exchange: &mut Exchange,
+    answering: Answering<'_>,
+    head: ResponseHeader,
+    begun: Begun,
+) -> Result<Ended, Ended> {
+    let _open = InProgress::begin(&exchange.metrics.open_streams);
+    let ids = (exchange.request_id.clone(), exchange.form());
+    let (config, learner) = (Arc::clone(&exchange.config), exchange.learner.take());
+    let log = log(relay, exchange);
+    let pace = Pace::new(Arc::clone(&exchange.metrics), exchange.started);
+    let mut feed = Feed::new((answering.upstream, pace), begun, config, ids, learner, log);
+    // Boxed, here and below: a waiting stream should not hold the state of steps that run once or briefly.
+    Box::pin(begin_stream(session, exchange, head, &feed.name)).await?;
+    let mut caller = Caller {
+        session,
+        exchange,
+        written: Instant::now(),
+        stream: feed.deadline(),
+    };
+    match caller.follow(&mut feed).await {
+        Ok(last) => {
+            Box::pin(answering.home.take_back(feed.upstream)).await;
+            caller.write(last, true).await?;
+            Ok(Ended::Answered)
+        }
+        Err(ended) => {
+            linger(feed, relay.config.clone(), Arc::clone(&relay.drain));
+            Err(ended)
+        }
+    }
+}
+
+/// Begins the log of a stream, owned by its caller. `None` if nothing is stored.
+fn log(relay: &Relay, exchange: &Exchange) -> Option<Log> {
+    let streams = relay.streams.as_ref()?;
+    let (proof, target) = (exchange.proof.as_ref()?, exchange.callee.as_ref()?);
+    streams.begin(proof.owner(), target, exchange.form())
+}
+
+/// The caller's side.
+struct Caller<'a> {
+    session: &'a mut ServerSession,
+    exchange: &'a mut Exchange,
+    /// The time of the last write to the caller.
+    written: Instant,
+    /// The deadline of the stream.
+    stream: Instant,
+}
+
+impl Caller<'_> {
+    /// Relays events until the stream is over. Returns the bytes still to be written.
+    ///
+    /// # Errors
+    /// The caller left.
+    async fn follow(&mut self, feed: &mut Feed) -> Result<Bytes, Ended> {
+        loop {
+            let keepalive = self.written + self.exchange.config.stream.keepalive;
+            let arrived = tokio::select! {
+                biased;
+                arrived = feed.wait() => Some(arrived),
+                () = sleep_until(keepalive) => None,
+                () = client_disconnected(self.session) => return Err(Ended::CallerLeft),
+            };
+            let Some(arrived) = arrived else {
+                let comment = feed.keepalive();
+                self.write(Bytes::from_static(comment.as_bytes()), false)
+                    .await?;
+                continue;
+            };
+            let passed = feed.take(arrived).await;
+            self.exchange.answer.events += u64::from(passed.events);
+            if let Some(task) = feed.task.take() {
+                self.exchange.task = Some(task);
+            }
+            if let Some(cut) = &passed.cut {
+                self.exchange.rejected(cut);
+            }
+            if passed.over {
+                return Ok(passed.bytes);
+            }
+            if !passed.bytes.is_empty() {
+                self.write(passed.bytes, false).await?;
+            }
+        }
+    }
+
+    async fn write(&mut self, bytes: Bytes, last: bool) -> Result<(), Ended> {
+        self.exchange.answer.bytes += bytes.len() as u64;
+        let write = self.exchange.config.timeouts.write;
+        let deadline = (Instant::now() + write).min(self.stream + write);
+        let write = Box::pin(self.session.write_response_body(bytes, last));
+        within(deadline, write).await?;
+        self.written = Instant::now();
+        Ok(())
+    }
+}

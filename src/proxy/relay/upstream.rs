@@ -1,0 +1,311 @@
+//! One call to an agent over Pingora's connection pool: connect, send once, wait for the head.
+//!
+//! Head and body are sent in one write, which Pingora's own client cannot do; that client reads the response.
+//! HTTP/1.1 only: agents' servers all support it, and a broken HTTP/2 connection would take several exchanges
+//! with it (`ARCHITECTURE.md`).
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use bytes::Bytes;
+use pingora::connectors::{ConnectorOptions, TransportConnector};
+use pingora::listeners::ALPN;
+use pingora::protocols::Stream;
+use pingora::protocols::http::v1::client::HttpSession;
+use pingora::upstreams::peer::{HttpPeer, Peer};
+use pingora::{Error, ErrorType};
+use tokio::io::AsyncWriteExt;
+use tokio::time::{Instant, timeout, timeout_at};
+
+use super::certificates::Certificates;
+use crate::directory::Agent;
+use crate::metrics::Metrics;
+use crate::proxy::outcome::Failure;
+use crate::rejection::{Delivery, Reason, Rejection};
+
+/// Largest body that is copied behind the head, so that both leave in one write.
+pub(in crate::proxy) const ONE_WRITE: usize = 16 * 1024;
+
+/// Pingora's write buffer: larger writes go to the socket directly.
+const WRITE_BUFFER: usize = 1460;
+
+/// Timeout for the response of an agent that stopped reading a request.
+const EARLY_ANSWER: Duration = Duration::from_secs(1);
+
+/// Connections to agents.
+pub(in crate::proxy) struct Upstream {
+    connector: TransportConnector,
+    certificates: Certificates,
+}
+
+/// A request, ready for the wire.
+pub(in crate::proxy) struct Call {
+    /// Head, with a short body behind it.
+    wire: Vec<u8>,
+    /// Body, unless it is short.
+    body: Bytes,
+}
+
+impl Call {
+    /// Joins head and body if a copy is cheaper than a second write.
+    pub(in crate::proxy) fn new(mut head: Vec<u8>, body: Bytes) -> Self {
+        if body.len() <= ONE_WRITE {
+            head.extend_from_slice(&body);
+            return Self {
+                wire: head,
+                body: Bytes::new(),
+            };
+        }
+        Self { wire: head, body }
+    }
+}
+
+/// Returns Pingora's peer for a server at `address`.
+pub(in crate::proxy) fn peer(
+    address: SocketAddr,
+    tls: bool,
+    sni: String,
+    connect: Duration,
+) -> Box<HttpPeer> {
+    let mut peer = Box::new(HttpPeer::new(address, tls, sni));
+    peer.options.connection_timeout = Some(connect);
+    peer.options.total_connection_timeout = Some(connect);
+    peer.options.alpn = ALPN::H1;
+    peer
+}
+
+/// A connection on which its holder has sent no byte.
+pub(in crate::proxy) struct Connection {
+    stream: Stream,
+    /// True for a pooled connection, which may be dead.
+    reused: bool,
+}
+
+/// Progress of a write before it failed.
+enum Unsent {
+    /// No byte was accepted: it may be sent on another connection.
+    Nothing(std::io::Error),
+    /// Some bytes may have arrived.
+    Perhaps(std::io::Error),
+}
+
+impl Upstream {
+    /// Creates a pool of at most `pool_size` unused connections.
+    pub(in crate::proxy) fn new(pool_size: usize) -> Self {
+        let options = ConnectorOptions::new(pool_size);
+        Self {
+            connector: TransportConnector::new(Some(options)),
+            certificates: Certificates::new(),
+        }
+    }
+
+    /// Returns Pingora's peer for the agent. `address` was checked by the policy, and is dialled. A certificate
+    /// is verified for [`crate::directory::Endpoint::sni`], which is never empty: for an empty name Pingora
+    /// would verify nothing.
+    pub(in crate::proxy) async fn peer(
+        &self,
+        agent: &Agent,
+        address: SocketAddr,
+        connect: Duration,
+    ) -> Box<HttpPeer> {
+        let endpoint = &agent.endpoint;
+        let mut peer = peer(address, endpoint.tls, endpoint.sni.clone(), connect);
+        if let Some(tls) = agent.upstream_tls.as_ref().filter(|_| endpoint.tls) {
+            // Boxed: it is rare, and its future would otherwise widen that of every exchange.
+            Box::pin(self.certificates.apply_to(&mut peer, agent, tls)).await;
+        }
+        peer
+    }
+
+    /// Returns the place to which a connection of `peer` returns, to be kept for `idle`.
+    pub(in crate::proxy) fn home(&self, peer: &HttpPeer, idle: Duration) -> Home<'_> {
+        Home {
+            upstream: self,
+            peer: peer.reuse_hash(),
+            idle,
+        }
+    }
+
+    /// Returns a connection to the agent, a pooled one if there is one. Sends no byte.
+    ///
+    /// # Errors
+    /// `agent_unreachable`, `agent_timeout`.
+    pub(in crate::proxy) async fn connect(&self, peer: &HttpPeer) -> Result<Connection, Rejection> {
+        if let Some(stream) = self.connector.reused_stream(peer).await {
+            let reused = true;
+            return Ok(Connection { stream, reused });
+        }
+        // The pool is empty, the agent closed the connection, or the task that watches it still holds it.
+        tracing::debug!(%peer, "no idle connection to the agent; dialling");
+        let (stream, reused) = (self.dial(peer).await?, false);
+        Ok(Connection { stream, reused })
+    }
+
+    /// Opens a new connection to the agent.
+    async fn dial(&self, peer: &HttpPeer) -> Result<Stream, Rejection> {
+        // Boxed: with its TLS handshake it is larger than the rest of an exchange's future, and rare.
+        let dialled = Box::pin(self.connector.new_stream(peer)).await;
+        dialled.map_err(|e| unreachable(e, peer))
+    }
+
+    /// Connects, and sends the call once.
+    ///
+    /// # Errors
+    /// As [`Upstream::connect`] and [`Upstream::send_over`].
+    pub(in crate::proxy) async fn send(
+        &self,
+        peer: &HttpPeer,
+        call: &Call,
+        deadline: Instant,
+        metrics: &Metrics,
+    ) -> Result<Box<HttpSession>, Rejection> {
+        let connected = timeout_at(deadline, self.connect(peer)).await;
+        let connection = connected.unwrap_or_else(|_| Err(not_connected()))?;
+        self.send_over(connection, peer, call, deadline, metrics)
+            .await
+    }
+
+    /// Sends the call once. It is sent again only if no byte of it was sent: a pooled connection that has died
+    /// may accept none, and then a new one is opened.
+    ///
+    /// # Errors
+    /// `agent_unreachable`, `agent_timeout`, `agent_protocol_error`, each with its [`Delivery`].
+    pub(in crate::proxy) async fn send_over(
+        &self,
+        Connection { mut stream, reused }: Connection,
+        peer: &HttpPeer,
+        call: &Call,
+        deadline: Instant,
+        metrics: &Metrics,
+    ) -> Result<Box<HttpSession>, Rejection> {
+        let mut written = timeout_at(deadline, write(&mut stream, call)).await;
+        if reused && matches!(written, Ok(Err(Unsent::Nothing(_)))) {
+            metrics.resends.inc();
+            let dialled = timeout_at(deadline, self.dial(peer)).await;
+            stream = dialled.unwrap_or_else(|_| Err(not_connected()))?;
+            written = timeout_at(deadline, write(&mut stream, call)).await;
+        }
+        let session = Box::new(HttpSession::new_with_options(stream, peer));
+        match written {
+            Err(_) => Err(Rejection::new(
+                Reason::AgentTimeout,
+                "the agent did not take the request in time (timeouts.total)",
+            )
+            .fact("clock", "total")
+            .delivered(Delivery::Unknown)),
+            Ok(Ok(())) => Ok(session),
+            Ok(Err(Unsent::Nothing(error))) => Err(Rejection::new(
+                Reason::AgentUnreachable,
+                "the agent closed the connection at once",
+            )
+            .delivered(Delivery::NotSent)
+            .cause(error)),
+            Ok(Err(Unsent::Perhaps(error))) => early_answer(session, error).await,
+        }
+    }
+}
+
+/// Place of a connection in the pool after a complete response.
+#[derive(Clone, Copy)]
+pub(in crate::proxy) struct Home<'a> {
+    upstream: &'a Upstream,
+    /// Key of the agent's connections: their `reuse_hash`.
+    peer: u64,
+    /// Time that it is kept in the pool.
+    idle: Duration,
+}
+
+impl Home<'_> {
+    /// Returns the connection to the pool if the agent left it usable. Called before the last byte is sent to
+    /// the caller, so that the caller's next call, on another thread, finds it there.
+    pub(in crate::proxy) async fn take_back(self, mut session: Box<HttpSession>) {
+        // A cut stream leaves its connection in the middle of a body.
+        if !session.is_body_done() {
+            return;
+        }
+        session.respect_keepalive();
+        // Drop a connection that is not kept: a graceful close could block on an agent that does not read.
+        if !session.will_keepalive() {
+            return;
+        }
+        if let Some(stream) = session.reuse().await {
+            let pool = &self.upstream.connector;
+            pool.release_stream(stream, self.peer, Some(self.idle));
+        }
+    }
+}
+
+async fn write(stream: &mut Stream, call: &Call) -> Result<(), Unsent> {
+    let first = stream.write(&call.wire).await.map_err(Unsent::Nothing)?;
+    if first == call.wire.len() && call.body.is_empty() {
+        return stream.flush().await.map_err(|error| {
+            // A short call was still in the buffer: after an error at the flush no byte has left.
+            if call.wire.len() < WRITE_BUFFER {
+                Unsent::Nothing(error)
+            } else {
+                Unsent::Perhaps(error)
+            }
+        });
+    }
+    let rest = async {
+        stream.write_all(&call.wire[first..]).await?;
+        stream.write_all(&call.body).await?;
+        stream.flush().await
+    };
+    rest.await.map_err(Unsent::Perhaps)
+}
+
+/// Reads an early response: an agent may send one, such as 413, and close without reading the rest.
+async fn early_answer(
+    mut session: Box<HttpSession>,
+    error: std::io::Error,
+) -> Result<Box<HttpSession>, Rejection> {
+    match timeout(EARLY_ANSWER, session.read_response()).await {
+        Ok(Ok(_)) => Ok(session),
+        _ => Err(Rejection::new(
+            Reason::AgentProtocolError,
+            "the agent closed the connection while the request was being sent",
+        )
+        .delivered(Delivery::Unknown)
+        .cause(error)),
+    }
+}
+
+/// Returns the rejection of a call with a deadline before `timeouts.connect`.
+fn not_connected() -> Rejection {
+    let message = "no connection to the agent in time (timeouts.total; of a gateway, X-Timeout may ask for more)";
+    Rejection::new(Reason::AgentTimeout, message)
+        .fact("clock", "total")
+        .delivered(Delivery::NotSent)
+}
+
+fn unreachable(error: Box<Error>, peer: &HttpPeer) -> Rejection {
+    let connect = peer.options.connection_timeout.unwrap_or_default();
+    let timed_out = matches!(
+        error.etype(),
+        ErrorType::ConnectTimedout | ErrorType::TLSHandshakeTimedout
+    );
+    let handshake = *error.etype() == ErrorType::TLSHandshakeFailure;
+    let rejection = if handshake {
+        Rejection::new(
+            Reason::AgentUnreachable,
+            "no TLS connection to the agent: its certificate must be valid for the host of its URL, from an \
+             authority that the system or its upstream_tls.ca trusts, and an agent may ask for upstream_tls.client_cert",
+        )
+    } else if timed_out {
+        Rejection::new(
+            Reason::AgentTimeout,
+            format!(
+                "no connection to the agent within {} (timeouts.connect)",
+                humantime::format_duration(connect)
+            ),
+        )
+        .fact("clock", "connect")
+    } else {
+        Rejection::new(
+            Reason::AgentUnreachable,
+            "no connection to the agent: check that it listens at the url of its workspace, or its card_url",
+        )
+    };
+    rejection.delivered(Delivery::NotSent).cause(Failure(error))
+}

@@ -1,0 +1,329 @@
+//! Reads the caller's body, bounded in size and time, and completes the call.
+
+use bytes::{Bytes, BytesMut};
+use http::{HeaderMap, Version, header};
+use pingora::http::RequestHeader;
+use pingora::protocols::http::ServerSession;
+use tokio::time::{Instant, timeout_at};
+
+use super::Request;
+use super::origin::browser_made;
+use crate::a2a::Generation;
+use crate::a2a::envelope::{self, Completed, Completion, Fault, FaultKind};
+use crate::a2a::method::Method;
+use crate::config::{Complete, Config, Timeouts};
+use crate::hierarchy::Permit;
+use crate::proxy::admit::too_large;
+use crate::proxy::connection::chunks;
+use crate::proxy::load::Load;
+use crate::proxy::outcome::{Ended, NoBody};
+use crate::proxy::record::Exchange;
+use crate::proxy::respond::write_with_timeout;
+use crate::rejection::{Reason, Rejection};
+use crate::shares::{Account, Share};
+
+/// A body, with the share of the memory of bodies that it takes.
+pub(in crate::proxy) struct Received {
+    pub(in crate::proxy) body: Bytes,
+    pub(in crate::proxy) share: Share,
+}
+
+/// Checks the media type of a call of `account`, and reads its body.
+///
+/// # Errors
+/// `unsupported_media_type`; as [`read`].
+pub(in crate::proxy) async fn read_json(
+    request: &mut Request<'_>,
+    account: Account,
+) -> Result<Received, Ended> {
+    check_media_type(&request.head().headers)?;
+    let (load, config) = (&request.context.relay.load, &request.exchange.config);
+    Ok(read(load, config, request.session, account).await?)
+}
+
+/// Reads the whole body of a request of `account`. Sends `100 Continue` first if the caller waits for it.
+///
+/// # Errors
+/// `body_too_large`, `request_timeout`, `invalid_request` for broken framing, `overloaded` if the bodies of all
+/// callers, or of this one, take too much memory; or the caller left.
+pub(in crate::proxy) async fn read(
+    load: &Load,
+    config: &Config,
+    session: &mut ServerSession,
+    account: Account,
+) -> Result<Received, NoBody> {
+    let limit = config.limits.request_bytes;
+    let deadline = Instant::now() + config.timeouts.request_body;
+    let mut share = load.share(account);
+    bid_continue(session).await?;
+    let mut held = Held::default();
+    loop {
+        let Some(piece) = next_piece(&config.timeouts, session, deadline).await? else {
+            let body = held.into_bytes();
+            return Ok(Received { body, share });
+        };
+        if held.len() + piece.len() > limit.bytes() {
+            return Err(too_large(limit.0).into());
+        }
+        load.hold(&mut share, piece.len())?;
+        held.keep(piece);
+    }
+}
+
+/// Sends `100 Continue` if the caller waits for it.
+///
+/// # Errors
+/// The caller left.
+pub(in crate::proxy) async fn bid_continue(session: &mut ServerSession) -> Result<(), NoBody> {
+    if !expects_continue(session.req_header()) {
+        return Ok(());
+    }
+    let limit = session.get_write_timeout();
+    let written = write_with_timeout(limit, session.write_continue_response()).await;
+    written.map_err(|_| NoBody::CallerLeft)
+}
+
+/// Returns the next piece of a body; `None` at its end.
+///
+/// # Errors
+/// `request_timeout`, `invalid_request` for broken framing; or the caller left. Bytes after such a body cannot be
+/// parsed as a request, so the connection closes after the answer.
+pub(in crate::proxy) async fn next_piece(
+    timeouts: &Timeouts,
+    session: &mut ServerSession,
+    deadline: Instant,
+) -> Result<Option<Bytes>, NoBody> {
+    let read = timeout_at(deadline, session.read_request_body()).await;
+    let failed = match read {
+        Ok(Ok(piece)) => return Ok(piece),
+        Ok(Err(error)) => broken(&error, timeouts),
+        Err(_) => too_slow(timeouts).into(),
+    };
+    session.set_keepalive(None);
+    Err(failed)
+}
+
+/// The bytes read so far. A body that came in one piece is kept as that piece, without a copy.
+#[derive(Default)]
+struct Held {
+    first: Bytes,
+    rest: BytesMut,
+}
+
+impl Held {
+    fn len(&self) -> usize {
+        self.first.len() + self.rest.len()
+    }
+
+    fn keep(&mut self, piece: Bytes) {
+        if self.first.is_empty() && self.rest.is_empty() {
+            self.first = piece;
+            return;
+        }
+        if !self.first.is_empty() {
+            self.rest.reserve(2 * (self.first.len() + piece.len()));
+            self.rest
+                .extend_from_slice(&std::mem::take(&mut self.first));
+        }
+        self.rest.extend_from_slice(&piece);
+    }
+
+    fn into_bytes(self) -> Bytes {
+        if self.rest.is_empty() {
+            self.first
+        } else {
+            self.rest.freeze()
+        }
+    }
+}
+
+/// Checks that the body is declared as JSON, without a content encoding. A missing type is accepted, except from a
+/// browser: a cross-site page needs no preflight for a request without a type.
+///
+/// # Errors
+/// `unsupported_media_type`.
+pub(in crate::proxy) fn check_media_type(headers: &HeaderMap) -> Result<(), Rejection> {
+    let refuse = |why: &'static str| Err(Rejection::new(Reason::UnsupportedMediaType, why));
+    if headers.contains_key(header::CONTENT_ENCODING) {
+        return refuse("send the body without Content-Encoding");
+    }
+    if headers.get_all(header::CONTENT_TYPE).iter().count() > 1 {
+        return refuse("the request has several Content-Type fields; send one");
+    }
+    match headers.get(header::CONTENT_TYPE) {
+        None if browser_made(headers) => refuse("send Content-Type: application/json"),
+        None => Ok(()),
+        Some(value) if value.to_str().is_ok_and(is_json) => Ok(()),
+        Some(_) => refuse("send Content-Type: application/json"),
+    }
+}
+
+/// True for `application/json`, `application/a2a+json` and `*/*+json`; a charset must be UTF-8
+/// (RFC 8259, 8.1).
+pub(crate) fn is_json(content_type: &str) -> bool {
+    let mut parts = content_type.split(';');
+    let essence = parts.next().unwrap_or_default().trim().to_ascii_lowercase();
+    let json = essence == "application/json"
+        || essence.split_once('/').is_some_and(|(_, subtype)| {
+            subtype.len() > "+json".len()
+                && subtype.ends_with("+json")
+                && !subtype.contains(['/', ','])
+        });
+    let utf8 = parts.all(|parameter| match parameter.split_once('=') {
+        Some((name, value)) if name.trim().eq_ignore_ascii_case("charset") => {
+            let value = value.trim().trim_matches('"');
+            value.eq_ignore_ascii_case("utf-8") || value.eq_ignore_ascii_case("utf8")
+        }
+        _ => true,
+    });
+    json && utf8
+}
+
+/// True if the caller waits for `100 Continue`. HTTP/1.0 has none (RFC 9110, 10.1.1).
+pub(in crate::proxy) fn expects_continue(head: &RequestHeader) -> bool {
+    head.version > Version::HTTP_10 && head.headers.contains_key(header::EXPECT)
+}
+
+fn too_slow(timeouts: &Timeouts) -> Rejection {
+    Rejection::new(
+        Reason::RequestTimeout,
+        "the request body did not arrive in time",
+    )
+    .fact("clock", "request_body")
+    .fact("limit", humantime::format_duration(timeouts.request_body))
+}
+
+fn broken(error: &pingora::Error, timeouts: &Timeouts) -> NoBody {
+    use pingora::ErrorType;
+    match error.etype() {
+        ErrorType::ReadTimedout => too_slow(timeouts).into(),
+        ErrorType::ReadError if chunks::broke(error) => broken_framing(),
+        ErrorType::ConnectionClosed | ErrorType::ReadError | ErrorType::H2Error => {
+            NoBody::CallerLeft
+        }
+        _ => broken_framing(),
+    }
+}
+
+fn broken_framing() -> NoBody {
+    NoBody::Refused(Rejection::new(
+        Reason::InvalidRequest,
+        "the framing of the request body is broken",
+    ))
+}
+
+/// Completes the call for its target (`docs/reference/a2a.md`, "Completion"), and records what was read from it.
+///
+/// # Errors
+/// `parse_error`, `invalid_request`, `invalid_params`.
+pub(in crate::proxy) fn complete(
+    exchange: &mut Exchange,
+    permit: &Permit,
+    body: Bytes,
+    call: &CallShape,
+) -> Result<Completed, Rejection> {
+    // A body that is not even an object gets the general message of a route that takes messages only.
+    let is_object = !call.message_only || body.trim_ascii_start().starts_with(b"{");
+    let completion = Completion {
+        target: permit.target().as_str(),
+        caller: permit.caller().map(crate::ids::WorkspaceId::as_str),
+        complete: call.complete,
+        generation: call.generation,
+        accept_prefers_stream: call.prefers_stream,
+    };
+    match envelope::complete(body, &completion) {
+        Ok(completed) => {
+            exchange.method = completed.method;
+            exchange.rpc_id.clone_from(&completed.rpc_id);
+            exchange.request_bytes = completed.body.len() as u64;
+            if call.message_only {
+                require_message(&completed, call)?;
+            }
+            Ok(completed)
+        }
+        Err(fault) => {
+            exchange.rpc_id.clone_from(&fault.rpc_id);
+            let refusal = refusal(fault);
+            Err(match is_object {
+                true => refusal,
+                false => Rejection::new(refusal.reason, MESSAGE_WANTED),
+            })
+        }
+    }
+}
+
+/// The inputs to the completion of a call besides its body.
+pub(in crate::proxy) struct CallShape {
+    /// The extent of completion.
+    pub(in crate::proxy) complete: Complete,
+    /// The protocol generation of the target.
+    pub(in crate::proxy) generation: Generation,
+    /// True if the caller prefers a stream.
+    pub(in crate::proxy) prefers_stream: bool,
+    /// True if the body must be a message without an envelope.
+    pub(in crate::proxy) message_only: bool,
+}
+
+impl CallShape {
+    /// Returns the extent of completion of a call that the gateway builds: it has an envelope in any case.
+    pub(in crate::proxy) const fn with_envelope(complete: Complete) -> Complete {
+        match complete {
+            Complete::Off => Complete::Bare,
+            complete => complete,
+        }
+    }
+}
+
+/// Message for a body that is no message.
+pub(in crate::proxy) const MESSAGE_WANTED: &str = "this route takes a message alone, {\"message\": {…}}, or in a JSON-RPC call that sends one; POST other calls to \
+     /workspaces/{id}/a2a";
+
+/// Checks that the body was a message, and became the call that its route sends.
+fn require_message(completed: &Completed, shape: &CallShape) -> Result<(), Rejection> {
+    let expected = if shape.prefers_stream {
+        Method::SendStreamingMessage
+    } else {
+        Method::SendMessage
+    };
+    if completed.wrapped && completed.method == expected {
+        return Ok(());
+    }
+    Err(Rejection::new(Reason::InvalidRequest, MESSAGE_WANTED))
+}
+
+pub(in crate::proxy) fn refusal(fault: Fault) -> Rejection {
+    let reason = match fault.kind {
+        FaultKind::ParseError => Reason::ParseError,
+        FaultKind::InvalidRequest => Reason::InvalidRequest,
+        FaultKind::InvalidParams => Reason::InvalidParams,
+    };
+    Rejection::new(reason, fault.message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn json_types_are_recognised() {
+        for good in [
+            "application/json",
+            "Application/JSON; charset=UTF-8",
+            "application/a2a+json",
+            "application/vnd.x+json; charset=\"utf-8\"",
+            "application/json; odata=verbose",
+        ] {
+            assert!(is_json(good), "{good}");
+        }
+        for bad in [
+            "text/plain",
+            "application/x-www-form-urlencoded",
+            "application/json; charset=utf-16",
+            "application/jsonp",
+            "+json",
+            "",
+        ] {
+            assert!(!is_json(bad), "{bad}");
+        }
+    }
+}

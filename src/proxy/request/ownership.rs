@@ -1,0 +1,134 @@
+//! Checks the references of a call before it is forwarded: the caller may ask for these tasks, and the agent may be
+//! asked to call these URLs. Also records the owner of the task in the answer.
+
+use crate::a2a::method::Method;
+use crate::a2a::refs::Refs;
+use crate::a2a::task::Binding;
+use crate::gateway::Gateway;
+use crate::proxy::admit::{Admitted, Allowed};
+use crate::proxy::outcome::Ended;
+use crate::proxy::rare;
+use crate::proxy::record::Exchange;
+use crate::proxy::request::Request;
+use crate::rejection::{Reason, Rejection};
+
+/// Checks the tasks and URLs that a call refers to, and has the answer searched for its task.
+///
+/// # Errors
+/// As [`check`]; or the caller left.
+pub(in crate::proxy) async fn authorize_references(
+    request: &mut Request<'_>,
+    admitted: &Admitted,
+    refs: &Refs,
+    binding: Binding,
+) -> Result<(), Ended> {
+    let context = request.context;
+    let cards = &context.cards;
+    let asked = cards.check_push(request.session, request.exchange, admitted, refs);
+    asked.await?;
+    check(&context.gateway, request.exchange, admitted, refs).await?;
+    follow(&context.gateway, request.exchange, admitted, binding);
+    Ok(())
+}
+
+/// Checks the references of a call. A call without references causes no lookup.
+///
+/// # Errors
+/// `task_not_found`, `push_not_supported`, `address_forbidden`; `store_unavailable`.
+pub(in crate::proxy) async fn check(
+    gateway: &Gateway,
+    exchange: &mut Exchange,
+    admitted: &Admitted,
+    refs: &Refs,
+) -> Result<(), Rejection> {
+    if exchange.task.is_none() {
+        exchange.task = refs.tasks.first().cloned();
+    }
+    let push = admitted.options().push_notifications;
+    check_for(gateway, exchange.method, push, &admitted.allowed, refs).await
+}
+
+/// Checks the references, whether or not the agent can be reached. `push`: callers may ask the agent for push
+/// notifications.
+///
+/// # Errors
+/// As [`check`].
+pub(in crate::proxy) async fn check_for(
+    gateway: &Gateway,
+    method: Method,
+    push: bool,
+    Allowed { proof, permit }: &Allowed,
+    refs: &Refs,
+) -> Result<(), Rejection> {
+    require_push(push, method, refs)?;
+    if !refs.tasks.is_empty() {
+        let asked = gateway
+            .tasks
+            .check(&gateway.hierarchy, proof, permit.target(), &refs.tasks);
+        rare(asked).await?;
+    }
+    for url in &refs.push_urls {
+        rare(gateway.directory.addresses.vet_webhook(url, proof.account)).await?;
+    }
+    Ok(())
+}
+
+/// Starts to search the answer to a message for its task, and the answer to a task request for the task's state.
+fn follow(gateway: &Gateway, exchange: &mut Exchange, admitted: &Admitted, binding: Binding) {
+    if exchange.method.sends() {
+        let Allowed { proof, permit } = &admitted.allowed;
+        let learner = gateway.tasks.learner(proof, permit.target(), binding);
+        exchange.learner = Some(Box::new(learner));
+    } else {
+        exchange.watch_state(binding);
+    }
+}
+
+/// True if a call is about push notifications.
+pub(in crate::proxy) fn is_about_push(method: Method, refs: &Refs) -> bool {
+    method.is_of_push() || refs.sets_push
+}
+
+/// Rejects a call about push notifications if the target does not support them.
+///
+/// # Errors
+/// `push_not_supported`.
+pub(in crate::proxy) fn require_push(
+    allowed: bool,
+    method: Method,
+    refs: &Refs,
+) -> Result<(), Rejection> {
+    if allowed || !is_about_push(method, refs) {
+        return Ok(());
+    }
+    Err(Rejection::new(
+        Reason::PushNotSupported,
+        "push notifications are switched off for this workspace, or its agent's card says that it sends none: leave \
+         the configuration out, and stream or ask for the task",
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn switched_off_nothing_that_asks_for_push_notifications_passes() {
+        let plain = Refs::default();
+        let sets = Refs {
+            sets_push: true,
+            ..Refs::default()
+        };
+        for method in Method::ALL {
+            let why = require_push(false, method, &plain).map_err(|r| r.reason);
+            let expected = if method.is_of_push() {
+                Err(Reason::PushNotSupported)
+            } else {
+                Ok(())
+            };
+            assert_eq!(why, expected, "{method:?}");
+            assert!(require_push(false, method, &sets).is_err(), "{method:?}");
+            assert!(require_push(true, method, &sets).is_ok(), "{method:?}");
+        }
+    }
+}

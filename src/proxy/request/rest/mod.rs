@@ -1,0 +1,322 @@
+//! The HTTP+JSON binding, below `/workspaces/{id}/a2a`. Requests are forwarded unchanged to agents with an HTTP+JSON
+//! interface. For agents without one, a few routes are translated to JSON-RPC.
+
+mod routes;
+
+use bytes::Bytes;
+use serde_json::{Value, json};
+
+use self::routes::{Way, no_such_route, polled, refused, translated};
+use super::body::{self, MESSAGE_WANTED, Received, read_json, refusal};
+use super::call::{Form, send};
+use super::checked::CheckedCall;
+use super::ownership::authorize_references;
+use super::{Request, ownership};
+use crate::a2a::Generation;
+use crate::a2a::done::{Done, Step};
+use crate::a2a::envelope::Enveloped;
+use crate::a2a::method::Method;
+use crate::a2a::refs::Refs;
+use crate::a2a::rest::{self, Rest};
+use crate::a2a::rest_body::RestBody;
+use crate::a2a::task::Binding;
+use crate::config::Complete;
+use crate::delivery::jobs::may_be_deferred;
+use crate::dialect::Dialect;
+use crate::directory::Destination;
+use crate::identity::Proof;
+use crate::ids::{InvalidWorkspaceId, WorkspaceId};
+use crate::proxy::admit::{Admitted, allow, permit, prove, reach};
+use crate::proxy::destination::deferred::{AskedJob, JobWords};
+use crate::proxy::destination::{self, deferred, idempotency, inbox};
+use crate::proxy::outcome::Ended;
+use crate::proxy::rare;
+use crate::proxy::record::Exchange;
+use crate::proxy::relay::forward::rewrite;
+use crate::proxy::relay::rewrite::Rewrite;
+use crate::rejection::{Reason, Rejection};
+use crate::shares::{Account, Share};
+
+/// Serves a request below the base: admission, its checks, and its destination.
+pub(in crate::proxy) async fn call(
+    request: &mut Request<'_>,
+    target: Result<WorkspaceId, InvalidWorkspaceId>,
+    tail: &str,
+) -> Result<Ended, Ended> {
+    let context = request.context;
+    let _place = context.enter(request.session)?;
+    let head = request.session.req_header();
+    request.exchange.binding = Binding::Rest;
+    let rest = rest::read(head.method.as_str(), tail, head.uri.query());
+    let rest = rest.map_err(|why| refused(&why))?;
+    request.exchange.method = rest.method;
+    let allowed = allow(&context.gateway, request.exchange, head, target).await?;
+    let here = Some(allowed.permit.target());
+    if let Some(answered) = answer_about_job(request, &rest, &allowed.proof, here).await? {
+        return Ok(answered);
+    }
+    let head = request.session.req_header();
+    let admitted = reach(&context.gateway, request.exchange, head, allowed).await?;
+    let account = admitted.allowed.account();
+    // Before the card is fetched, so that the caller's departure during the fetch is noticed.
+    let received = match request.session.is_body_empty() {
+        false => read_json(request, account).await?,
+        true => read(request, account).await?,
+    };
+    if rest.is_own
+        && rest.method.sends()
+        && let Some(call) = Enveloped::read(&received.body)
+    {
+        return rare(enveloped(request, admitted, received, call)).await;
+    }
+    match way(request, &admitted, &rest).await? {
+        Way::Raw { interface } => {
+            let path = PathAt { interface, tail };
+            let (mut call, refs) = raw(request, &admitted, received, path, rest.tasks)?;
+            authorize_references(request, &admitted, &refs, Binding::Rest).await?;
+            call.rewrite = rewrite(context, request.exchange, &admitted, Binding::Rest).await?;
+            request.exchange.request_bytes = call.body.len() as u64;
+            drop(refs);
+            destination::answer(request, admitted, call).await
+        }
+        Way::Send { stream, words } => {
+            let generation = words;
+            send(
+                request,
+                admitted,
+                received,
+                Form::Message { stream, generation },
+            )
+            .await
+        }
+        Way::Task {
+            method,
+            params,
+            words,
+        } => {
+            request.exchange.method = method;
+            let call = TaskCall {
+                tasks: rest.tasks,
+                params,
+                generation: words,
+            };
+            call.send(request, admitted, received.share).await
+        }
+    }
+}
+
+/// Serves `/tasks/{task_id}`: a task of the caller, at whatever agent it was started.
+pub(in crate::proxy) async fn task(
+    request: &mut Request<'_>,
+    segment: &str,
+) -> Result<Ended, Ended> {
+    let context = request.context;
+    let gateway = &context.gateway;
+    let _place = context.enter(request.session)?;
+    let head = request.session.req_header();
+    let tail = format!("tasks/{segment}");
+    let rest = rest::read(head.method.as_str(), &tail, head.uri.query());
+    let rest = rest.map_err(|why| refused(&why))?;
+    let Way::Task { method, params, .. } = translated(head, &rest)? else {
+        return Err(no_such_route().into());
+    };
+    request.exchange.method = method;
+    let proof = prove(gateway, request.exchange, head).await?;
+    if let Some(answered) = answer_about_job(request, &rest, &proof, None).await? {
+        return Ok(answered);
+    }
+    let id = params["id"].as_str().unwrap_or_default();
+    let mut target = gateway.tasks.target_of(&proof, id).await?;
+    if target.is_none() {
+        // Inboxes outlive this process and its record of task owners.
+        target = inbox::target_of(gateway, &proof, id).await?;
+    }
+    let target = target.ok_or_else(|| {
+        let message = "no task of this id is known to be the caller's: ask its agent, at \
+                       /workspaces/{id}/a2a/tasks/{task_id}";
+        Rejection::new(Reason::TaskNotFound, message)
+    })?;
+    request.exchange.callee = Some(target.clone());
+    let allowed = permit(gateway, request.exchange, proof, &target).await?;
+    let head = request.session.req_header();
+    let admitted = reach(gateway, request.exchange, head, allowed).await?;
+    let received = read(request, admitted.allowed.account()).await?;
+    let call = TaskCall {
+        tasks: rest.tasks,
+        params,
+        generation: None,
+    };
+    call.send(request, admitted, received.share).await
+}
+
+/// Answers a request about a task that is a deferred call. `None` for any other request.
+async fn answer_about_job(
+    request: &mut Request<'_>,
+    rest: &Rest,
+    proof: &Proof,
+    target: Option<&WorkspaceId>,
+) -> Result<Option<Ended>, Ended> {
+    let Some(id) = rest.tasks.iter().find(|task| may_be_deferred(task)) else {
+        return Ok(None);
+    };
+    let asked = AskedJob {
+        proof,
+        target,
+        id,
+        words: JobWords::Bare,
+    };
+    rare(deferred::answer_about(request, asked)).await
+}
+
+/// Reads a body of any media type.
+async fn read(request: &mut Request<'_>, account: Account) -> Result<Received, Ended> {
+    let (load, config) = (&request.context.relay.load, &request.exchange.config);
+    Ok(body::read(load, config, request.session, account).await?)
+}
+
+/// Handles a message in a JSON-RPC envelope, as at the base.
+async fn enveloped(
+    request: &mut Request<'_>,
+    admitted: Admitted,
+    received: Received,
+    call: Enveloped,
+) -> Result<Ended, Ended> {
+    let exchange = &mut *request.exchange;
+    exchange.dialect = Dialect::JsonRpc;
+    exchange.binding = Binding::Rpc;
+    exchange.rpc_id = call.rpc_id;
+    if !call.method.sends() {
+        return Err(Rejection::new(Reason::InvalidRequest, MESSAGE_WANTED).into());
+    }
+    send(request, admitted, received, Form::Call).await
+}
+
+/// Returns how a request gets to the target.
+async fn way(request: &mut Request<'_>, admitted: &Admitted, rest: &Rest) -> Result<Way, Ended> {
+    if let Destination::Inbox(_) = &admitted.destination {
+        return Ok(polled(request.head(), rest)?);
+    }
+    if rest.is_own {
+        return Ok(translated(request.head(), rest)?);
+    }
+    let cards = &request.context.cards;
+    let interface = cards.http_json(request.session, request.exchange, admitted, rest.generation);
+    Ok(match interface.await? {
+        Some(interface) => Way::Raw { interface },
+        None => translated(request.head(), rest)?,
+    })
+}
+
+/// Returns the body unchanged, or with the caller's identity if `a2a.complete` is `full`.
+fn rest_body(exchange: &Exchange, admitted: &Admitted, body: Bytes) -> Result<RestBody, Rejection> {
+    if admitted.options().complete != Complete::Full {
+        let refs = Refs::of_rest(&body, exchange.method).map_err(refusal)?;
+        return Ok(RestBody {
+            body,
+            done: Done::default(),
+            refs,
+        });
+    }
+    let caller = admitted.allowed.permit.caller().map(WorkspaceId::as_str);
+    RestBody::complete(body, exchange.method, caller).map_err(refusal)
+}
+
+/// The path of a request below the agent's HTTP+JSON interface.
+struct PathAt<'a> {
+    interface: String,
+    tail: &'a str,
+}
+
+/// Builds the request that passes unchanged, with its key. Returns its references, which are still to be checked.
+fn raw(
+    request: &mut Request<'_>,
+    admitted: &Admitted,
+    Received { body, share }: Received,
+    PathAt { interface, tail }: PathAt<'_>,
+    tasks: Vec<String>,
+) -> Result<(CheckedCall, Refs), Rejection> {
+    let head = request.session.req_header();
+    let key = idempotency::key(request.exchange, head, None, &body)?;
+    let RestBody {
+        body,
+        done,
+        mut refs,
+    } = rest_body(request.exchange, admitted, body)?;
+    refs.tasks.extend(tasks);
+    let mut path = format!("{interface}/{tail}");
+    if let Some(query) = head.uri.query() {
+        path.push('?');
+        path.push_str(query);
+    }
+    let call = CheckedCall {
+        verb: head.method.clone(),
+        path: Some(path),
+        done,
+        key,
+        ..CheckedCall::json_rpc(body, share)
+    };
+    Ok((call, refs))
+}
+
+/// A call about tasks, translated from its route.
+struct TaskCall {
+    tasks: Vec<String>,
+    params: Value,
+    /// The generation of the call; `None` for the agent's.
+    generation: Option<Generation>,
+}
+
+impl TaskCall {
+    /// Checks that the caller may make the call, and passes it to its destination.
+    async fn send(
+        self,
+        request: &mut Request<'_>,
+        admitted: Admitted,
+        share: Share,
+    ) -> Result<Ended, Ended> {
+        let gateway = &request.context.gateway;
+        let refs = Refs {
+            tasks: self.tasks,
+            ..Refs::default()
+        };
+        ownership::check(gateway, request.exchange, &admitted, &refs).await?;
+        let generation = match self.generation {
+            Some(generation) => generation,
+            None => request.generation(&admitted, true).await?,
+        };
+        let call = task_call(request.exchange, generation, &self.params, share);
+        destination::answer(request, admitted, call).await
+    }
+}
+
+/// Builds a JSON-RPC call about tasks.
+fn task_call(
+    exchange: &mut Exchange,
+    generation: Generation,
+    params: &Value,
+    share: Share,
+) -> CheckedCall {
+    let name = match (exchange.method, generation) {
+        (Method::CancelTask, Generation::V0) => "tasks/cancel",
+        (Method::CancelTask, Generation::V1) => "CancelTask",
+        (Method::ListTasks, _) => "ListTasks",
+        (Method::SubscribeToTask, Generation::V0) => "tasks/resubscribe",
+        (Method::SubscribeToTask, Generation::V1) => "SubscribeToTask",
+        (_, Generation::V0) => "tasks/get",
+        (_, Generation::V1) => "GetTask",
+    };
+    let id = uuid::Uuid::new_v4().to_string();
+    let call = json!({"jsonrpc": "2.0", "id": id, "method": name, "params": params});
+    let body = Bytes::from(call.to_string());
+    exchange.request_bytes = body.len() as u64;
+    let mut done = Done::default();
+    done.add(Step::Envelope);
+    done.add(Step::Method);
+    CheckedCall {
+        method_name: Some(name.to_owned()),
+        version_1_0: generation == Generation::V1,
+        done,
+        rewrite: Some(Rewrite::BareResult),
+        ..CheckedCall::json_rpc(body, share)
+    }
+}

@@ -1,0 +1,203 @@
+//! Maps HTTP+JSON routes that are not forwarded unchanged to JSON-RPC calls.
+
+use pingora::http::RequestHeader;
+use serde_json::{Value, json};
+
+use crate::a2a::Generation;
+use crate::a2a::method::Method;
+use crate::a2a::rest::{NoRoute, Rest};
+use crate::hops::whole_number;
+use crate::proxy::request::wrong_method;
+use crate::rejection::{Reason, Rejection};
+
+/// The way in which a request gets to the agent.
+pub(super) enum Way {
+    /// Unchanged, below the path of the agent's HTTP+JSON interface.
+    Raw { interface: String },
+    /// As the send call of `tasks/send` or `tasks/send/stream`: the body is its `params`.
+    Send {
+        stream: bool,
+        /// The generation of the call; `None` for the agent's.
+        words: Option<Generation>,
+    },
+    /// As a call about one task.
+    Task {
+        method: Method,
+        params: Value,
+        /// The generation of the call; `None` for the agent's.
+        words: Option<Generation>,
+    },
+}
+
+/// Returns the call of a route of an agent that polls. The gateway implements HTTP+JSON of 1.0 for it.
+///
+/// # Errors
+/// As [`translated`]; `push_not_supported`.
+pub(super) fn polled(head: &RequestHeader, rest: &Rest) -> Result<Way, Rejection> {
+    let words = Some(Generation::V1);
+    match rest.method {
+        _ if rest.generation == Generation::V0 => translated(head, rest),
+        method @ (Method::SendMessage | Method::SendStreamingMessage) if !rest.is_own => {
+            Ok(Way::Send {
+                stream: method == Method::SendStreamingMessage,
+                words,
+            })
+        }
+        // The id is the part before the last colon.
+        method @ (Method::CancelTask | Method::SubscribeToTask) if !rest.is_own => Ok(Way::Task {
+            method,
+            params: json!({"id": rest.tasks.last().ok_or_else(no_such_route)?}),
+            words,
+        }),
+        Method::ListTasks => Ok(Way::Task {
+            method: Method::ListTasks,
+            params: list_params(head.uri.query())?,
+            words,
+        }),
+        method if method.is_of_push() => Err(Rejection::new(
+            Reason::PushNotSupported,
+            "an agent that polls sends no push notifications: stream, or ask for the task",
+        )),
+        Method::GetExtendedCard => {
+            let message =
+                "an agent that polls has no extended card; its card is at the base, by GET";
+            Err(Rejection::new(Reason::InvalidRequest, message).rpc_code(NO_EXTENDED_CARD))
+        }
+        _ => {
+            let mut way = translated(head, rest)?;
+            // 1.0 has the same route, and its clients declare their version.
+            if let Way::Task { words: spoken, .. } = &mut way
+                && speaks_1_0(head)
+            {
+                *spoken = words;
+            }
+            Ok(way)
+        }
+    }
+}
+
+/// The error code of ExtendedAgentCardNotConfiguredError.
+const NO_EXTENDED_CARD: i32 = -32_007;
+
+/// True if the caller declares 1.x (A2A 1.0, 3.6.1).
+fn speaks_1_0(head: &RequestHeader) -> bool {
+    let version = head.headers.get("a2a-version");
+    version.is_some_and(|version| version.as_bytes().starts_with(b"1."))
+}
+
+/// Reads the params of a task list from its query (A2A 1.0, 11.3).
+///
+/// # Errors
+/// `invalid_params`.
+fn list_params(query: Option<&str>) -> Result<Value, Rejection> {
+    let mut params = json!({});
+    let pairs = url::form_urlencoded::parse(query.unwrap_or_default().as_bytes());
+    for (name, value) in pairs.filter(|(name, _)| name != "A2A-Version") {
+        params[&*name] = match &*name {
+            "pageSize" | "historyLength" => {
+                let number = whole_number(value.as_bytes());
+                number.ok_or_else(whole_numbers)?.into()
+            }
+            "includeArtifacts" => (value == "true").into(),
+            _ => value.as_ref().into(),
+        };
+    }
+    Ok(params)
+}
+
+fn whole_numbers() -> Rejection {
+    let message = "pageSize and historyLength are whole numbers";
+    Rejection::new(Reason::InvalidParams, message)
+}
+
+/// Returns the call of a route, for an agent without HTTP+JSON.
+///
+/// # Errors
+/// `not_found`, `invalid_params` for an invalid query.
+pub(super) fn translated(head: &RequestHeader, rest: &Rest) -> Result<Way, Rejection> {
+    let id = || rest.tasks.first().ok_or_else(no_such_route);
+    let words = None;
+    match rest.method {
+        method @ (Method::SendMessage | Method::SendStreamingMessage) if rest.is_own => {
+            Ok(Way::Send {
+                stream: method == Method::SendStreamingMessage,
+                words,
+            })
+        }
+        method @ Method::CancelTask if rest.is_own => Ok(Way::Task {
+            method,
+            params: json!({"id": id()?}),
+            words,
+        }),
+        method @ Method::GetTask if rest.generation == Generation::V1 => {
+            let mut params = json!({"id": id()?});
+            if let Some(length) = history_length(head.uri.query())? {
+                params["historyLength"] = length.into();
+            }
+            Ok(Way::Task {
+                method,
+                params,
+                words,
+            })
+        }
+        _ => Err(Rejection::new(
+            Reason::NotFound,
+            "the agent's card names no HTTP+JSON interface: POST JSON-RPC to /workspaces/{id}/a2a, or use \
+             tasks/send, tasks/send/stream, tasks/{task_id} and tasks/{task_id}/cancel below it",
+        )),
+    }
+}
+
+/// Builds the rejection of a request that matches no route.
+pub(super) fn refused(why: &NoRoute) -> Rejection {
+    match *why {
+        NoRoute::Path => no_such_route(),
+        NoRoute::Verb(allow) => {
+            let message = match allow {
+                "POST, OPTIONS" => "this route is called with POST",
+                "GET, HEAD, OPTIONS" => "this route is read with GET",
+                _ => "this route has the methods that the field Allow names",
+            };
+            wrong_method(message, allow)
+        }
+        NoRoute::Query([]) => Rejection::new(
+            Reason::InvalidParams,
+            "this route has no query parameters but A2A-Version",
+        ),
+        NoRoute::Query(known) => Rejection::new(
+            Reason::InvalidParams,
+            format!(
+                "this route has the query parameters {} and A2A-Version, each once",
+                known.join(", ")
+            ),
+        ),
+    }
+}
+
+/// Reads `history_length`, or `historyLength` as A2A spells it.
+///
+/// # Errors
+/// `invalid_params`.
+fn history_length(query: Option<&str>) -> Result<Option<u32>, Rejection> {
+    let pairs = url::form_urlencoded::parse(query.unwrap_or_default().as_bytes());
+    let mut asked = pairs.filter(|(name, _)| matches!(&**name, "history_length" | "historyLength"));
+    let Some((_, length)) = asked.next() else {
+        return Ok(None);
+    };
+    let number = whole_number(length.as_bytes()).and_then(|number| u32::try_from(number).ok());
+    match number {
+        Some(length) if asked.next().is_none() => Ok(Some(length)),
+        _ => Err(Rejection::new(
+            Reason::InvalidParams,
+            "history_length is one whole number: how many messages of the task's history to answer with",
+        )),
+    }
+}
+
+pub(super) fn no_such_route() -> Rejection {
+    Rejection::new(
+        Reason::NotFound,
+        "no such A2A route: POST JSON-RPC to /workspaces/{id}/a2a; below it are the paths of HTTP+JSON (A2A 1.0; 0.3's \
+         begin with v1/) and tasks/send, tasks/send/stream, tasks/{task_id} and tasks/{task_id}/cancel",
+    )
+}

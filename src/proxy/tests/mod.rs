@@ -1,0 +1,221 @@
+//! Tests of the stages of a message, without a process: a listener over an in-memory connection, on the embedded
+//! stores, with an agent on a loopback socket.
+
+mod calls;
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use secrecy::{ExposeSecret, SecretString};
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::Instant;
+
+use super::connection::http1;
+use super::*;
+use crate::config::Config;
+use crate::config::load::DEFAULT;
+use crate::metrics::Metrics;
+use crate::telemetry::traces::Traces;
+
+/// A call without `messageId`, which the gateway completes.
+const CALL: &str = r#"{"jsonrpc":"2.0","id":1,"method":"message/send","params":{"message":{"kind":"message","role":"user","parts":[{"kind":"text","text":"hi"}]}}}"#;
+
+/// A gateway behind a listener, and the agent of its workspace `target`.
+struct House {
+    listener: Arc<Listener>,
+    admin: SecretString,
+    agent: Agent,
+    _dir: tempfile::TempDir,
+}
+
+/// An agent that gives one answer to each request, and then closes the connection.
+struct Agent {
+    port: u16,
+    requests: Arc<Mutex<Vec<String>>>,
+}
+
+/// An answer to a caller.
+struct Reply {
+    status: u16,
+    head: String,
+    body: String,
+}
+
+impl Agent {
+    async fn start(answer: String) -> Self {
+        let socket = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = socket.local_addr().unwrap().port();
+        let requests = Arc::new(Mutex::new(Vec::new()));
+        let recorded = Arc::clone(&requests);
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = socket.accept().await {
+                let request = read_request(&mut stream).await;
+                recorded.lock().unwrap().push(request);
+                let _ = stream.write_all(answer.as_bytes()).await;
+            }
+        });
+        Self { port, requests }
+    }
+
+    fn requests(&self) -> Vec<String> {
+        self.requests.lock().unwrap().clone()
+    }
+}
+
+async fn read_request(stream: &mut TcpStream) -> String {
+    let mut bytes = Vec::new();
+    loop {
+        let text = String::from_utf8_lossy(&bytes).into_owned();
+        if let Some((head, body)) = text.split_once("\r\n\r\n") {
+            let length = field(head, "content-length").map_or(0, |length| length.parse().unwrap());
+            if body.len() >= length {
+                return text;
+            }
+        }
+        if stream.read_buf(&mut bytes).await.unwrap() == 0 {
+            return text;
+        }
+    }
+}
+
+/// Returns a field of a head.
+fn field<'h>(head: &'h str, name: &str) -> Option<&'h str> {
+    let mut fields = head.lines().filter_map(|line| line.split_once(": "));
+    fields
+        .find(|(found, _)| found.eq_ignore_ascii_case(name))
+        .map(|(_, value)| value)
+}
+
+/// An agent's answer with one JSON body.
+fn unary(body: &str) -> String {
+    let length = body.len();
+    format!(
+        "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
+    )
+}
+
+/// An agent's chunked stream of events, which is cut unless it is `whole`.
+fn stream(events: &[&str], whole: bool) -> String {
+    let head =
+        "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
+    let mut answer = head.to_owned();
+    for event in events {
+        let event = format!("data: {event}\n\n");
+        answer.push_str(&format!("{:x}\r\n{event}\r\n", event.len()));
+    }
+    if whole {
+        answer.push_str("0\r\n\r\n");
+    }
+    answer
+}
+
+impl Reply {
+    fn field(&self, name: &str) -> Option<&str> {
+        field(&self.head, name)
+    }
+
+    fn refused(&self) -> Option<&str> {
+        self.field(crate::rejection::REFUSED)
+    }
+
+    fn json(&self) -> Value {
+        serde_json::from_str(&self.body).unwrap_or_else(|_| panic!("no JSON: {}", self.body))
+    }
+}
+
+impl House {
+    /// Starts a gateway whose workspace `target` is an agent with this answer.
+    async fn new(answer: String, change: impl FnOnce(&mut Config)) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let mut config: Config = toml::from_str(DEFAULT).unwrap();
+        config.stores.sql = format!("sqlite:{}", dir.path().join("gw.db").display()).into();
+        config.keys.dir = dir.path().join("keys");
+        change(&mut config);
+        let gateway = Gateway::open(config.into(), Arc::new(Metrics::new())).unwrap();
+        let admin = gateway.prepare().await.unwrap();
+        let router = crate::control::router(Arc::clone(&gateway));
+        let listener = Listener::of_gateway(gateway, router, Traces::default()).unwrap();
+        let house = Self {
+            listener: Arc::new(listener),
+            admin,
+            agent: Agent::start(answer).await,
+            _dir: dir,
+        };
+        house
+            .create(json!({"id": "target", "name": "target"}))
+            .await;
+        house
+    }
+
+    /// Creates a workspace, and registers `target` at the agent. Returns the token of `target`, and the enrolment
+    /// token of any other.
+    async fn create(&self, new: Value) -> String {
+        let admin = self.admin();
+        let created = self
+            .send("POST /workspaces", &[&admin], &new.to_string())
+            .await;
+        assert_eq!(created.status, 201, "{}", created.body);
+        let created = created.json();
+        let id = created["id"].as_str().unwrap();
+        // Only one workspace may register at the origin of the agent.
+        let port = if id == "target" { self.agent.port } else { 9 };
+        let url = format!("http://127.0.0.1:{port}/a2a");
+        let body = json!({"id": id, "url": url, "agent_card": {"name": "n"}}).to_string();
+        let enrolment = format!(
+            "authorization: Bearer {}",
+            created["enrolment_token"].as_str().unwrap()
+        );
+        let registered = self
+            .send("POST /registry/register", &[&enrolment], &body)
+            .await;
+        assert_eq!(registered.status, 200, "{}", registered.body);
+        let token = registered.json();
+        format!("authorization: Bearer {}", token["token"].as_str().unwrap())
+    }
+
+    fn admin(&self) -> String {
+        format!("authorization: Bearer {}", self.admin.expose_secret())
+    }
+
+    /// Sends `POST` to the base of `target` as the operator.
+    async fn call(&self, fields: &[&str], body: &str) -> Reply {
+        let admin = self.admin();
+        let fields = [fields, &[&admin]].concat();
+        self.send("POST /workspaces/target/a2a", &fields, body)
+            .await
+    }
+
+    /// Sends one request over a connection of its own.
+    async fn send(&self, line: &str, fields: &[&str], body: &str) -> Reply {
+        let mut request =
+            format!("{line} HTTP/1.1\r\nhost: 127.0.0.1:8080\r\nconnection: close\r\n");
+        for field in fields {
+            request.push_str(&format!("{field}\r\n"));
+        }
+        if !body.is_empty() {
+            let length = body.len();
+            request.push_str(&format!(
+                "content-type: application/json\r\ncontent-length: {length}\r\n"
+            ));
+        }
+        request.push_str(&format!("\r\n{body}"));
+        let (mut caller, gateway) = duplex(64 * 1024);
+        let deadline = Instant::now() + Duration::from_secs(10);
+        let asked = async {
+            caller.write_all(request.as_bytes()).await.unwrap();
+            let mut answer = String::new();
+            caller.read_to_string(&mut answer).await.unwrap();
+            answer
+        };
+        let served = http1::serve(&self.listener, Box::new(gateway), deadline);
+        let ((), answer) = tokio::join!(served, asked);
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        Reply {
+            status: head[9..12].parse().unwrap(),
+            head: head.to_owned(),
+            body: body.to_owned(),
+        }
+    }
+}
