@@ -112,6 +112,8 @@ def edges(files, doors):
     graph = collections.defaultdict(set)
     for file in modules.values():
         code = "\n".join(line for line in file.product.splitlines() if is_code(line))
+        # A visibility is no import.
+        code = re.sub(r"pub\(in [\w:]+\)", "pub", code)
         for start in PATHS.finditer(code):
             base = {"crate": file.module[:1], "self": file.module, "super": file.module[:-1]}[start[1]]
             for name in expand(code, start.end(), base, [])[0]:

@@ -97,7 +97,9 @@ fn named(source: &Source) -> BTreeSet<Module> {
     for start in ["crate", "self", "super"] {
         for (at, word) in code.match_indices(&format!("{start}::")) {
             let before = code[..at].chars().next_back();
-            if before.is_some_and(|c| c == ':' || c == '_' || c.is_alphanumeric()) {
+            let is_visibility = code[..at].ends_with("pub(in ");
+            if is_visibility || before.is_some_and(|c| c == ':' || c == '_' || c.is_alphanumeric())
+            {
                 continue;
             }
             let base = match start {

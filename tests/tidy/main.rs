@@ -31,10 +31,7 @@ const LARGE_TYPES: &[(&str, usize, usize)] = &[
     ("delivery::Inbox", 40, 10),
     ("delivery::Jobs", 42, 3),
     ("delivery::Streams", 25, 4),
-    ("directory::Directory", 117, 23),
     ("hierarchy::Hierarchy", 33, 4),
-    ("identity::Identity", 56, 8),
-    ("proxy::Proxy", 84, 17),
     ("shared::Redis", 28, 4),
     ("workspace::Workspaces", 25, 6),
 ];
