@@ -116,10 +116,21 @@ impl Gateway {
         let shared = Shared::open(&at_start.stores, Arc::clone(&metrics))?;
         let keys = Arc::new(Keys::load_or_create(&at_start.keys.dir)?);
         let seal = Seal::load_or_create(&at_start.keys.dir, at_start.keys.seal_key.as_deref())?;
+        Ok(Self::assemble(config, metrics, db, shared, keys, seal))
+    }
+
+    fn assemble(
+        config: Live,
+        metrics: Arc<Metrics>,
+        db: Db,
+        shared: Shared,
+        keys: Arc<Keys>,
+        seal: Seal,
+    ) -> Arc<Self> {
         let coherence = Coherence::new(shared.clone(), db.is_embedded(), Arc::clone(&metrics));
         coherence.note_gaps_in(&db);
         let workspaces = Workspaces::new(db.clone());
-        let (replica, drain) = (replica_id(&at_start), Arc::<Drain>::default());
+        let (replica, drain) = (replica_id(&config.get()), Arc::<Drain>::default());
         let audit = Audit::new(
             config.clone(),
             db.clone(),
@@ -157,7 +168,7 @@ impl Gateway {
             Arc::new(seal),
             Arc::clone(&metrics),
         );
-        Ok(Arc::new(Self {
+        Arc::new(Self {
             rates: Rates::new(&config.get().rate),
             resolution: Arc::clone(&directory.resolution),
             identity,
@@ -183,7 +194,7 @@ impl Gateway {
             db,
             metrics,
             config,
-        }))
+        })
     }
 
     /// Returns the configuration in force, for a short read: two calls may return different ones.

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::extract::Admitted;
+use crate::a2a::accept::is_json;
 use crate::a2a::names::{self, Broken, DEPTH_MAX};
 use crate::gateway::Gateway;
 use crate::rejection::{Reason, Refused, Rejection};
@@ -214,21 +215,6 @@ fn check_media_type(headers: &HeaderMap) -> Result<(), Rejection> {
 fn is_browser(headers: &HeaderMap) -> bool {
     let fetch = |name: &http::HeaderName| name.as_str().starts_with("sec-fetch-");
     headers.contains_key(ORIGIN) || headers.keys().any(fetch)
-}
-
-fn is_json(media_type: &str) -> bool {
-    let mut parts = media_type.split(';').map(str::trim);
-    let essence = parts.next().unwrap_or_default().to_ascii_lowercase();
-    let json = match essence.split_once('/') {
-        Some(("application", "json" | "a2a+json")) => true,
-        Some((_, subtype)) => subtype.len() > 5 && subtype.ends_with("+json"),
-        None => false,
-    };
-    let utf8 = |value: &str| value.trim_matches('"').eq_ignore_ascii_case("utf-8");
-    json && parts.all(|parameter| match parameter.split_once('=') {
-        Some((name, value)) if name.eq_ignore_ascii_case("charset") => utf8(value),
-        _ => true,
-    })
 }
 
 /// Parses `body`. An error names the invalid member, and never repeats its content.

@@ -16,7 +16,6 @@ mod upstream;
 mod views;
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use self::address::Resolver;
 pub use self::address::{Addresses, Endpoint, LookupFor, Policy, Settled};
@@ -90,14 +89,8 @@ impl Directory {
         });
         let presence = Presence::new(config, shared, workspaces.clone(), Arc::clone(&announcer));
         let buffer = Arc::new(HeartbeatBuffer::new(config.clone()));
-        let lapses = Arc::new(Lapses {
-            workspaces: workspaces.clone(),
-            presence: Arc::clone(&presence),
-            heartbeats: Arc::clone(&buffer),
-            announcer: Arc::clone(&announcer),
-            metrics: Arc::clone(&metrics),
-            closing: AtomicBool::new(false),
-        });
+        let lapses = Lapses::new(&workspaces, &presence, &buffer, &announcer, &metrics);
+        let lapses = Arc::new(lapses);
         let slots = Arc::new(Slots::new(metrics.target_permits.clone()));
         let destinations = Destinations {
             config: config.clone(),

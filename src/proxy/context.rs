@@ -8,7 +8,7 @@ use http::HeaderName;
 use pingora::http::ResponseHeader;
 use pingora::protocols::http::ServerSession;
 
-use super::cards::Cards;
+use super::cards::store::Cards;
 use super::load::Slot;
 use super::record::Exchange;
 use super::relay::Relay;
@@ -33,6 +33,8 @@ pub(in crate::proxy) struct Context {
     pub(in crate::proxy) cards: Cards,
     /// The browser origins that are allowed.
     pub(in crate::proxy) origins: Derived<Origins>,
+    /// The control plane, for all other routes.
+    pub(in crate::proxy) control: axum::Router,
     /// The request fields of `forward.headers`.
     pub(in crate::proxy) extra_fields: Derived<HashSet<HeaderName>>,
 }
@@ -42,12 +44,17 @@ impl Context {
     ///
     /// # Errors
     /// `forward.headers` names a field that may not be forwarded.
-    pub(in crate::proxy) fn new(gateway: Arc<Gateway>, relay: Arc<Relay>) -> Result<Self, String> {
+    pub(in crate::proxy) fn new(
+        gateway: Arc<Gateway>,
+        control: axum::Router,
+        relay: Arc<Relay>,
+    ) -> Result<Self, String> {
         // Errors surface at the start. A reload is checked before it is applied.
         extra_fields(&gateway.config().forward.headers)?;
         Ok(Self {
             cards: Cards::new(&gateway, &relay),
             relay,
+            control,
             origins: Derived::new(&gateway.config, |config, _| Origins::new(config)),
             extra_fields: Derived::new(&gateway.config, |config, _| {
                 extra_fields(&config.forward.headers).unwrap_or_default()

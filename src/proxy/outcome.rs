@@ -1,10 +1,16 @@
 //! The outcomes of an exchange, which every stage may end.
 
 use std::fmt;
+use std::pin::Pin;
 
 use pingora::{Error, ErrorType};
 
 use crate::rejection::Rejection;
+
+/// Boxes the future of a step that is rarely taken. An inline one would enlarge the future of every exchange.
+pub(in crate::proxy) fn rare<F: Future>(step: F) -> Pin<Box<F>> {
+    Box::pin(step)
+}
 
 /// The outcome of a relayed exchange.
 pub(in crate::proxy) enum Ended {

@@ -101,8 +101,7 @@ fn split(text: &str) -> (String, String) {
         };
         put(line);
         let (mut depth, mut opened) = (0, false);
-        while is_test {
-            let Some(line) = lines.next() else { break };
+        while let Some(line) = is_test.then(|| lines.next()).flatten() {
             put(line);
             let bare = bare(line);
             depth += bare.matches('{').count().cast_signed();

@@ -1,4 +1,4 @@
-//! The media types that a caller accepts: the `Accept` field.
+//! Media types: the ones that a caller accepts (`Accept`), and the ones of JSON.
 
 use http::{HeaderMap, header};
 
@@ -33,6 +33,27 @@ pub fn prefers(headers: &HeaderMap, media: &str, other: &str) -> bool {
     ranks[0] > ranks[1]
 }
 
+/// Returns true for `application/json`, `application/a2a+json` and `*/*+json`; a charset must be UTF-8
+/// (RFC 8259, 8.1).
+pub fn is_json(content_type: &str) -> bool {
+    let mut parts = content_type.split(';');
+    let essence = parts.next().unwrap_or_default().trim().to_ascii_lowercase();
+    let json = essence == "application/json"
+        || essence.split_once('/').is_some_and(|(_, subtype)| {
+            subtype.len() > "+json".len()
+                && subtype.ends_with("+json")
+                && !subtype.contains(['/', ','])
+        });
+    let utf8 = parts.all(|parameter| match parameter.split_once('=') {
+        Some((name, value)) if name.trim().eq_ignore_ascii_case("charset") => {
+            let value = value.trim().trim_matches('"');
+            value.eq_ignore_ascii_case("utf-8") || value.eq_ignore_ascii_case("utf8")
+        }
+        _ => true,
+    });
+    json && utf8
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -51,5 +72,28 @@ mod tests {
         assert!(!prefers("*/*"));
         assert!(!prefers("application/json, text/event-stream;q=0"));
         assert!(!prefers_stream(&HeaderMap::new()));
+    }
+
+    #[test]
+    fn json_types_are_recognised() {
+        for good in [
+            "application/json",
+            "Application/JSON; charset=UTF-8",
+            "application/a2a+json",
+            "application/vnd.x+json; charset=\"utf-8\"",
+            "application/json; odata=verbose",
+        ] {
+            assert!(is_json(good), "{good}");
+        }
+        for bad in [
+            "text/plain",
+            "application/x-www-form-urlencoded",
+            "application/json; charset=utf-16",
+            "application/jsonp",
+            "+json",
+            "",
+        ] {
+            assert!(!is_json(bad), "{bad}");
+        }
     }
 }

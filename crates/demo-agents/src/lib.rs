@@ -15,12 +15,15 @@ use std::process::ExitCode;
 /// `EX_USAGE` of sysexits.h: arguments or configuration are wrong, and nothing was started.
 const USAGE: u8 = 64;
 
+/// A result whose error is shown to the user.
+pub type Outcome<T> = Result<T, Box<dyn Error>>;
+
 /// The functions of the gateway that the commands call.
 #[derive(Clone, Copy)]
 pub struct Gateway {
     /// Loads settings, each `key=value`, over the defaults, with this operator's token. Ignores files and the
     /// environment.
-    pub prepare: fn(Vec<String>, &str) -> Result<Prepared, Box<dyn Error>>,
+    pub prepare: fn(Vec<String>, &str) -> Outcome<Prepared>,
     /// Writes an error and its causes to standard error.
     pub complain: fn(&dyn Error),
 }

@@ -28,15 +28,32 @@ const AT_ONCE_MAX: usize = 4;
 
 /// Finds and records lapses of heartbeats.
 pub struct Lapses {
-    pub(crate) workspaces: Workspaces,
-    pub(crate) presence: Arc<Presence>,
-    pub(crate) heartbeats: Arc<HeartbeatBuffer>,
-    pub(crate) announcer: Arc<Announcer>,
-    pub(crate) metrics: Arc<Metrics>,
-    pub(crate) closing: AtomicBool,
+    workspaces: Workspaces,
+    presence: Arc<Presence>,
+    heartbeats: Arc<HeartbeatBuffer>,
+    announcer: Arc<Announcer>,
+    metrics: Arc<Metrics>,
+    closing: AtomicBool,
 }
 
 impl Lapses {
+    pub(crate) fn new(
+        workspaces: &Workspaces,
+        presence: &Arc<Presence>,
+        heartbeats: &Arc<HeartbeatBuffer>,
+        announcer: &Arc<Announcer>,
+        metrics: &Arc<Metrics>,
+    ) -> Self {
+        Self {
+            workspaces: workspaces.clone(),
+            presence: Arc::clone(presence),
+            heartbeats: Arc::clone(heartbeats),
+            announcer: Arc::clone(announcer),
+            metrics: Arc::clone(metrics),
+            closing: AtomicBool::new(false),
+        }
+    }
+
     /// Stops recording lapses: the process shuts down, and other replicas record them.
     pub fn close(&self) {
         self.closing.store(true, Ordering::Release);

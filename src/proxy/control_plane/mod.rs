@@ -2,6 +2,7 @@
 //! back. On `/ws`, the only WebSocket route, raw bytes pass both ways after the control plane answered 101.
 
 pub(in crate::proxy) mod on_demand;
+pub(in crate::proxy) mod span;
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -22,7 +23,7 @@ use self::on_demand::{gone, on_demand};
 use crate::dialect::Dialect;
 use crate::identity::ClientAddr;
 use crate::ids::RequestId;
-use crate::proxy::Proxy;
+use crate::proxy::context::Context;
 use crate::proxy::load::Slot;
 use crate::proxy::respond::reject::answer;
 use crate::proxy::respond::{chunk, write_head_with_timeout, write_with_timeout};
@@ -66,19 +67,19 @@ impl From<Rejection> for Broken {
 /// # Errors
 /// The connection must be aborted.
 pub(super) async fn pass(
-    proxy: &Proxy,
+    context: &Context,
     session: &mut ServerSession,
     asked: Asked<'_>,
 ) -> Result<(), ()> {
     let passed = if opens_socket(session) {
-        socket(proxy, session, asked.clone()).await
+        socket(context, session, asked.clone()).await
     } else {
-        run(proxy, session, asked.clone()).await
+        run(context, session, asked.clone()).await
     };
     match passed {
         Ok(()) => Ok(()),
         Err(Broken::CallerLeft) => Err(()),
-        Err(Broken::Refused(rejection)) => refuse(proxy, session, asked, rejection).await,
+        Err(Broken::Refused(rejection)) => refuse(context, session, asked, rejection).await,
     }
 }
 
@@ -88,22 +89,22 @@ pub(super) async fn pass(
 /// # Errors
 /// The connection must be aborted.
 pub(super) async fn refuse(
-    proxy: &Proxy,
+    context: &Context,
     session: &mut ServerSession,
     asked: Asked<'_>,
     rejection: Rejection,
 ) -> Result<(), ()> {
     let request_id = asked.request_id;
-    let answered = match request(proxy, session, asked, Body::empty()) {
+    let answered = match request(context, session, asked, Body::empty()) {
         Ok(mut request) => {
             request.extensions_mut().insert(Refused(rejection));
-            let response = proxy.control.clone().oneshot(request).await;
+            let response = context.control.clone().oneshot(request).await;
             let response = response.unwrap_or_else(|never| match never {});
-            send(proxy, session, response, None).await
+            send(context, session, response, None).await
         }
         // A request that cannot be built for the router has no route.
         Err(_) => {
-            let (origins, form) = (proxy.context.origins.get(), Dialect::Plain.into());
+            let (origins, form) = (context.origins.get(), Dialect::Plain.into());
             let told = answer(session, &origins, request_id, &rejection, &form).await;
             told.map_err(|_| Broken::CallerLeft)
         }
@@ -111,34 +112,38 @@ pub(super) async fn refuse(
     answered.map_err(|_| ())
 }
 
-async fn run(proxy: &Proxy, session: &mut ServerSession, asked: Asked<'_>) -> Result<(), Broken> {
-    let mut place = Some(proxy.context.relay.load.place()?);
+async fn run(
+    context: &Context,
+    session: &mut ServerSession,
+    asked: Asked<'_>,
+) -> Result<(), Broken> {
+    let mut place = Some(context.relay.load.place()?);
     let (body, mut feed) = on_demand(session);
-    let request = request(proxy, session, asked, body)?;
-    let asked = proxy.control.clone().oneshot(request);
+    let request = request(context, session, asked, body)?;
+    let asked = context.control.clone().oneshot(request);
     let response = tokio::select! {
         biased;
         // A router answers every request: its error type is uninhabited.
         response = asked => response.unwrap_or_else(|never| match never {}),
-        () = feed.supply(proxy, session, &mut place) => return Err(Broken::CallerLeft),
+        () = feed.supply(context, session, &mut place) => return Err(Broken::CallerLeft),
     };
     feed.end(session);
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         // Only a handshake recognized before its body was read may switch protocols.
         return Err(Broken::Refused(not_a_socket()));
     }
-    send(proxy, session, response, place).await
+    send(context, session, response, place).await
 }
 
 /// Streams a response to the caller.
 async fn send(
-    proxy: &Proxy,
+    context: &Context,
     session: &mut ServerSession,
     response: Response,
     slot: Option<Slot<'_>>,
 ) -> Result<(), Broken> {
     let (parts, mut body) = response.into_parts();
-    let mut head = head(proxy, session, parts);
+    let mut head = head(context, session, parts);
     let framed = head.headers.contains_key(header::CONTENT_LENGTH);
     if !framed && head.status != StatusCode::NO_CONTENT {
         chunk(session, &mut head).map_err(broken)?;
@@ -163,7 +168,7 @@ async fn send(
             Some(Err(_)) => return Err(Broken::CallerLeft),
             Some(Ok(frame)) => {
                 let data = frame.into_data().unwrap_or_default();
-                write(proxy, session, data, patience, streams).await?;
+                write(context, session, data, patience, streams).await?;
             }
         }
     }
@@ -178,7 +183,7 @@ async fn send(
 
 /// Writes one piece to the caller. A caller that does not read it in time counts as gone.
 async fn write(
-    proxy: &Proxy,
+    context: &Context,
     session: &mut ServerSession,
     data: Bytes,
     patience: Duration,
@@ -188,7 +193,7 @@ async fn write(
         Ok(written) => written.map_err(|_| Broken::CallerLeft),
         Err(_) => {
             if reader {
-                proxy.context.gateway.metrics.event_reader_cut("slow");
+                context.gateway.metrics.event_reader_cut("slow");
             }
             Err(Broken::CallerLeft)
         }
@@ -224,32 +229,32 @@ fn opens_socket(session: &ServerSession) -> bool {
 /// The body is not read before the 101 is written. Bytes that came too early are then parsed as frames of the
 /// socket. After a rejection the connection is closed, so they are never parsed as a request.
 async fn socket(
-    proxy: &Proxy,
+    context: &Context,
     session: &mut ServerSession,
     asked: Asked<'_>,
 ) -> Result<(), Broken> {
-    let slot = proxy.context.relay.load.place()?;
+    let slot = context.relay.load.place()?;
     session.set_keepalive(None);
     let (input, body) = Channel::<Bytes, Infallible>::new(INPUT_PIECES);
-    let request = request(proxy, session, asked, Body::new(body))?;
-    let asked = proxy.control.clone().oneshot(request);
+    let request = request(context, session, asked, Body::new(body))?;
+    let asked = context.control.clone().oneshot(request);
     let response = asked.await.unwrap_or_else(|never| match never {});
     if response.status() != StatusCode::SWITCHING_PROTOCOLS {
-        return send(proxy, session, response, Some(slot)).await;
+        return send(context, session, response, Some(slot)).await;
     }
     drop(slot);
     let (parts, output) = response.into_parts();
-    let head = head(proxy, session, parts);
+    let head = head(context, session, parts);
     let begun = write_head_with_timeout(session, head).await;
     begun.map_err(|_| Broken::CallerLeft)?;
     // The pings of the socket detect a caller that left.
     session.set_read_timeout(None);
-    pump(proxy, session, input, output).await
+    pump(context, session, input, output).await
 }
 
 /// Copies raw bytes both ways until one side is done.
 async fn pump(
-    proxy: &Proxy,
+    context: &Context,
     session: &mut ServerSession,
     mut input: Sender<Bytes, Infallible>,
     mut output: Body,
@@ -264,7 +269,7 @@ async fn pump(
                 Some(Err(_)) => return Err(Broken::CallerLeft),
                 Some(Ok(frame)) => {
                     let data = frame.into_data().unwrap_or_default();
-                    write(proxy, session, data, READER_MAX, true).await?;
+                    write(context, session, data, READER_MAX, true).await?;
                 }
             },
             sent = input.send_data(waiting.clone().unwrap_or_default()), if waiting.is_some() => {
@@ -289,10 +294,9 @@ async fn pump(
 }
 
 /// Builds the head of the response. The control plane has already put the request id into it.
-fn head(proxy: &Proxy, session: &ServerSession, parts: Parts) -> ResponseHeader {
+fn head(context: &Context, session: &ServerSession, parts: Parts) -> ResponseHeader {
     let mut head = ResponseHeader::from(parts);
-    proxy
-        .context
+    context
         .origins
         .get()
         .put_browser_fields(&session.req_header().headers, &mut head);
@@ -307,7 +311,7 @@ fn not_a_socket() -> Rejection {
 }
 
 fn request(
-    proxy: &Proxy,
+    context: &Context,
     session: &ServerSession,
     Asked { request_id, told }: Asked<'_>,
     body: Body,
@@ -337,7 +341,7 @@ fn request(
     }
     request
         .extensions_mut()
-        .insert(ClientAddr(proxy.context.client(session)));
+        .insert(ClientAddr(context.client(session)));
     Ok(request)
 }
 

@@ -10,7 +10,7 @@ use pingora::protocols::http::ServerSession;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
-use crate::proxy::Proxy;
+use crate::proxy::context::Context;
 use crate::proxy::load::Slot;
 use crate::proxy::outcome::NoBody;
 use crate::proxy::request::body::{bid_continue, next_piece};
@@ -71,7 +71,7 @@ impl Feed {
     /// arrives. Returns when the caller is gone.
     pub(in crate::proxy) async fn supply<'p>(
         &mut self,
-        proxy: &'p Proxy,
+        context: &'p Context,
         session: &mut ServerSession,
         place: &mut Option<Slot<'p>>,
     ) {
@@ -84,13 +84,13 @@ impl Feed {
             if bid_continue(session).await.is_err() {
                 return;
             }
-            let timeouts = &proxy.context.gateway.config.hold().timeouts;
+            let timeouts = &context.gateway.config.hold().timeouts;
             let deadline = Instant::now() + timeouts.request_body;
             let mut asked = Some(first);
             while let Some(give) = asked {
                 let piece = match next_piece(timeouts, session, deadline).await {
                     Ok(Some(piece)) => Ok(Some(piece)),
-                    Ok(None) => proxy.context.relay.load.place().map(|slot| {
+                    Ok(None) => context.relay.load.place().map(|slot| {
                         *place = Some(slot);
                         None
                     }),

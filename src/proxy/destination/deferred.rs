@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use http::{HeaderName, HeaderValue, StatusCode, header};
+use http::{HeaderValue, StatusCode, header};
 use pingora::http::{RequestHeader, ResponseHeader};
 use serde_json::Value;
 
@@ -25,6 +25,7 @@ use crate::proxy::relay::fields::passes;
 use crate::proxy::request::Request;
 use crate::proxy::request::body::{check_media_type, expects_continue};
 use crate::proxy::request::checked::CheckedCall;
+use crate::proxy::respond::PREFERENCE_APPLIED;
 use crate::proxy::respond::internal;
 use crate::rejection::{Reason, Rejection};
 use crate::tasks::sees;
@@ -38,9 +39,6 @@ const QUESTION_BYTES_MAX: u64 = 4096;
 
 /// Default of `params.metadata.priority` (0 to 100). Calls to one target are made by descending priority.
 const PRIORITY_DEFAULT: i64 = 50;
-
-pub(in crate::proxy) const PREFERENCE_APPLIED: HeaderName =
-    HeaderName::from_static("preference-applied");
 
 /// The format in which a task is answered.
 #[derive(Clone, Copy)]

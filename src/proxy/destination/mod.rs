@@ -12,7 +12,7 @@ use pingora::protocols::http::ServerSession;
 
 use self::idempotency::{Claimed, Once};
 use super::admit::{Admitted, Allowed};
-use super::rare;
+use super::outcome::rare;
 use super::record::Exchange;
 use super::relay::Forward;
 use super::relay::forward::{AgentCall, Origin, answer_head, callee, peer};

@@ -29,7 +29,7 @@ use crate::metrics::InProgress;
 use crate::proxy::admit::Admitted;
 use crate::proxy::context::Context;
 use crate::proxy::outcome::Ended;
-use crate::proxy::rare;
+use crate::proxy::outcome::rare;
 use crate::proxy::record::Exchange;
 use crate::proxy::record::trace::Came;
 use crate::proxy::relay::failure::shutting_down;

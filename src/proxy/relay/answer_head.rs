@@ -8,9 +8,9 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use pingora::http::ResponseHeader;
 
 use super::failure::{broken_http, too_large};
+use crate::a2a::accept::is_json;
 use crate::config::Config;
 use crate::proxy::hop_by_hop::named_by_connection;
-use crate::proxy::request::body::is_json;
 use crate::proxy::request::validate::states_length;
 use crate::rejection::{Delivery, Reason, Rejection};
 

@@ -17,10 +17,10 @@ use crate::a2a::task::Binding;
 use crate::directory::{Agent, LookupFor};
 use crate::identity::Principal;
 use crate::proxy::admit::{Admitted, Allowed};
-use crate::proxy::cards::ExtendedCard;
+use crate::proxy::cards::extended::ExtendedCard;
 use crate::proxy::context::Context;
 use crate::proxy::outcome::Ended;
-use crate::proxy::rare;
+use crate::proxy::outcome::rare;
 use crate::proxy::record::Exchange;
 use crate::proxy::record::trace::Callee;
 use crate::proxy::request::checked::CheckedCall;
@@ -45,7 +45,7 @@ impl AgentCall<'_> {
     /// a caller that may leave meanwhile.
     ///
     /// # Errors
-    /// As [`Cards::json_rpc`](crate::proxy::cards::Cards::json_rpc).
+    /// As [`Cards::json_rpc`](crate::proxy::cards::store::Cards::json_rpc).
     pub(in crate::proxy) async fn set_path(
         &self,
         caller: Option<&mut ServerSession>,

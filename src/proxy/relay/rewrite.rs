@@ -15,7 +15,7 @@ use crate::a2a::task_list::TaskList;
 use crate::gateway::Gateway;
 use crate::identity::Proof;
 use crate::ids::WorkspaceId;
-use crate::proxy::cards::ExtendedCard;
+use crate::proxy::cards::extended::ExtendedCard;
 use crate::proxy::respond::internal;
 use crate::rejection::{Delivery, Reason, Rejection};
 

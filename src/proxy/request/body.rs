@@ -9,6 +9,7 @@ use tokio::time::{Instant, timeout_at};
 use super::Request;
 use super::origin::browser_made;
 use crate::a2a::Generation;
+use crate::a2a::accept::is_json;
 use crate::a2a::envelope::{self, Completed, Completion, Fault, FaultKind};
 use crate::a2a::method::Method;
 use crate::config::{Complete, Config, Timeouts};
@@ -158,27 +159,6 @@ pub(in crate::proxy) fn check_media_type(headers: &HeaderMap) -> Result<(), Reje
     }
 }
 
-/// True for `application/json`, `application/a2a+json` and `*/*+json`; a charset must be UTF-8
-/// (RFC 8259, 8.1).
-pub(crate) fn is_json(content_type: &str) -> bool {
-    let mut parts = content_type.split(';');
-    let essence = parts.next().unwrap_or_default().trim().to_ascii_lowercase();
-    let json = essence == "application/json"
-        || essence.split_once('/').is_some_and(|(_, subtype)| {
-            subtype.len() > "+json".len()
-                && subtype.ends_with("+json")
-                && !subtype.contains(['/', ','])
-        });
-    let utf8 = parts.all(|parameter| match parameter.split_once('=') {
-        Some((name, value)) if name.trim().eq_ignore_ascii_case("charset") => {
-            let value = value.trim().trim_matches('"');
-            value.eq_ignore_ascii_case("utf-8") || value.eq_ignore_ascii_case("utf8")
-        }
-        _ => true,
-    });
-    json && utf8
-}
-
 /// True if the caller waits for `100 Continue`. HTTP/1.0 has none (RFC 9110, 10.1.1).
 pub(in crate::proxy) fn expects_continue(head: &RequestHeader) -> bool {
     head.version > Version::HTTP_10 && head.headers.contains_key(header::EXPECT)
@@ -298,32 +278,4 @@ pub(in crate::proxy) fn refusal(fault: Fault) -> Rejection {
         FaultKind::InvalidParams => Reason::InvalidParams,
     };
     Rejection::new(reason, fault.message)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn json_types_are_recognised() {
-        for good in [
-            "application/json",
-            "Application/JSON; charset=UTF-8",
-            "application/a2a+json",
-            "application/vnd.x+json; charset=\"utf-8\"",
-            "application/json; odata=verbose",
-        ] {
-            assert!(is_json(good), "{good}");
-        }
-        for bad in [
-            "text/plain",
-            "application/x-www-form-urlencoded",
-            "application/json; charset=utf-16",
-            "application/jsonp",
-            "+json",
-            "",
-        ] {
-            assert!(!is_json(bad), "{bad}");
-        }
-    }
 }

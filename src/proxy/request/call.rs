@@ -21,7 +21,7 @@ use crate::proxy::admit::{Admitted, Allowed, allow};
 use crate::proxy::destination::deferred::{AskedJob, JobWords, asked_job, may_ask_for_a_job};
 use crate::proxy::destination::{self, Away, deferred, idempotency};
 use crate::proxy::outcome::Ended;
-use crate::proxy::rare;
+use crate::proxy::outcome::rare;
 use crate::proxy::relay::forward::rewrite;
 use crate::proxy::relay::rewrite::Rewrite;
 use crate::rejection::{Reason, Rejection};

@@ -7,7 +7,7 @@ use crate::a2a::task::Binding;
 use crate::gateway::Gateway;
 use crate::proxy::admit::{Admitted, Allowed};
 use crate::proxy::outcome::Ended;
-use crate::proxy::rare;
+use crate::proxy::outcome::rare;
 use crate::proxy::record::Exchange;
 use crate::proxy::request::Request;
 use crate::rejection::{Reason, Rejection};

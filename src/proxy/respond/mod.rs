@@ -19,6 +19,10 @@ use crate::proxy::record::Exchange;
 use crate::proxy::request::origin::Origins;
 use crate::rejection::{REFUSED, Reason, Rejection, STREAM};
 
+/// Says that a preference was applied (RFC 7240).
+pub(in crate::proxy) const PREFERENCE_APPLIED: HeaderName =
+    HeaderName::from_static("preference-applied");
+
 /// Writes head and body within the session's write timeout.
 ///
 /// # Errors

@@ -16,6 +16,7 @@ use super::connection::http1;
 use super::*;
 use crate::config::Config;
 use crate::config::load::DEFAULT;
+use crate::gateway::Gateway;
 use crate::metrics::Metrics;
 use crate::telemetry::traces::Traces;
 

@@ -14,7 +14,7 @@ const CALLER_MAX: usize = 256;
 const OTHER: &str = "_OTHER";
 
 /// Returns the status of a server span. Only statuses from 500 on are errors; a correct rejection is not.
-pub(super) fn server_status(status: u16) -> Status {
+pub(in crate::proxy) fn server_status(status: u16) -> Status {
     if status >= 500 {
         Status::error("")
     } else {
@@ -23,7 +23,11 @@ pub(super) fn server_status(status: u16) -> Status {
 }
 
 /// Returns `error.type`: the gateway's reason, or the status if it is `least` or higher.
-pub(super) fn error_of(reason: Option<Reason>, status: u16, least: u16) -> Option<KeyValue> {
+pub(in crate::proxy) fn error_of(
+    reason: Option<Reason>,
+    status: u16,
+    least: u16,
+) -> Option<KeyValue> {
     match reason {
         Some(reason) => Some(KeyValue::new("error.type", reason.as_str())),
         None if status >= least => Some(text("error.type", &status.to_string())),
@@ -31,7 +35,7 @@ pub(super) fn error_of(reason: Option<Reason>, status: u16, least: u16) -> Optio
     }
 }
 
-pub(super) fn rpc(set: &mut Vec<KeyValue>, method: Method) {
+pub(in crate::proxy) fn rpc(set: &mut Vec<KeyValue>, method: Method) {
     set.push(KeyValue::new("rpc.system.name", "jsonrpc"));
     set.push(KeyValue::new("jsonrpc.protocol.version", "2.0"));
     if method != Method::Unread {
@@ -39,27 +43,31 @@ pub(super) fn rpc(set: &mut Vec<KeyValue>, method: Method) {
     }
 }
 
-pub(super) fn agent(set: &mut Vec<KeyValue>, method: Method, target: Option<&WorkspaceId>) {
+pub(in crate::proxy) fn agent(
+    set: &mut Vec<KeyValue>,
+    method: Method,
+    target: Option<&WorkspaceId>,
+) {
     if let Some(target) = target.filter(|_| method.sends()) {
         set.push(KeyValue::new("gen_ai.operation.name", "invoke_agent"));
         set.push(text("gen_ai.agent.id", target.as_str()));
     }
 }
 
-pub(super) fn status_of(status: u16) -> KeyValue {
+pub(in crate::proxy) fn status_of(status: u16) -> KeyValue {
     number("http.response.status_code", status.into())
 }
 
-pub(super) fn text(key: &'static str, value: &str) -> KeyValue {
+pub(in crate::proxy) fn text(key: &'static str, value: &str) -> KeyValue {
     KeyValue::new(key, value.to_owned())
 }
 
-pub(super) fn number(key: &'static str, value: u64) -> KeyValue {
+pub(in crate::proxy) fn number(key: &'static str, value: u64) -> KeyValue {
     KeyValue::new(key, i64::try_from(value).unwrap_or(i64::MAX))
 }
 
 /// Returns the HTTP method for a span's name: callers may send any.
-pub(super) fn verb(verb: &Verb) -> &str {
+pub(in crate::proxy) fn verb(verb: &Verb) -> &str {
     const KNOWN: [Verb; 7] = [
         Verb::GET,
         Verb::HEAD,
@@ -76,6 +84,6 @@ pub(super) fn verb(verb: &Verb) -> &str {
     }
 }
 
-pub(super) fn cut(text: &str) -> &str {
+pub(in crate::proxy) fn cut(text: &str) -> &str {
     &text[..text.floor_char_boundary(CALLER_MAX)]
 }

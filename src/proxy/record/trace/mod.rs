@@ -1,12 +1,11 @@
 //! The spans of an exchange: one for the whole exchange, whose parent is the caller's, and below it one for the call
-//! to the agent ([`call`]). Requests to the control plane have a span each ([`control`]).
+//! to the agent ([`call`]). Requests to the control plane have a span each (`control_plane/span.rs`).
 //!
 //! Names are those of the OpenTelemetry semantic conventions (1.42: HTTP, RPC, GenAI) if there are any, else `a2a.…`
 //! (`docs/reference/tracing.md`). Spans contain no text from a caller except ids.
 
-mod attributes;
+pub(in crate::proxy) mod attributes;
 mod call;
-mod control;
 
 use std::borrow::Cow;
 
@@ -15,7 +14,6 @@ use pingora::http::RequestHeader;
 
 use self::attributes::{agent, cut, error_of, number, rpc, server_status, status_of, text, verb};
 pub(in crate::proxy) use self::call::{CallSpan, Callee};
-pub(in crate::proxy) use self::control::ControlSpan;
 use super::Exchange;
 use crate::a2a::method::Method;
 use crate::metrics::{Outcome, Shape};
@@ -78,7 +76,7 @@ const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 
 /// Returns the trace context of a request. Like any field, one that `Connection` names ends here.
-fn parent(headers: &HeaderMap) -> Option<SpanContext> {
+pub(in crate::proxy) fn parent(headers: &HeaderMap) -> Option<SpanContext> {
     let [traceparent, tracestate] = [&TRACEPARENT, &TRACESTATE].map(|name| {
         let ends_here = named_by_connection(name, headers);
         let values = headers.get_all(name).iter();

@@ -30,7 +30,7 @@ use crate::proxy::admit::{Admitted, allow, permit, prove, reach};
 use crate::proxy::destination::deferred::{AskedJob, JobWords};
 use crate::proxy::destination::{self, deferred, idempotency, inbox};
 use crate::proxy::outcome::Ended;
-use crate::proxy::rare;
+use crate::proxy::outcome::rare;
 use crate::proxy::record::Exchange;
 use crate::proxy::relay::forward::rewrite;
 use crate::proxy::relay::rewrite::Rewrite;

@@ -3,10 +3,10 @@
 use http::Method as Verb;
 use pingora::protocols::http::ServerSession;
 
-use super::attributes::{error_of, server_status, status_of, text, verb};
-use super::parent;
 use crate::ids::RequestId;
 use crate::proxy::context::Context;
+use crate::proxy::record::trace::attributes::{error_of, server_status, status_of, text, verb};
+use crate::proxy::record::trace::parent;
 use crate::telemetry::traces::{KeyValue, Parent, Span, SpanKind, Told};
 
 /// The span of one request to the control plane. It ends when it is dropped.
@@ -20,20 +20,20 @@ pub(in crate::proxy) struct ControlSpan {
     status: u16,
 }
 
-impl Context {
+impl ControlSpan {
     /// Begins the span of a request to the control plane. `None` if nothing is traced.
-    pub(in crate::proxy) fn control_span(
-        &self,
+    pub(in crate::proxy) fn begin(
+        context: &Context,
         session: &ServerSession,
         request_id: &RequestId,
-    ) -> Option<ControlSpan> {
+    ) -> Option<Self> {
         let head = session.req_header();
-        let config = self.gateway.config();
-        let span = self
+        let config = context.gateway.config();
+        let span = context
             .relay
             .traces
             .begin(&config.telemetry, Parent::Callers, || parent(&head.headers))?;
-        Some(ControlSpan {
+        Some(Self {
             span: Some(span),
             told: Told::default(),
             verb: head.method.clone(),
@@ -42,9 +42,7 @@ impl Context {
             status: 0,
         })
     }
-}
 
-impl ControlSpan {
     /// Returns the recorder with which the control plane reports the matched route and the reason of a rejection.
     pub(in crate::proxy) fn told(&self) -> Told {
         self.told.clone()
