@@ -74,12 +74,19 @@ impl Drain {
     /// Closes the process to requests, since the audit is closed. Connections are closed without a
     /// response.
     pub fn close(&self) {
-        self.closed.store(true, Ordering::Release);
+        self.closed.store(true, Ordering::SeqCst);
     }
 
     /// True if [`Drain::close`] was called.
     pub fn closed(&self) -> bool {
-        self.closed.load(Ordering::Acquire)
+        self.closed.load(Ordering::SeqCst)
+    }
+
+    /// Counts a request, as [`Drain::enter`]; `None` if the process is closed to requests. In this order, and with one
+    /// order of both atomics for all threads, a request is either counted before the audit closes or not served.
+    pub fn serve(self: &Arc<Self>) -> Option<Running> {
+        let running = self.enter();
+        (!self.closed()).then_some(running)
     }
 
     /// Counts an open connection until the guard is dropped.
@@ -100,7 +107,7 @@ impl Drain {
 
     /// Returns the number of guards of [`Drain::enter`].
     pub fn running(&self) -> usize {
-        self.running.load(Ordering::Acquire)
+        self.running.load(Ordering::SeqCst)
     }
 
     /// Cuts remaining exchanges, each with an error, since `server.drain` has passed.
@@ -127,7 +134,7 @@ pub struct Running {
 
 impl Running {
     fn of(drain: &Arc<Drain>, count: fn(&Drain) -> &AtomicUsize) -> Self {
-        count(drain).fetch_add(1, Ordering::AcqRel);
+        count(drain).fetch_add(1, Ordering::SeqCst);
         Self {
             drain: Arc::clone(drain),
             count,

@@ -73,7 +73,6 @@ impl Proxy {
             return answered;
         }
         let context = &*self.context;
-        let _running = context.gateway.drain.enter();
         // No event is published for a card: its request is no call.
         let exchange = context.begin(request_id, !matches!(asked, Asked::Card(..)));
         let mut exchange = exchange.by_client(context.client(session));
@@ -126,7 +125,6 @@ impl Proxy {
         if let Some(answered) = self.preflight(session, &request_id).await {
             return answered;
         }
-        let _running = self.context.gateway.drain.enter();
         let mut span = ControlSpan::begin(&self.context, session, &request_id);
         let told = span.as_ref().map(ControlSpan::told);
         let asked = control_plane::Asked {

@@ -23,8 +23,8 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 /// The same after a second signal.
 const LAST_WORDS_HURRIED: Duration = Duration::from_millis(500);
 
-/// Time for rejections in progress.
-const LAST_REFUSALS: Duration = Duration::from_millis(300);
+/// Time for rejections in progress, which are recorded when their callers have them.
+const LAST_REFUSALS: Duration = Duration::from_secs(2);
 
 /// Time to export the last spans.
 const LAST_SPANS: Duration = Duration::from_secs(3);

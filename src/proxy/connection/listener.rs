@@ -147,9 +147,9 @@ impl Listener {
                 return Err(BrokenOff::CallerLeft);
             }
         }
-        if self.relay.drain.closed() {
+        let Some(running) = self.relay.drain.serve() else {
             return Err(BrokenOff::CallerLeft);
-        }
+        };
         let expects = session
             .req_header()
             .headers
@@ -159,7 +159,10 @@ impl Listener {
         if self.relay.drain.leaving() {
             session.set_keepalive(None);
         }
-        if let Err(broken) = self.serve(&mut session).await {
+        let served = self.serve(&mut session).await;
+        // The exchange is recorded.
+        drop(running);
+        if let Err(broken) = served {
             let _ = timeout(DRAIN, session.shutdown()).await;
             return Err(broken);
         }

@@ -85,7 +85,6 @@ impl Guard {
         session: &mut ServerSession,
         request_id: RequestId,
     ) -> Result<(), BrokenOff> {
-        let _running = self.relay.drain.enter();
         let mut exchange =
             Exchange::begin(&self.relay.metrics, &self.relay.config, None, request_id);
         if let Some(peer) = session.client_addr().and_then(|peer| peer.as_inet()) {

@@ -35,7 +35,6 @@ impl Guard {
         session: &mut ServerSession,
         request_id: &RequestId,
     ) -> Result<(), BrokenOff> {
-        let _running = self.relay.drain.enter();
         let started = Instant::now();
         let verified = self.asked_about(session).await;
         tracing::info!(
