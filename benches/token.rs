@@ -1,5 +1,5 @@
 //! Authentication as the hot path sees it: a good credential from the warm cache, a wrong one from
-//! the small cache beside it, and what a signed token costs when it is seen for the first time.
+//! the small cache beside it, and what a signed token costs when it is seen for the first time, or made for a target.
 
 #![expect(missing_docs, reason = "criterion_group! makes a function without")]
 
@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use a2a_gateway::config::Config;
 use a2a_gateway::gateway::Gateway;
-use a2a_gateway::identity::NewCanvas;
+use a2a_gateway::identity::{NewCanvas, SignedTokens};
 use a2a_gateway::metrics::Metrics;
+use a2a_gateway::trust::{Pair, body_hash};
 use criterion::{Criterion, criterion_group, criterion_main};
 use secrecy::ExposeSecret;
 use serde::{Deserialize, Serialize};
@@ -80,10 +81,33 @@ fn token(c: &mut Criterion) {
             keys.verify::<Claims>(black_box(&fresh), "bench+jwt", "http://gw", "http://gw")
         });
     });
+    caller_tokens(c, &gateway.identity.signed);
     let proof = runtime.block_on(identity.authenticate(Some(opaque.as_bytes())));
     let proof = proof.expect(WHY);
     c.bench_function("token/rate", |b| {
         b.iter(|| gateway.rates.admit(black_box(&proof)).is_ok());
+    });
+}
+
+/// The token that a forwarded call carries, of either proof.
+fn caller_tokens(c: &mut Criterion, signed: &SignedTokens) {
+    let pair = Pair {
+        caller: "0199c7a2-5b1e-7cc3-98c4-dc0c0c07398f",
+        target: "0199c7a2-5b1e-7cc3-98c4-dc0c0c073990",
+        rule: "sibling",
+        org: Some("acme"),
+        generation: 0,
+    };
+    c.bench_function("token/caller of a pair", |b| {
+        b.iter(|| signed.caller_of_pair(black_box(pair)).expect(WHY));
+    });
+    let body = vec![b'x'; 512];
+    c.bench_function("token/caller of a request", |b| {
+        b.iter(|| {
+            let method = Some("message/send");
+            let token = signed.caller_of_request(black_box(pair), method, body_hash(&body));
+            token.expect(WHY)
+        });
     });
 }
 

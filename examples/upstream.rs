@@ -34,8 +34,9 @@ async fn main() {
         interval: Duration::from_millis(number().unwrap_or(0)),
     };
     let text = "x".repeat(usize::try_from(bytes).expect("a body that fits in memory"));
-    let body =
-        format!(r#"{{"jsonrpc":"2.0","id":1,"result":{{"kind":"message","text":"{text}"}}}}"#);
+    let body = format!(
+        r#"{{"jsonrpc":"2.0","id":1,"result":{{"kind":"message","messageId":"m","role":"agent","parts":[{{"kind":"text","text":"{text}"}}]}}}}"#
+    );
     let answer = format!(
         "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
         body.len()

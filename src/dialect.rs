@@ -62,6 +62,8 @@ impl Rejection {
     pub fn status_in(&self, dialect: Dialect) -> u16 {
         let defined = self.defined();
         match (dialect, defined) {
+            // As an agent answers that does not know the method, also with -32601.
+            (Dialect::JsonRpc, None) if self.reason == Reason::VersionNotSupported => 200,
             (Dialect::Plain, _) | (_, None) => self.reason.status(),
             _ if self.reason == Reason::UnsupportedMediaType => self.reason.status(),
             (Dialect::JsonRpc, Some(_)) => 200,
@@ -225,7 +227,7 @@ mod tests {
             let own = reason.status();
             let expected = match reason {
                 Reason::TaskNotFound => [200, 404, 404],
-                Reason::PushNotSupported => [200, 400, 400],
+                Reason::PushNotSupported | Reason::VersionNotSupported => [200, 400, 400],
                 _ => [own, own, own],
             };
             assert_eq!(seen, expected, "{reason:?}");

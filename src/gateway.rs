@@ -84,7 +84,7 @@ pub struct Gateway {
     pub directory: Directory,
     /// Destinations of permitted messages.
     pub resolution: Arc<Resolution>,
-    /// Inboxes, jobs, idempotent calls and stream logs.
+    /// Inboxes, jobs, calls with a key and stream logs.
     pub delivery: Arc<Delivery>,
     /// The feed of the operators' console.
     pub console: Arc<Console>,
@@ -364,6 +364,7 @@ impl Gateway {
         loop {
             tick.tick().await;
             self.directory.heartbeats.drop_silent();
+            self.identity.signed.forget_over();
         }
     }
 

@@ -101,7 +101,9 @@ impl RequestId {
 
     /// Returns a new id, ordered by time.
     pub fn random() -> Self {
-        Self(uuid::Uuid::now_v7().to_string().into())
+        let mut text = uuid::Uuid::encode_buffer();
+        let text: &str = uuid::Uuid::now_v7().hyphenated().encode_lower(&mut text);
+        Self(text.into())
     }
 
     /// Returns the id as text.

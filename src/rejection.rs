@@ -7,179 +7,115 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 
 use crate::ids::{InvalidWorkspaceId, RequestId};
-use crate::store::Unavailable;
 
-/// The closed set of reasons (`docs/reference/reasons.md`). The same name is the JSON `reason`, the metric label
-/// and the outcome in records.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Reason {
-    /// The body is not JSON.
-    ParseError,
-    /// JSON, but not a call that can be made; or a head that is not acceptable HTTP.
-    InvalidRequest,
-    /// Arguments that contradict each other, the path or their type.
-    InvalidParams,
-    /// A browser page of another origin.
-    OriginForbidden,
-    /// `Host` is not a name of this gateway.
-    Misdirected,
-    /// Not the form of a workspace id.
-    InvalidWorkspaceId,
-    /// No credential, or one that proves nothing.
-    Unauthenticated,
-    /// `X-Workspace-ID` is not what the credential proves.
-    CallerMismatch,
-    /// Denied by the rule, the scope or the grant.
-    NotPermitted,
-    /// No such route on this listener.
-    NotFound,
-    /// The workspace does not exist, and the caller may know that.
-    WorkspaceNotFound,
-    /// A task that another caller started, or that does not exist.
-    TaskNotFound,
-    /// Push notifications are switched off for the workspace.
-    PushNotSupported,
-    /// The path exists, the HTTP method does not.
-    MethodNotAllowed,
-    /// The request did not arrive in time.
-    RequestTimeout,
-    /// It exists already, or the change contradicts the present state.
-    Conflict,
-    /// The same idempotency key with a different body.
-    IdempotencyConflict,
-    /// The workspace was removed.
-    WorkspaceRemoved,
-    /// The entry of an inbox to continue from does not exist, or was pruned.
-    CursorGone,
-    /// Over `limits.request_bytes`.
-    BodyTooLarge,
-    /// Declared as another type than JSON, or encoded.
-    UnsupportedMediaType,
-    /// The route accepts only WebSocket.
-    UpgradeRequired,
-    /// Too many requests of this caller, or too many rejected ones from this address.
-    RateLimited,
-    /// A bug.
-    Internal,
-    /// No connection to the agent; nothing was delivered.
-    AgentUnreachable,
-    /// The agent violated HTTP or broke off.
-    AgentProtocolError,
-    /// The agent answered 3xx.
-    AgentRedirected,
-    /// The address policy forbids the address.
-    AddressForbidden,
-    /// Over `limits.response_bytes`, or `limits.stream_bytes` in a stream.
-    ResponseTooLarge,
-    /// The target cannot be reached now.
-    WorkspaceOffline,
-    /// The target is starting.
-    WorkspaceRestarting,
-    /// The target's concurrency limit is reached.
-    AgentBusy,
-    /// A fact needed to decide safely cannot be read.
-    StoreUnavailable,
-    /// A limit of the gateway itself.
-    Overloaded,
-    /// The gateway is shutting down.
-    ShuttingDown,
-    /// `timeouts.connect`, `.head`, `.total` or `.stream` passed.
-    AgentTimeout,
-    /// `timeouts.idle` passed.
-    AgentSilent,
-    /// The call passed too many gateways.
-    LoopDetected,
+/// Declares the reasons: of each its name on the wire, its HTTP status and its JSON-RPC code.
+macro_rules! reasons {
+    ($(#[$about:meta])* $name:ident {
+        $($(#[$doc:meta])* $variant:ident => ($word:literal, $status:literal, $code:literal),)*
+    }) => {
+        $(#[$about])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum $name { $($(#[$doc])* $variant,)* }
+
+        impl $name {
+            /// All reasons, for metrics and tests. Each has the place of its number as an integer: metrics index by it.
+            pub const ALL: [Self; [$(Self::$variant),*].len()] = [$(Self::$variant),*];
+
+            const fn row(self) -> (&'static str, u16, i32) {
+                match self { $(Self::$variant => ($word, $status, $code),)* }
+            }
+        }
+    };
+}
+
+reasons! {
+    /// The closed set of reasons (`docs/reference/reasons.md`). The same name is the JSON `reason`, the metric label
+    /// and the outcome in records. `CONTRIBUTING.md`, "A new reason", says what else has to know of one.
+    ///
+    /// -32000 is used for the gateway's own errors, because A2A claims -32001 to -32099 (A2A 1.0, 9.5).
+    Reason {
+        /// The body is not JSON.
+        ParseError => ("parse_error", 400, -32_700),
+        /// JSON, but not a call that can be made; or a head that is not acceptable HTTP.
+        InvalidRequest => ("invalid_request", 400, -32_600),
+        /// Arguments that contradict each other, the path or their type.
+        InvalidParams => ("invalid_params", 400, -32_602),
+        /// A browser page of another origin.
+        OriginForbidden => ("origin_forbidden", 403, -32_000),
+        /// `Host` is not a name of this gateway.
+        Misdirected => ("misdirected", 421, -32_000),
+        /// Not the form of a workspace id.
+        InvalidWorkspaceId => ("invalid_workspace_id", 400, -32_600),
+        /// No credential, or one that proves nothing.
+        Unauthenticated => ("unauthenticated", 401, -32_000),
+        /// `X-Workspace-ID` is not what the credential proves.
+        CallerMismatch => ("caller_mismatch", 403, -32_000),
+        /// Denied by the rule, the scope or the grant.
+        NotPermitted => ("not_permitted", 403, -32_000),
+        /// No such route on this listener.
+        NotFound => ("not_found", 404, -32_600),
+        /// The workspace does not exist, and the caller may know that.
+        WorkspaceNotFound => ("workspace_not_found", 404, -32_000),
+        /// A task that another caller started, or that does not exist.
+        TaskNotFound => ("task_not_found", 404, -32_001),
+        /// Push notifications are switched off for the workspace.
+        PushNotSupported => ("push_not_supported", 400, -32_003),
+        /// A call of a generation of A2A that its target does not speak, and that is not translated.
+        VersionNotSupported => ("version_not_supported", 400, -32_009),
+        /// The path exists, the HTTP method does not.
+        MethodNotAllowed => ("method_not_allowed", 405, -32_600),
+        /// The request did not arrive in time.
+        RequestTimeout => ("request_timeout", 408, -32_000),
+        /// It exists already, or the change contradicts the present state.
+        Conflict => ("conflict", 409, -32_000),
+        /// The same idempotency key with a different body.
+        IdempotencyConflict => ("idempotency_conflict", 409, -32_000),
+        /// The workspace was removed.
+        WorkspaceRemoved => ("workspace_removed", 410, -32_000),
+        /// The entry of an inbox to continue from does not exist, or was pruned.
+        CursorGone => ("cursor_gone", 410, -32_000),
+        /// Over `limits.request_bytes`.
+        BodyTooLarge => ("body_too_large", 413, -32_600),
+        /// Declared as another type than JSON, or encoded.
+        UnsupportedMediaType => ("unsupported_media_type", 415, -32_005),
+        /// The route accepts only WebSocket.
+        UpgradeRequired => ("upgrade_required", 426, -32_000),
+        /// Too many requests of this caller, or too many rejected ones from this address.
+        RateLimited => ("rate_limited", 429, -32_000),
+        /// A bug.
+        Internal => ("internal", 500, -32_603),
+        /// No connection to the agent; nothing was delivered.
+        AgentUnreachable => ("agent_unreachable", 502, -32_000),
+        /// The agent violated HTTP or broke off.
+        AgentProtocolError => ("agent_protocol_error", 502, -32_000),
+        /// The agent answered 3xx.
+        AgentRedirected => ("agent_redirected", 502, -32_000),
+        /// The address policy forbids the address.
+        AddressForbidden => ("address_forbidden", 502, -32_000),
+        /// Over `limits.response_bytes`, or `limits.stream_bytes` in a stream.
+        ResponseTooLarge => ("response_too_large", 502, -32_000),
+        /// The target cannot be reached now.
+        WorkspaceOffline => ("workspace_offline", 503, -32_000),
+        /// The target is starting.
+        WorkspaceRestarting => ("workspace_restarting", 503, -32_000),
+        /// The target's concurrency limit is reached.
+        AgentBusy => ("agent_busy", 503, -32_000),
+        /// A fact needed to decide safely cannot be read.
+        StoreUnavailable => ("store_unavailable", 503, -32_000),
+        /// A limit of the gateway itself.
+        Overloaded => ("overloaded", 503, -32_000),
+        /// The gateway is shutting down.
+        ShuttingDown => ("shutting_down", 503, -32_000),
+        /// `timeouts.connect`, `.head`, `.total` or `.stream` passed.
+        AgentTimeout => ("agent_timeout", 504, -32_000),
+        /// `timeouts.idle` passed.
+        AgentSilent => ("agent_silent", 504, -32_000),
+        /// The call passed too many gateways.
+        LoopDetected => ("loop_detected", 508, -32_000),
+    }
 }
 
 impl Reason {
-    /// All reasons, for metrics and tests.
-    pub const ALL: [Self; 38] = [
-        Self::ParseError,
-        Self::InvalidRequest,
-        Self::InvalidParams,
-        Self::OriginForbidden,
-        Self::Misdirected,
-        Self::InvalidWorkspaceId,
-        Self::Unauthenticated,
-        Self::CallerMismatch,
-        Self::NotPermitted,
-        Self::NotFound,
-        Self::WorkspaceNotFound,
-        Self::TaskNotFound,
-        Self::PushNotSupported,
-        Self::MethodNotAllowed,
-        Self::RequestTimeout,
-        Self::Conflict,
-        Self::IdempotencyConflict,
-        Self::WorkspaceRemoved,
-        Self::CursorGone,
-        Self::BodyTooLarge,
-        Self::UnsupportedMediaType,
-        Self::UpgradeRequired,
-        Self::RateLimited,
-        Self::Internal,
-        Self::AgentUnreachable,
-        Self::AgentProtocolError,
-        Self::AgentRedirected,
-        Self::AddressForbidden,
-        Self::ResponseTooLarge,
-        Self::WorkspaceOffline,
-        Self::WorkspaceRestarting,
-        Self::AgentBusy,
-        Self::StoreUnavailable,
-        Self::Overloaded,
-        Self::ShuttingDown,
-        Self::AgentTimeout,
-        Self::AgentSilent,
-        Self::LoopDetected,
-    ];
-
-    /// Returns the name on the wire, the HTTP status and the JSON-RPC code.
-    ///
-    /// -32000 is used for the gateway's own errors, because A2A claims -32001 to -32099 (A2A 1.0, 9.5).
-    const fn row(self) -> (&'static str, u16, i32) {
-        match self {
-            Self::ParseError => ("parse_error", 400, -32_700),
-            Self::InvalidRequest => ("invalid_request", 400, -32_600),
-            Self::InvalidParams => ("invalid_params", 400, -32_602),
-            Self::OriginForbidden => ("origin_forbidden", 403, -32_000),
-            Self::Misdirected => ("misdirected", 421, -32_000),
-            Self::InvalidWorkspaceId => ("invalid_workspace_id", 400, -32_600),
-            Self::Unauthenticated => ("unauthenticated", 401, -32_000),
-            Self::CallerMismatch => ("caller_mismatch", 403, -32_000),
-            Self::NotPermitted => ("not_permitted", 403, -32_000),
-            Self::NotFound => ("not_found", 404, -32_600),
-            Self::WorkspaceNotFound => ("workspace_not_found", 404, -32_000),
-            Self::TaskNotFound => ("task_not_found", 404, -32_001),
-            Self::PushNotSupported => ("push_not_supported", 400, -32_003),
-            Self::MethodNotAllowed => ("method_not_allowed", 405, -32_600),
-            Self::RequestTimeout => ("request_timeout", 408, -32_000),
-            Self::Conflict => ("conflict", 409, -32_000),
-            Self::IdempotencyConflict => ("idempotency_conflict", 409, -32_000),
-            Self::WorkspaceRemoved => ("workspace_removed", 410, -32_000),
-            Self::CursorGone => ("cursor_gone", 410, -32_000),
-            Self::BodyTooLarge => ("body_too_large", 413, -32_600),
-            Self::UnsupportedMediaType => ("unsupported_media_type", 415, -32_005),
-            Self::UpgradeRequired => ("upgrade_required", 426, -32_000),
-            Self::RateLimited => ("rate_limited", 429, -32_000),
-            Self::Internal => ("internal", 500, -32_603),
-            Self::AgentUnreachable => ("agent_unreachable", 502, -32_000),
-            Self::AgentProtocolError => ("agent_protocol_error", 502, -32_000),
-            Self::AgentRedirected => ("agent_redirected", 502, -32_000),
-            Self::AddressForbidden => ("address_forbidden", 502, -32_000),
-            Self::ResponseTooLarge => ("response_too_large", 502, -32_000),
-            Self::WorkspaceOffline => ("workspace_offline", 503, -32_000),
-            Self::WorkspaceRestarting => ("workspace_restarting", 503, -32_000),
-            Self::AgentBusy => ("agent_busy", 503, -32_000),
-            Self::StoreUnavailable => ("store_unavailable", 503, -32_000),
-            Self::Overloaded => ("overloaded", 503, -32_000),
-            Self::ShuttingDown => ("shutting_down", 503, -32_000),
-            Self::AgentTimeout => ("agent_timeout", 504, -32_000),
-            Self::AgentSilent => ("agent_silent", 504, -32_000),
-            Self::LoopDetected => ("loop_detected", 508, -32_000),
-        }
-    }
-
     /// Returns the name on the wire: `workspace_offline`.
     pub const fn as_str(self) -> &'static str {
         self.row().0
@@ -380,17 +316,6 @@ fn fact(value: &str) -> Value {
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("refused: {}", .0.message)]
 pub struct Refused(pub Rejection);
-
-impl From<Unavailable> for Rejection {
-    fn from(error: Unavailable) -> Self {
-        Self::new(
-            Reason::StoreUnavailable,
-            "the gateway cannot read a fact it needs to decide safely; try again shortly",
-        )
-        .retry_after(Duration::from_secs(1))
-        .cause(error)
-    }
-}
 
 impl From<InvalidWorkspaceId> for Rejection {
     fn from(error: InvalidWorkspaceId) -> Self {

@@ -50,7 +50,9 @@ impl Gateway {
             // Subscribed before the first check, so that no change between the two is missed.
             let mut changes = gateway.coherence.access_changes();
             loop {
-                if let Some(why) = gateway.why_cut_off(needs, &proof, &target).await {
+                // Boxed: a stream that waits should not hold the state of the check.
+                let check = Box::pin(gateway.why_cut_off(needs, &proof, &target));
+                if let Some(why) = check.await {
                     return why;
                 }
                 sleep(LOOK_EVERY).await;

@@ -1,5 +1,6 @@
-//! The SDKs that A2A clients and agents are made with, both generations for Python and JavaScript, against the real
-//! gateway. `tests/clients/run.py` does it and prints a table; with `--nocapture` it is seen also when all is well.
+//! The SDKs that A2A clients and agents are made with, both generations for Python and JavaScript, and google-adk,
+//! against the real gateway. `tests/clients/run.py` does it and prints a table; with `--nocapture` it is seen also when all
+//! is well.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![expect(clippy::print_stdout, reason = "the tables are what is to be shown")]
 
@@ -78,6 +79,11 @@ fn the_documented_clients_work() {
 #[test]
 fn agents_that_poll_serve_every_sdk() {
     run("polling");
+}
+
+#[test]
+fn every_sdk_and_google_adk_reach_agents_of_the_other_generation() {
+    run("generations");
 }
 
 #[test]

@@ -42,6 +42,7 @@ fn run(name: &str, steps: &str, folder: &Path) -> String {
         .replace("127.0.0.1:9090", &admin)
         .replace("127.0.0.1:8001", &free())
         .replace("127.0.0.1:8081", &free())
+        .replace("127.0.0.1:8082", &free())
         .replace("a2a-gateway demo", &demo);
     let program = Path::new(env!("CARGO_BIN_EXE_a2a-gateway"));
     let programs = program.parent().unwrap().display();

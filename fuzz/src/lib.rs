@@ -2,6 +2,8 @@
 //! target. `tests/corpus.rs` includes this file and does the same with every file of the corpus, so
 //! that a plain `cargo test` replays what was found.
 
+pub mod answer;
+pub mod bridge;
 pub mod card;
 pub mod envelope;
 pub mod event;
@@ -13,7 +15,9 @@ pub mod url;
 pub type Target = fn(&[u8]);
 
 /// The targets by name: that of their module, of their file in `fuzz_targets/` and of their corpus.
-pub const TARGETS: [(&str, Target); 6] = [
+pub const TARGETS: [(&str, Target); 8] = [
+    ("answer", answer::run),
+    ("bridge", bridge::run),
     ("card", card::run),
     ("envelope", envelope::run),
     ("event", event::run),

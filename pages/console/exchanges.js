@@ -49,8 +49,8 @@ function show(cells, one) {
   setText(cells.caller, who(one.caller));
   setText(cells.target, one.target ?? "?");
   setHref(cells.target, `#${pathOf(one.target ?? "")}`);
-  setText(cells.method, one.stream ? `${one.method} ⇶` : one.method);
-  cells.method.title = one.stream ? "a stream" : "";
+  setText(cells.method, [one.method, one.stream && "⇶", one.bridged].filter(Boolean).join(" "));
+  cells.method.title = [one.stream && "a stream", one.bridged && `translated: A2A ${one.bridged}`].filter(Boolean).join(", ");
   setText(cells.rule, one.rule ?? "–");
   setPill(cells.state, one.outcome, toneOfOutcome(one));
   setText(cells.http, one.status ? String(one.status) : "–");
@@ -77,12 +77,12 @@ export function exchangesView(model) {
     return element("p", { className: "muted" }, filtered ? "No exchange fits: change what you look for." : "Nothing has passed since this page was opened. Exchanges appear here as they end; earlier ones are in the audit.");
   }
 
-  function fits({ caller, target, method, outcome, refused, id, rule }) {
+  function fits({ caller, target, method, outcome, refused, id, rule, bridged }) {
     const wanted = asked.outcome;
     if (wanted === "refused" ? !refused : wanted !== "" && outcome !== wanted) return false;
     if (asked.method !== "" && method !== asked.method) return false;
     const text = asked.text.trim().toLowerCase();
-    return text === "" || [caller, target, method, outcome, id, rule].some((one) => one?.toLowerCase().includes(text));
+    return text === "" || [caller, target, method, outcome, id, rule, bridged].some((one) => one?.toLowerCase().includes(text));
   }
 
   function change() {

@@ -148,6 +148,7 @@ function limits(workspace, { calls, idle, inbox, replica }) {
       ["Inbox", `${count(inbox.waiting)} of ${count(inbox.limit)} wait${oldest}`],
       ["Tasks it says it has", count(workspace.active_tasks)],
       ["Incomplete calls", workspace.complete ?? "as a2a.complete says"],
+      ["Its tokens prove", workspace.proof === "request" ? "who calls, with exactly this request" : "who calls, for half a minute"],
       ["Push notifications", workspace.push_notifications === undefined ? "as a2a.push_notifications says" : workspace.push_notifications ? "yes" : "no"],
     ]),
   );

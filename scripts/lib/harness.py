@@ -62,12 +62,20 @@ def raise_files():
 LIMIT = raise_files()
 
 
+GIVEN_PORTS = set()
+
+
 def free_ports(count):
-    """Ports that are free now, and distinct."""
-    sockets = [socket.socket() for _ in range(count)]
-    for one in sockets:
+    """Ports that are free now, and distinct: also from those that were given before, on which nothing may listen yet."""
+    sockets, ports = [], []
+    while len(ports) < count:
+        one = socket.socket()
+        sockets.append(one)
         one.bind(("127.0.0.1", 0))
-    ports = [one.getsockname()[1] for one in sockets]
+        port = one.getsockname()[1]
+        if port not in GIVEN_PORTS:
+            GIVEN_PORTS.add(port)
+            ports.append(port)
     for one in sockets:
         one.close()
     return ports
@@ -129,6 +137,8 @@ def await_port(port):
     raise SystemExit(f"nothing listens on {port}")
 
 
+# What the tokens of the workspaces' agents prove. Said when they register, where a gateway from before passes it over.
+PROOF = os.environ.get("PROOF")
 # Another gateway beside ours in the same run: a binary from before a change.
 BEFORE = os.environ.get("BEFORE")
 
@@ -283,7 +293,8 @@ def workspace(side, name, parent=None):
     made = call(side, "POST", "/workspaces", ADMIN,
                 {"id": name, "name": name, "max_concurrent": 20000, "liveness": "assumed",
                  "url": f"http://127.0.0.1:{AGENT}/", **({"parent_id": parent} if parent else {})})
-    registration = {"id": name, "url": f"http://127.0.0.1:{AGENT}/", "agent_card": card}
+    registration = {"id": name, "url": f"http://127.0.0.1:{AGENT}/", "agent_card": card,
+                    **({"proof": PROOF} if PROOF else {})}
     return call(side, "POST", "/registry/register", made["enrolment_token"], registration)["token"]
 
 

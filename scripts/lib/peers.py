@@ -20,7 +20,7 @@ ROUNDS, SECONDS = usage.GIVEN["ROUNDS"], usage.GIVEN["SECONDS"]
 
 def asked(case, besides=()):
     """Those of a case's sides that are wanted, without those `besides`."""
-    wanted = usage.names("peers", "SIDES")
+    wanted = usage.sides("peers")
     return [name for name in usage.PEERS[case] if name in wanted and name not in besides]
 
 

@@ -20,8 +20,8 @@ PROGRAMS = {
     "gateway": [f"{harness.BIN}/a2a-gateway", "--version"],
 }
 # What the environment decides, and the raw data names.
-SETTINGS = ("THREADS", "BIN", "BEFORE", "CASES", "SIDES", "BODIES", "CONNECTIONS", "RATE", "STREAMS", "PIN",
-            "WORKSPACES", "CALLERS", "STORES", "SEED", "FAULTS")
+SETTINGS = ("THREADS", "BIN", "BEFORE", "CASES", "SIDES", "BODIES", "CONNECTIONS", "RATE", "STREAMS", "PIN", "PROOF",
+            "WORKSPACES", "CALLERS", "STORES", "SEED", "FAULTS", "PEERS")
 
 
 def first_line(command):

@@ -7,7 +7,9 @@ import json
 import os
 import subprocess
 
+import agentgateway
 import harness
+import usage
 
 HERE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "peers")
 
@@ -50,6 +52,9 @@ class Peers(harness.Bench):
             self._haproxy()
         if {"diy", "diy-cached"} & set(self.names):
             self._diy()
+        for name in agentgateway.SIDES:
+            if name in self.names:
+                agentgateway.start(self, usage.peers()["agentgateway"], name)
         self.sides["direct"] = harness.Side([self.agent.pid], harness.AGENT)
         # What has no credentials of its own is sent the same bytes.
         for side in self.sides.values():
@@ -62,8 +67,8 @@ class Peers(harness.Bench):
         if "direct" in self.sides:
             self.sides["direct"].roots = [self.agent.pid]
 
-    def _configure(self, template, **values):
-        """A configuration with its places filled in."""
+    def configure(self, template, name=None, **values):
+        """A configuration with its places filled in, as the file `name`."""
         values |= {"THREADS": harness.THREADS, "FOLDER": self.folder, "AGENT": harness.AGENT, "HERE": HERE,
                    "FILES": harness.LIMIT, "SLOTS": harness.LIMIT * 5 // 4, "CONNECTIONS": (harness.LIMIT - 200) // 2}
         with open(f"{HERE}/{template}") as file:
@@ -73,14 +78,15 @@ class Peers(harness.Bench):
         if os.geteuid() != 0:
             # Only root can be told who to be.
             text = text.replace("user root;\n", "")
-        with open(f"{self.folder}/{template}", "w") as file:
+        name = name or template
+        with open(f"{self.folder}/{name}", "w") as file:
             file.write(text)
-        return f"{self.folder}/{template}"
+        return f"{self.folder}/{name}"
 
-    def _side(self, name, ports, *commands):
+    def side(self, name, ports, *commands, environment=None):
         """Starts a peer; its first port is asked for calls, its second for streams, its third is for TLS."""
         log = open(f"{self.folder}/{name}.out", "w")
-        environment = {**os.environ, "PATH": os.environ["PATH"] + ":/usr/sbin"}
+        environment = {**os.environ, "PATH": os.environ["PATH"] + ":/usr/sbin", **(environment or {})}
         roots = [self._run(*self.pin, *command, stdout=log, stderr=log, env=environment).pid for command in commands]
         plain, stream, secure = ports
         port = secure if self.tls else stream if self.streaming else plain
@@ -93,13 +99,13 @@ class Peers(harness.Bench):
 
     def _nginx(self):
         plain, stream, secure = ports = harness.free_ports(3)
-        config = self._configure("nginx.conf", PORT=plain, STREAM_PORT=stream, TLS_PORT=secure)
-        self._side("nginx", ports, ["nginx", "-p", self.folder, "-e", "stderr", "-c", config])
+        config = self.configure("nginx.conf", PORT=plain, STREAM_PORT=stream, TLS_PORT=secure)
+        self.side("nginx", ports, ["nginx", "-p", self.folder, "-e", "stderr", "-c", config])
 
     def _haproxy(self):
         plain, stream, secure = ports = harness.free_ports(3)
-        config = self._configure("haproxy.cfg", PORT=plain, STREAM_PORT=stream, TLS_PORT=secure)
-        self._side("haproxy", ports, ["haproxy", "-db", "-f", config])
+        config = self.configure("haproxy.cfg", PORT=plain, STREAM_PORT=stream, TLS_PORT=secure)
+        self.side("haproxy", ports, ["haproxy", "-db", "-f", config])
 
     def _diy(self):
         """Callers and hierarchy are those of the gateway."""
@@ -108,9 +114,9 @@ class Peers(harness.Bench):
         with open(f"{self.folder}/tokens.json", "w") as file:
             json.dump({"tokens": {hashlib.sha256(token.encode()).hexdigest(): name for token, name in known.items()},
                        "parents": {"caller": "parent", "target": "parent"}}, file)
-        config = self._configure("diy.conf", PORT=plain, CACHED_PORT=cached, SERVICE_PORT=service)
+        config = self.configure("diy.conf", PORT=plain, CACHED_PORT=cached, SERVICE_PORT=service)
         node = ["node", f"{HERE}/tokens.mjs", str(service), f"{self.folder}/tokens.json"]
-        self._side("diy", (plain, plain, plain), node, ["nginx", "-p", self.folder, "-e", "stderr", "-c", config])
+        self.side("diy", (plain, plain, plain), node, ["nginx", "-p", self.folder, "-e", "stderr", "-c", config])
         harness.await_port(service)
         diy = self.sides["diy"]
         self.sides["diy-cached"] = harness.Side(diy.roots, cached)

@@ -7,13 +7,17 @@ import sys
 
 PROXIES = ["bare", "gateway", "nginx", "haproxy"]
 ALL = ["bare", "gateway", "gateway-pair", "gateway-plain", "nginx", "haproxy", "diy", "diy-cached"]
+# Given by their binaries in PEERS, with the sides that each has.
+GIVEN_PEERS = {"agentgateway": ["agentgateway", "agentgateway-key", "agentgateway-jwt"]}
+OF_PEERS = [side for sides in GIVEN_PEERS.values() for side in sides]
 # The sides that each case of `peers` has.
 PEERS = {
-    "unary": ALL, "latency": ["direct", *ALL], "paced": ["direct", *ALL], "refusals": ["gateway", "gateway-limited", "diy"],
-    "tls": ["nginx", "gateway", "haproxy"], "streams": ["direct", *PROXIES, "gateway-unlogged"],
-    "memory": [*PROXIES, "gateway-unlogged"], "caches": ["gateway"]}
+    "unary": [*ALL, *OF_PEERS], "latency": ["direct", *ALL, *OF_PEERS], "paced": ["direct", *ALL, *OF_PEERS], "refusals": ["gateway", "gateway-limited", "diy"],
+    "tls": ["nginx", "gateway", "haproxy"], "streams": ["direct", *PROXIES, "gateway-unlogged", *OF_PEERS],
+    "memory": [*PROXIES, "gateway-unlogged", *OF_PEERS], "caches": ["gateway"]}
 NAMES = {
-    "peers": {"CASES": list(PEERS), "SIDES": ["direct", *ALL, "gateway-unlogged", "gateway-limited"]},
+    "peers": {"CASES": list(PEERS), "SIDES": ["direct", *ALL, "gateway-unlogged", "gateway-limited", *OF_PEERS]},
+    "cores": {"SIDES": [*ALL, *OF_PEERS]},
     "scale": {"STORES": ["postgres", "sqlite"],
               "CASES": ["start", "warm", "deepest", "idle", "callers", "caches", "hearing"]}}
 ONE_OF = {"CASES": "case", "SIDES": "side", "STORES": "kind of stores"}
@@ -21,7 +25,9 @@ ONE_OF = {"CASES": "case", "SIDES": "side", "STORES": "kind of stores"}
 # With their defaults, in the order in which they are given.
 ARGUMENTS = {
     "path": {"ROUNDS": 5, "SECONDS": 5, "CONNECTIONS": 64, "BODY_BYTES": 512},
+    "bridged": {"ROUNDS": 5, "SECONDS": 5, "CONNECTIONS": 64, "BODY_BYTES": 512},
     "peers": {"ROUNDS": 5, "SECONDS": 5},
+    "cores": {"ROUNDS": 5, "SECONDS": 5},
     "streams": {"ROUNDS": 5, "EVENTS": 2000, "PAUSE_MS": 2},
     "observed": {"ROUNDS": 5, "SECONDS": 5, "CONNECTIONS": 64, "SHARE_OF_TRACES": 0.1},
     "console": {"ROUNDS": 5, "SECONDS": 5, "CONNECTIONS": 64},
@@ -41,7 +47,7 @@ LISTS = {"peers": {"BODIES": [512, 10_000, 100_000, 1_000_000], "CONNECTIONS": [
 LEAST = {"PAUSE_MS": 0, "DISCOVER_RATE": 0}
 
 PROGRAMS = {"beats": ["load"], "scale": ["upstream", "load"], "streams": ["upstream", "passthrough", "load"],
-            "peers": ["upstream", "passthrough", "load"]}
+            "peers": ["upstream", "passthrough", "load"], "cores": ["upstream", "passthrough", "load"]}
 
 
 def refuse(text):
@@ -96,6 +102,29 @@ def names(what, setting):
     return wanted
 
 
+def peers():
+    """The binaries of PEERS by the names of the peers."""
+    told = {}
+    for one in filter(None, (one.strip() for one in os.environ.get("PEERS", "").split(","))):
+        name, _, binary = one.partition(":")
+        if name not in GIVEN_PEERS:
+            refuse(f"PEERS: there is no configuration for {name!r}; it is NAME:/path, and NAME is {', '.join(GIVEN_PEERS)}")
+        executable("PEERS", binary, f"the {name} project")
+        told[name] = binary
+    return told
+
+
+def sides(what):
+    """Those that are asked for; of given peers, those whose binary is given."""
+    has = [side for peer in peers() for side in GIVEN_PEERS[peer]]
+    missing = [side for side in OF_PEERS if side not in has]
+    asked = names(what, "SIDES")
+    if os.environ.get("SIDES") and set(asked) & set(missing):
+        refuse(f"{', '.join(side for side in asked if side in missing)}: give the binary, PEERS=NAME:/path")
+    plain = ["bare", "gateway", "nginx"] if what == "cores" and not os.environ.get("SIDES") else asked
+    return [side for side in asked if side not in missing and (side in plain or side in has)]
+
+
 def executable(setting, file, build):
     if not os.access(file, os.X_OK) or os.path.isdir(file):
         refuse(f"{setting}: there is no program {file}; it is built by `{build}`")
@@ -110,15 +139,19 @@ def check(what, given):
         number(what, setting)
     for setting in LISTS.get(what, {}):
         numbers(what, setting)
+    if what in ("peers", "cores"):
+        wanted = sides(what)
     if what == "peers":
-        cases, sides = names(what, "CASES"), names(what, "SIDES")
-        if not any(set(PEERS[case]) & set(sides) for case in cases):
+        cases = names(what, "CASES")
+        if not any(set(PEERS[case]) & set(wanted) for case in cases):
             has = "; ".join(f"{case} has {', '.join(PEERS[case])}" for case in cases)
-            refuse(f"none of the cases has a side {', '.join(sides)}: {has}")
+            refuse(f"none of the cases has a side {', '.join(wanted)}: {has}")
     if what == "scale":
         few, many = number(what, "CALLERS"), number(what, "WORKSPACES")
         if many < 2000 or few > many:
             refuse(f"WORKSPACES has to be at least 2000 and CALLERS at most as many; they are {many} and {few}")
+    if (os.environ.get("PROOF") or "pair") not in ("pair", "request"):
+        refuse(f"PROOF is pair or request; it is {os.environ['PROOF']!r}")
     if os.environ.get("BIN"):
         for program in ["a2a-gateway", *(f"examples/{name}" for name in PROGRAMS.get(what, ["upstream", "passthrough"]))]:
             executable("BIN", f"{os.environ['BIN']}/{program}", "cargo build --locked --release --bins --examples")

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use sqlx::AssertSqlSafe;
 
-use super::table::{COLUMNS, Table};
+use super::table::{COLUMNS, REPLICA, TEXTS, Table};
 use crate::store::Unavailable;
 
 /// Number of rows in one lookup.
@@ -52,21 +52,31 @@ impl Table {
         if !self.may_hold_bytes(&error) {
             return error;
         }
-        let columns = in_hex(COLUMNS);
+        let texts = in_hex(COLUMNS.split(", "));
+        let rows = [REPLICA, "seq"].into_iter().chain(TEXTS.split(", "));
+        let rows = in_hex(rows);
+        for (columns, table) in [(texts, self.texts.table), (rows, "structure_events")] {
+            if let Some([replica, seq]) = self.undecodable(&columns, table).await {
+                return Unreadable::Bytes(replica, seq).into();
+            }
+        }
+        error
+    }
+
+    /// Returns the chain and the number of the first row with bytes that are no text. `columns` is an
+    /// expression that begins with both.
+    async fn undecodable(&self, columns: &str, table: &str) -> Option<[String; 2]> {
         let text = format!(
-            "SELECT rowid, {columns} FROM structure_events WHERE rowid > $1 ORDER BY rowid LIMIT {LOOKED_AT}"
+            "SELECT rowid, {columns} FROM {table} WHERE rowid > $1 ORDER BY rowid LIMIT {LOOKED_AT}"
         );
         let mut after = 0_i64;
         loop {
             let rows = sqlx::query_as(AssertSqlSafe(text.as_str())).bind(after);
             let rows = self.db.run("audit_page", rows.fetch_all(self.db.pool()));
             let rows: Vec<(i64, String)> = rows.await.unwrap_or_default();
-            let Some((last, _)) = rows.last() else {
-                return error;
-            };
-            after = *last;
-            if let Some([replica, seq]) = rows.iter().find_map(|(_, row)| no_text(row)) {
-                return Unreadable::Bytes(replica, seq).into();
+            after = rows.last()?.0;
+            if let Some(found) = rows.iter().find_map(|(_, row)| no_text(row)) {
+                return Some(found);
             }
         }
     }
@@ -76,7 +86,8 @@ impl Table {
         if !self.may_hold_bytes(&error) {
             return error;
         }
-        let columns = in_hex("replica, first_seq, last_seq, statement, signed_at");
+        let columns = ["replica", "first_seq", "last_seq", "statement", "signed_at"];
+        let columns = in_hex(columns.into_iter());
         let text = format!("SELECT {columns} FROM audit_chains");
         let rows = sqlx::query_scalar(AssertSqlSafe(text)).fetch_all(self.db.pool());
         let rows: Vec<String> = self.db.run("audit_chains", rows).await.unwrap_or_default();
@@ -87,11 +98,10 @@ impl Table {
     }
 }
 
-/// Returns an SQL expression: all `columns` in hexadecimal, separated by spaces.
-fn in_hex(columns: &str) -> String {
+/// Returns an SQL expression: all `columns` but bytes in hexadecimal, separated by spaces.
+fn in_hex<'c>(columns: impl Iterator<Item = &'c str>) -> String {
     let columns = columns
-        .split(", ")
-        .map(|column| format!("hex({})", column.trim()));
+        .map(|column| format!("CASE typeof({column}) WHEN 'blob' THEN '' ELSE hex({column}) END"));
     columns.collect::<Vec<_>>().join(" || ' ' || ")
 }
 

@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::corrupt_rows::Unreadable;
-use super::query::{Filter, Records, Scan};
+use super::filter::Filter;
+use super::query::{Records, Scan};
 use super::record::{EventType, Record};
 use super::table::{ChainRow, Order, Table};
 use super::verify::{Report, Verifier};

@@ -54,7 +54,7 @@ impl Writer<'_> {
         self.note(&rows);
         if stated.last > 0 {
             // A failure is ignored: the next write sends the same statement.
-            let _ = self.put_rows(stated, &[]).await;
+            let _ = self.put_rows(stated, &Arc::default()).await;
         }
         true
     }
@@ -119,10 +119,8 @@ impl Writer<'_> {
                     }
                 };
                 // The last record may be a checkpoint that still has to be signed.
-                let goes_on = |one: &Chained| {
-                    let checkpoint = one.record.event_type == EventType::AuditCheckpoint.as_str();
-                    one.record.seq > stated.last && !checkpoint
-                };
+                let goes_on =
+                    |one: &Chained| one.seq > stated.last && !one.is(EventType::AuditCheckpoint);
                 if stated.over && front.records.iter().any(goes_on) {
                     tracing::error!(
                         replica,

@@ -5,71 +5,17 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
 
 use super::corrupt_rows::Unreadable;
+use super::filter::Filter;
 use super::record::Record;
 use super::table::{Order, Place, Table};
 use crate::db::Db;
 use crate::store::Unavailable;
-use crate::workspace::Timestamp;
 
 /// Default number of records in a page.
 pub const PAGE: usize = 100;
 
 /// Maximum number of records in a page.
 pub const PAGE_MAX: usize = 500;
-
-/// The conditions of a query. The empty filter matches all records.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Filter {
-    /// The caller or the target.
-    pub workspace: Option<String>,
-    /// The caller, in the spelling of records.
-    pub caller: Option<String>,
-    /// The target workspace.
-    pub target: Option<String>,
-    /// The outcome.
-    pub outcome: Option<String>,
-    /// The event type.
-    pub event_type: Option<String>,
-    /// The JSON-RPC method.
-    pub method: Option<String>,
-    /// The request id.
-    pub request_id: Option<String>,
-    /// The replica that owns the chain.
-    pub replica: Option<String>,
-    /// The earliest time, included.
-    pub since: Option<Timestamp>,
-    /// The latest time, not included.
-    pub until: Option<Timestamp>,
-}
-
-impl Filter {
-    /// True if every record matches.
-    pub fn is_empty(&self) -> bool {
-        *self == Self::default()
-    }
-
-    /// Returns the columns and the values that they must have. `workspace` means the caller or the target.
-    pub(super) fn conditions(&self) -> impl Iterator<Item = (&'static str, &str)> {
-        [
-            ("workspace", &self.workspace),
-            ("caller", &self.caller),
-            ("target", &self.target),
-            ("outcome", &self.outcome),
-            ("event_type", &self.event_type),
-            ("method", &self.method),
-            ("request_id", &self.request_id),
-            ("replica", &self.replica),
-        ]
-        .into_iter()
-        .filter_map(|(column, value)| Some((column, value.as_deref()?)))
-    }
-
-    pub(super) fn times(&self) -> impl Iterator<Item = (&'static str, Timestamp)> {
-        [(">=", self.since), ("<", self.until)]
-            .into_iter()
-            .filter_map(|(comparison, at)| Some((comparison, at?)))
-    }
-}
 
 /// The position after which the next page of records begins.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,13 +25,20 @@ impl Cursor {
     /// Parses the cursor of a page.
     pub fn parse(text: &str) -> Option<Self> {
         let bytes = URL_SAFE_NO_PAD.decode(text).ok()?;
-        let (ms, replica, seq) = serde_json::from_slice(&bytes).ok()?;
-        Some(Self(Place { ms, replica, seq }))
+        let row = serde_json::from_slice(&bytes).map(Place::Row);
+        let place = row.or_else(|_| {
+            let text = serde_json::from_slice(&bytes);
+            text.map(|(ms, replica, seq)| Place::Text { ms, replica, seq })
+        });
+        place.ok().map(Self)
     }
 
     fn text(&self) -> String {
-        let Place { ms, replica, seq } = &self.0;
-        URL_SAFE_NO_PAD.encode(json!([ms, replica, seq]).to_string())
+        let place = match &self.0 {
+            Place::Text { ms, replica, seq } => json!([ms, replica, seq]),
+            Place::Row(id) => json!(id),
+        };
+        URL_SAFE_NO_PAD.encode(place.to_string())
     }
 }
 
@@ -119,9 +72,10 @@ impl Records {
         let mut records = read.await?;
         let more = records.len() > limit;
         records.truncate(limit);
-        let last = records.last().filter(|_| more).map(Place::of);
-        let records: Vec<Value> = records.iter().map(Record::json).collect();
-        let next_cursor = last.map(|place| Cursor(place).text());
+        let last = records.last().filter(|_| more);
+        let next_cursor = last.map(|(place, _)| Cursor(place.clone()).text());
+        let records = records.iter().map(|(_, record)| record.json());
+        let records: Vec<Value> = records.collect();
         Ok(json!({"records": records, "next_cursor": next_cursor}))
     }
 }
@@ -163,14 +117,14 @@ impl<'a> Scan<'a> {
             Err(error) => return Err(table.named(error).await),
         };
         self.over = records.len() < SCANNED;
-        let last = records.last().map(Place::of);
-        if let (Some(before), Some(last)) = (&self.after, &last)
+        if let (Some(before), Some((last, record))) = (&self.after, records.last())
             && !table.goes_on(before, last)
         {
-            return Err(Unreadable::Disordered(last.replica.clone()).into());
+            return Err(Unreadable::Disordered(record.replica.clone()).into());
         }
+        let last = records.last().map(|(place, _)| place.clone());
         self.after = last.or(self.after.take());
-        Ok(records)
+        Ok(records.into_iter().map(|(_, record)| record).collect())
     }
 }
 
@@ -180,12 +134,15 @@ mod tests {
 
     #[test]
     fn a_cursor_comes_back_as_it_was_given() {
-        let cursor = Cursor(Place {
+        let text = Place::Text {
             ms: 1,
             replica: "a-1".to_owned(),
             seq: 2,
-        });
-        assert_eq!(Cursor::parse(&cursor.text()), Some(cursor));
+        };
+        for place in [text, Place::Row(1 << 41)] {
+            let cursor = Cursor(place);
+            assert_eq!(Cursor::parse(&cursor.text()), Some(cursor));
+        }
         for bad in ["", "!", "AAAA", &URL_SAFE_NO_PAD.encode("[1]")] {
             assert_eq!(Cursor::parse(bad), None, "{bad}");
         }

@@ -68,7 +68,7 @@ impl Writer<'_> {
                 Ok(front) => return Taken::Spool(front),
                 Err(error) => {
                     tracing::error!(%error, "failed to read audit.spool_dir");
-                    return Taken::Memory(Vec::new());
+                    return Taken::Memory(Arc::default());
                 }
             }
         }
@@ -76,7 +76,7 @@ impl Writer<'_> {
         let records: Vec<Chained> = state.direct.drain(..count).collect();
         state.in_hand = (count, records.first().map(|one| one.ms));
         self.room.notify_one();
-        Taken::Memory(records)
+        Taken::Memory(Arc::new(records))
     }
 
     pub(super) async fn done(&self, taken: Taken) {
@@ -111,7 +111,8 @@ impl Writer<'_> {
         let mut state = self.state.lock().await;
         state.in_hand = (0, None);
         if let Taken::Memory(records) = taken {
-            for record in records.into_iter().rev() {
+            // A write that timed out may still hold them.
+            for record in Arc::unwrap_or_clone(records).into_iter().rev() {
                 state.direct.push_front(record);
             }
             let direct: Vec<Chained> = state.direct.iter().cloned().collect();
@@ -179,13 +180,13 @@ impl Writer<'_> {
 
 /// Records to be written to SQL.
 pub(super) enum Taken {
-    Memory(Vec<Chained>),
+    Memory(Arc<Vec<Chained>>),
     /// Records that stay in the spool until they are written.
     Spool(Front),
 }
 
 impl Taken {
-    pub(super) fn records(&self) -> &[Chained] {
+    pub(super) fn records(&self) -> &Arc<Vec<Chained>> {
         match self {
             Self::Memory(records) => records,
             Self::Spool(front) => &front.records,

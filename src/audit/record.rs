@@ -7,18 +7,14 @@ use opentelemetry::TraceId;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
-use sha2::{Digest, Sha256};
 
+use super::hash::{canonical, digest};
 use crate::a2a::names;
 use crate::closed_set::words;
 use crate::identity::Proof;
 use crate::ids::{RequestId, WorkspaceId};
 use crate::telemetry::ShownAddress;
 use crate::workspace::Timestamp;
-
-/// Maximum length of text from outside (an agent's task id, a name) in a record, in bytes. The rest is cut
-/// off.
-const TEXT_BYTES_MAX: usize = 256;
 
 words! {
     /// The event that a record reports. Its name is the member `event_type` and a metrics label.
@@ -114,6 +110,8 @@ pub struct Draft {
     pub duration_ms: u64,
     /// The id of the task.
     pub task_id: Option<String>,
+    /// The generations between which the call was translated, as in `X-A2A-Bridged`.
+    pub bridged: Option<&'static str>,
     /// Details of a change: names, never content. An object with sorted members.
     pub detail: Option<Value>,
 }
@@ -138,6 +136,7 @@ impl Draft {
             response_bytes: 0,
             duration_ms: 0,
             task_id: None,
+            bridged: None,
             detail: None,
         }
     }
@@ -165,6 +164,10 @@ pub const DONE: &str = "done";
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Record {
+    /// The generations between which a call was translated, the caller's first. The member is absent in records of
+    /// earlier releases and of calls that were not translated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bridged: Option<String>,
     /// The caller, in the spelling of logs; `None` if the request was unauthenticated, or if there was no
     /// request.
     pub caller: Option<String>,
@@ -217,45 +220,10 @@ pub struct Record {
     pub trace_id: Option<String>,
 }
 
-/// `prev` of the first record.
-pub(super) const NO_RECORD: &str =
-    "0000000000000000000000000000000000000000000000000000000000000000";
-
 impl Record {
-    /// Builds the record of `draft` at its position in a chain, without its hash.
-    pub(super) fn of(draft: Draft, replica: &str, seq: i64, prev: &str) -> Self {
-        let proof = draft.proof.as_deref();
-        let number = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
-        Self {
-            caller: proof.map(|proof| clean(proof.principal.to_string())),
-            client_address: draft.client.map(|client| client.to_string()),
-            credential_kind: proof.map(|proof| proof.kind.as_str().to_owned()),
-            credential_prefix: proof.map(|proof| clean(proof.prefix.clone())),
-            detail: draft.detail.as_ref().and_then(raw),
-            duration_ms: number(draft.duration_ms),
-            event_type: draft.event_type.as_str().to_owned(),
-            hash: None,
-            method: draft.method.map(str::to_owned),
-            org: draft.org.map(clean),
-            outcome: draft.outcome.to_owned(),
-            prev: prev.to_owned(),
-            replica: replica.to_owned(),
-            request_bytes: number(draft.request_bytes),
-            request_id: draft.request_id.map(|id| id.as_str().to_owned()),
-            response_bytes: number(draft.response_bytes),
-            rule: draft.rule.map(str::to_owned),
-            seq,
-            status: draft.status.into(),
-            target: draft.target.map(|id| id.as_str().to_owned()),
-            task_id: draft.task_id.map(clean),
-            time: draft.time.to_string(),
-            trace_id: draft.trace_id.map(|id| id.to_string()),
-        }
-    }
-
     /// True if the hash matches the serialized form exactly as this gateway writes it.
     pub(super) fn is_as_written(&self) -> bool {
-        serde_json::to_string(&self.bare()).is_ok_and(|text| digest(&text) == self.hash())
+        serde_json::to_string(&self.bare()).is_ok_and(|text| self.has_hash_of(&text))
     }
 
     /// True if the hash matches the canonical form (RFC 8785), however the record was formatted.
@@ -267,9 +235,13 @@ impl Record {
                 names::scan(detail.get(), &[]).is_ok_and(|found| found.duplicate.is_none())
             };
             let plain = self.detail.as_deref().is_none_or(is_plain);
-            canonical(&json).filter(|text| plain && digest(text) == self.hash())
+            canonical(&json).filter(|text| plain && self.has_hash_of(text))
         };
         self.is_as_written() || same().is_some()
+    }
+
+    fn has_hash_of(&self, text: &str) -> bool {
+        hex::encode(digest(text.as_bytes())) == self.hash()
     }
 
     fn bare(&self) -> Self {
@@ -290,35 +262,9 @@ impl Record {
     }
 }
 
-fn canonical(value: &Value) -> Option<String> {
-    serde_json_canonicalizer::to_string(value).ok()
-}
-
-/// Returns the hash of a canonical form.
-pub(super) fn digest(canonical: &str) -> String {
-    hex::encode(Sha256::digest(canonical))
-}
-
 /// Serializes a detail in its canonical form.
 pub(super) fn raw(detail: &Value) -> Option<Box<RawValue>> {
     RawValue::from_string(canonical(detail)?).ok()
-}
-
-/// Truncates text from outside to `TEXT_BYTES_MAX`. Replaces control characters, which some databases
-/// reject and logs do not show.
-fn clean(text: String) -> String {
-    let fits = text.len() <= TEXT_BYTES_MAX;
-    if fits && !text.chars().any(char::is_control) {
-        return text;
-    }
-    let mut end = text.len().min(TEXT_BYTES_MAX);
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    let shown = text[..end].chars();
-    shown
-        .map(|c| if c.is_control() { '\u{fffd}' } else { c })
-        .collect()
 }
 
 /// Parses the detail of a row, which may have been tampered with.
@@ -334,38 +280,14 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-
-    fn record() -> Record {
-        let mut draft = Draft::new(EventType::A2aCall).with(json!({"b": 1, "a": "ä\u{7f}\n\""}));
-        draft.task_id = Some("t\u{0}\u{1}".to_owned());
-        Record::of(draft, "here-1", 7, NO_RECORD)
-    }
-
-    #[test]
-    fn what_is_written_is_canonical_already() {
-        let record = record();
-        let written = serde_json::to_string(&record).unwrap();
-        assert_eq!(Some(written), canonical(&record.json()));
-        assert_eq!(record.task_id.as_deref(), Some("t\u{fffd}\u{fffd}"));
-    }
-
-    #[test]
-    fn a_record_without_an_address_is_as_earlier_releases_wrote_it() {
-        let mut record = record();
-        assert!(
-            !serde_json::to_string(&record)
-                .unwrap()
-                .contains("client_address")
-        );
-        record.client_address = Some("192.0.2.1".to_owned());
-        let written = serde_json::to_string(&record).unwrap();
-        assert_eq!(Some(written), canonical(&record.json()));
-    }
+    use crate::audit::chain::Chain;
 
     #[test]
     fn a_record_read_in_another_form_has_the_same_hash() {
-        let mut record = record();
-        record.hash = Some(digest(&serde_json::to_string(&record).unwrap()));
+        let draft = Draft::new(EventType::A2aCall).with(json!({"b": 1, "a": "ä\u{7f}\n\""}));
+        let chained = Chain::new("here-1").push(draft);
+        let mut record: Record = serde_json::from_str(&chained.text("here-1")).unwrap();
+        record.hash = Some(hex::encode(chained.hash));
         let pretty = serde_json::to_string_pretty(&record.json()).unwrap();
         let read: Record = serde_json::from_str(&pretty).unwrap();
         assert!(read.is_whole());
@@ -380,11 +302,5 @@ mod tests {
             assert_eq!(EventType::parse(event.as_str()), Some(*event));
         }
         assert_eq!(EventType::parse("A2A"), None);
-    }
-
-    #[test]
-    fn text_from_outside_is_bounded() {
-        assert_eq!(clean("ä".repeat(200)), "ä".repeat(128));
-        assert_eq!(clean("plain".to_owned()), "plain");
     }
 }

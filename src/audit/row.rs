@@ -2,67 +2,105 @@
 
 use sqlx::any::AnyRow;
 use sqlx::{Any, Row as _};
+use uuid::Uuid;
 
 use super::record::{Record, detail_of};
-use super::table::ChainRow;
 use crate::workspace::Timestamp;
-
-/// Reads a row of `audit_chains`. Only its signed statement proves that it is genuine.
-pub(super) fn chain(row: &AnyRow) -> ChainRow {
-    let mut read = Reader { row, whole: true };
-    ChainRow {
-        replica: read.text("replica"),
-        first_seq: read.number("first_seq"),
-        last_seq: read.number("last_seq"),
-        statement: read.text("statement"),
-        signed_at: read.number("signed_at"),
-    }
-}
 
 /// Reads a row as a record. The contents are not trusted: a value of a wrong type leaves the record without
 /// a hash.
 pub(super) fn record(row: &AnyRow) -> Record {
-    let mut read = Reader { row, whole: true };
-    let mut record = Record {
-        caller: read.optional("caller"),
-        client_address: read.optional("client_address"),
-        credential_kind: read.optional("credential_kind"),
-        credential_prefix: read.optional("credential_prefix"),
-        detail: read.optional("detail").and_then(detail_of),
-        duration_ms: read.number("duration_ms"),
-        event_type: read.text("event_type"),
-        hash: None,
-        method: read.optional("method"),
-        org: read.optional("org"),
-        outcome: read.text("outcome"),
-        prev: read.text("prev"),
-        replica: read.text("replica"),
-        request_bytes: read.number("request_bytes"),
-        request_id: read.optional("request_id"),
-        response_bytes: read.number("response_bytes"),
-        rule: read.optional("rule"),
-        seq: read.number("seq"),
-        status: read.number("status"),
-        target: read.optional("target"),
-        task_id: read.optional("task_id"),
-        time: Timestamp(read.number("time")).to_string(),
-        trace_id: read.optional("trace_id"),
-    };
-    let null = record
-        .detail
-        .as_ref()
-        .is_some_and(|detail| detail.get() == "null");
+    let mut read = Reader::of(row);
+    let prev = read.text("prev");
+    let ids = ["request_id", "task_id", "trace_id"].map(|column| read.optional(column));
+    let mut record = read.record(prev, ids);
+    record.bridged = read.optional("bridged");
     let hash = read.text("hash");
-    record.hash = (read.whole && !null).then_some(hash);
+    record.hash = read.is_whole(&record).then_some(hash);
     record
 }
 
-struct Reader<'r> {
+/// Reads a compact row as a record, in the same way, and its id.
+pub(super) fn packed(row: &AnyRow) -> (i64, Record) {
+    let mut read = Reader::of(row);
+    // Where the row before is missing there is none.
+    let prev = read.unpacked("prev", hex_text).unwrap_or_default();
+    let ids = [
+        read.unpacked("request_id", uuid_text),
+        read.unpacked("task_id", uuid_text),
+        read.unpacked("trace_id", hex_text),
+    ];
+    let mut record = read.record(prev, ids);
+    let hash: Vec<u8> = read.read("hash").unwrap_or_default();
+    record.hash = read.is_whole(&record).then(|| hex::encode(hash));
+    if let Some(translated) = record.method.as_deref().and_then(translated) {
+        let (method, bridged) = translated;
+        (record.method, record.bridged) = (Some(method.to_owned()), Some(bridged.to_owned()));
+    }
+    (read.number("id"), record)
+}
+
+/// Returns the method of a translated call, and its generations: a compact row has both in one word, so that the rows of
+/// other calls have no column for it.
+fn translated(word: &str) -> Option<(&str, &str)> {
+    word.split_once(' ')
+}
+
+/// Returns the usual spelling of the bytes of a UUID.
+fn uuid_text(bytes: &[u8]) -> Option<String> {
+    Uuid::from_slice(bytes).ok().map(|uuid| uuid.to_string())
+}
+
+fn hex_text(bytes: &[u8]) -> Option<String> {
+    Some(hex::encode(bytes))
+}
+
+/// Reads the columns of a row.
+pub(super) struct Reader<'r> {
     row: &'r AnyRow,
+    /// False once a value had a wrong type.
     whole: bool,
 }
 
 impl<'r> Reader<'r> {
+    pub(super) fn of(row: &'r AnyRow) -> Self {
+        Self { row, whole: true }
+    }
+
+    /// Reads all members but the hash.
+    fn record(
+        &mut self,
+        prev: String,
+        [request_id, task_id, trace_id]: [Option<String>; 3],
+    ) -> Record {
+        Record {
+            bridged: None,
+            caller: self.optional("caller"),
+            client_address: self.optional("client_address"),
+            credential_kind: self.optional("credential_kind"),
+            credential_prefix: self.optional("credential_prefix"),
+            detail: self.optional("detail").and_then(detail_of),
+            duration_ms: self.number("duration_ms"),
+            event_type: self.text("event_type"),
+            hash: None,
+            method: self.optional("method"),
+            org: self.optional("org"),
+            outcome: self.text("outcome"),
+            prev,
+            replica: self.text("replica"),
+            request_bytes: self.number("request_bytes"),
+            request_id,
+            response_bytes: self.number("response_bytes"),
+            rule: self.optional("rule"),
+            seq: self.number("seq"),
+            status: self.number("status"),
+            target: self.optional("target"),
+            task_id,
+            time: Timestamp(self.number("time")).to_string(),
+            trace_id,
+        }
+    }
+
     fn read<T>(&mut self, column: &str) -> Option<T>
     where
         T: sqlx::Decode<'r, Any> + sqlx::Type<Any>,
@@ -72,15 +110,33 @@ impl<'r> Reader<'r> {
         read
     }
 
-    fn text(&mut self, column: &str) -> String {
+    pub(super) fn text(&mut self, column: &str) -> String {
         self.read(column).unwrap_or_default()
     }
 
-    fn number(&mut self, column: &str) -> i64 {
+    pub(super) fn number(&mut self, column: &str) -> i64 {
         self.read(column).unwrap_or_default()
     }
 
     fn optional(&mut self, column: &str) -> Option<String> {
         self.read(column).unwrap_or_default()
+    }
+
+    /// Reads a text, or the bytes that stand for one.
+    fn unpacked(&mut self, column: &str, text: fn(&[u8]) -> Option<String>) -> Option<String> {
+        let bytes: Result<Option<Vec<u8>>, _> = self.row.try_get(column);
+        let Ok(bytes) = bytes else {
+            return self.optional(column);
+        };
+        let bytes = bytes?;
+        let read = text(&bytes);
+        self.whole &= read.is_some();
+        read
+    }
+
+    /// True if all values had their types. A detail of `null` was never written.
+    fn is_whole(&self, record: &Record) -> bool {
+        let detail = record.detail.as_ref().map(|detail| detail.get());
+        self.whole && detail != Some("null")
     }
 }

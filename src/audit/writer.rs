@@ -3,6 +3,7 @@
 //! order of the chain, and a row exists only if all rows before it do.
 
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use super::anchor::Anchor;
 use super::chain::{Chain, Chained, Statement};
 use super::peer_spools::Seen;
 use super::queue::{State, Taken, append, lock};
-use super::record::{Draft, EventType, Record};
+use super::record::{Draft, EventType};
 use super::spool::{Spool, no_room};
 use super::table::ChainRow;
 use crate::metrics::AuditLoss;
@@ -190,7 +191,7 @@ impl<'a> Writer<'a> {
         batch.extend(last);
         let lost = self.audit.lost.swap(0, Ordering::Relaxed);
         let before = (
-            chaining.chain.clone(),
+            (chaining.chain.last, chaining.chain.hash),
             chaining.unsigned,
             chaining.signed_at,
         );
@@ -215,15 +216,16 @@ impl<'a> Writer<'a> {
         if records.is_empty() {
             return;
         }
-        let events = records
-            .iter()
-            .filter_map(|one| EventType::parse(&one.record.event_type));
-        let events: Vec<EventType> = events.collect();
+        let counts = counts(&records);
         if !state.spooling {
             state.direct.extend(records);
         } else if let Err(error) = append(&state.spool, records).await {
             // The records are discarded, so their sequence numbers are used again.
-            (chaining.chain, chaining.unsigned, chaining.signed_at) = before;
+            (
+                (chaining.chain.last, chaining.chain.hash),
+                chaining.unsigned,
+                chaining.signed_at,
+            ) = before;
             self.audit.lost.fetch_add(lost, Ordering::Relaxed);
             self.audit.lose(AuditLoss::Spool, drafts);
             lock(&self.seen).tell_again(untold);
@@ -232,10 +234,10 @@ impl<'a> Writer<'a> {
             }
             return chaining.tell_of_loss(&error);
         }
-        for event in events {
-            self.audit.metrics.audit.records(event.as_str());
+        for (event, count) in counts {
+            self.audit.metrics.audit.records(event.as_str(), count);
             if event == EventType::AuditCheckpoint {
-                self.audit.metrics.audit.checkpoints.inc();
+                self.audit.metrics.audit.checkpoints.inc_by(count);
             }
         }
         self.more.notify_one();
@@ -313,9 +315,7 @@ impl<'a> Writer<'a> {
             };
             match put {
                 Ok((now, statement)) => {
-                    let is_checkpoint = |one: &Chained| {
-                        one.record.event_type == EventType::AuditCheckpoint.as_str()
-                    };
+                    let is_checkpoint = |one: &Chained| one.is(EventType::AuditCheckpoint);
                     let has_checkpoint = taken.records().iter().any(is_checkpoint);
                     self.anchor.put(&now, &statement, has_checkpoint);
                     if failing {
@@ -323,7 +323,7 @@ impl<'a> Writer<'a> {
                         tracing::info!("audit records are written to SQL again");
                     }
                     stated = now;
-                    tell_of_checkpoints(taken.records());
+                    tell_of_checkpoints(replica, taken.records());
                     self.done(taken).await;
                 }
                 Err(error) => {
@@ -347,7 +347,7 @@ impl<'a> Writer<'a> {
     pub(super) async fn put_rows(
         &self,
         stated: &Statement,
-        records: &[Chained],
+        records: &Arc<Vec<Chained>>,
     ) -> Result<(Statement, String), String> {
         let spacing = self.audit.retention().map_or(MARKS_APART, |kept| kept / 16);
         let now = stated.with(records, spacing);
@@ -389,13 +389,25 @@ impl Chaining {
     }
 }
 
+/// Returns how many records there are of each event.
+fn counts(records: &[Chained]) -> Vec<(EventType, u64)> {
+    let mut counts: Vec<(EventType, u64)> = Vec::new();
+    for record in records {
+        match counts.iter_mut().find(|(event, _)| record.is(*event)) {
+            Some((_, count)) => *count += 1,
+            None => counts.extend(record.event().map(|event| (event, 1))),
+        }
+    }
+    counts
+}
+
 /// Logs checkpoints once they are stored, so that a log elsewhere names records that the chain must
 /// contain.
-fn tell_of_checkpoints(records: &[Chained]) {
-    for Chained { record, .. } in records {
-        if record.event_type == EventType::AuditCheckpoint.as_str() {
-            let Record { replica, seq, .. } = record;
-            tracing::info!(replica, seq, hash = record.hash(), "Audit checkpoint");
+fn tell_of_checkpoints(replica: &str, records: &[Chained]) {
+    for record in records {
+        if record.is(EventType::AuditCheckpoint) {
+            let (seq, hash) = (record.seq, hex::encode(record.hash));
+            tracing::info!(replica, seq, hash, "Audit checkpoint");
         }
     }
 }

@@ -85,9 +85,10 @@ pub(super) struct Arguments {
     /// Ask for a token also at the agent's card (/.well-known/agent-card.json, agent.json)
     #[arg(long)]
     private_card: bool,
-    /// Refuse tokens that are not bound to one request: agents must call through the gateway
-    #[arg(long)]
-    bound_only: bool,
+    /// Refuse tokens that are not bound to one request: the agent's workspace needs proof "request" at
+    /// the gateway, and agents must call through it
+    #[arg(long, alias = "bound-only")]
+    require_bound: bool,
     /// Read settings from this TOML file
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -193,7 +194,7 @@ impl Arguments {
             } else {
                 Card::Public
             },
-            unbound: if self.bound_only {
+            unbound: if self.require_bound {
                 Unbound::Refused
             } else {
                 Unbound::Admitted

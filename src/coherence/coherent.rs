@@ -5,13 +5,12 @@ use std::hash::Hash;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use dashmap::DashMap;
-use moka::future::Cache;
-use moka::ops::compute::Op;
+use quick_cache::sync::{Cache, DefaultLifecycle};
+use quick_cache::{DefaultHashBuilder, Weighter};
 use tokio::time::Instant;
 
 use super::Coherence;
-use super::loading::Loading;
+use super::loading::{Loading, Loads};
 use crate::metrics::{self, Metrics};
 
 /// One cached value.
@@ -40,10 +39,9 @@ pub enum Known<V> {
 ///
 /// The owner registers with [`Coherence::on_invalidation`] and calls [`Coherent::forget`].
 pub struct Coherent<K, V> {
-    entries: Cache<K, Arc<Entry<V>>>,
-    /// The number of callers that load each key, from before the load begins until its value is in
-    /// `entries`.
-    loading: Arc<DashMap<K, usize>>,
+    entries: Arc<Entries<K, V>>,
+    /// The loads of each key, from before a load begins until its value is in `entries`.
+    loading: Arc<Loads<K>>,
     coherence: Arc<Coherence>,
     metrics: Arc<Metrics>,
     name: metrics::Cache,
@@ -56,7 +54,7 @@ pub struct Coherent<K, V> {
 impl<K: Hash + Eq, V> Clone for Coherent<K, V> {
     fn clone(&self) -> Self {
         Self {
-            entries: self.entries.clone(),
+            entries: Arc::clone(&self.entries),
             loading: Arc::clone(&self.loading),
             coherence: Arc::clone(&self.coherence),
             metrics: Arc::clone(&self.metrics),
@@ -69,6 +67,24 @@ impl<K: Hash + Eq, V> Clone for Coherent<K, V> {
 
 /// Returns the weight of a value: the number of entries it counts as.
 pub type Weight<V> = fn(&V) -> u32;
+
+/// A look-up takes a lock that only writes of the same shard hold, and marks the entry as used: it queues nothing.
+type Entries<K, V> = Cache<K, Arc<Entry<V>>, Weights<V>>;
+
+/// The weights of the entries; `None`: each counts as one.
+struct Weights<V>(Option<Weight<V>>);
+
+impl<V> Clone for Weights<V> {
+    fn clone(&self) -> Self {
+        Self(self.0)
+    }
+}
+
+impl<K, V> Weighter<K, Arc<Entry<V>>> for Weights<V> {
+    fn weight(&self, _: &K, entry: &Arc<Entry<V>>) -> u64 {
+        self.0.map_or(1, |weight| u64::from(weight(&entry.value)))
+    }
+}
 
 impl<K, V> Coherent<K, V>
 where
@@ -85,13 +101,16 @@ where
         (entries_max, weight): (u64, Option<Weight<V>>),
         current: fn(&V) -> bool,
     ) -> Self {
-        let entries = Cache::builder().max_capacity(entries_max);
-        let entries = match weight {
-            Some(weight) => entries.weigher(move |_, entry: &Arc<Entry<V>>| weight(&entry.value)),
-            None => entries,
-        };
+        let entries_expected = usize::try_from(entries_max).unwrap_or(usize::MAX);
+        let entries = Cache::with(
+            entries_expected,
+            entries_max,
+            Weights(weight),
+            DefaultHashBuilder::default(),
+            DefaultLifecycle::default(),
+        );
         Self {
-            entries: entries.build(),
+            entries: Arc::new(entries),
             loading: Arc::default(),
             coherence,
             metrics,
@@ -101,22 +120,15 @@ where
         }
     }
 
-    /// Runs the pending evictions. For tests: they otherwise run in the background.
-    #[cfg(test)]
-    pub(crate) async fn decide_now(&self) {
-        self.entries.run_pending_tasks().await;
-    }
-
     /// Returns the cached value if it is valid. Counts only hits: after a miss the caller calls
     /// [`Coherent::get_or_load`], which counts the miss.
-    pub async fn get(&self, key: &K) -> Option<V> {
-        Some(self.get_aged(key).await?.0)
+    pub fn get(&self, key: &K) -> Option<V> {
+        Some(self.get_aged(key)?.0)
     }
 
     /// Like [`Coherent::get`], with the time at which the value was loaded.
-    pub async fn get_aged(&self, key: &K) -> Option<(V, Instant)> {
-        let found = self.entries.get(key).await;
-        let entry = found.filter(|entry| self.counts(entry))?;
+    pub fn get_aged(&self, key: &K) -> Option<(V, Instant)> {
+        let entry = self.valid(key)?;
         self.metrics.cache(self.name, true);
         Some((entry.value.clone(), entry.loaded_at))
     }
@@ -138,32 +150,24 @@ where
         E: Send + Sync + 'static,
         F: Future<Output = Result<V, E>>,
     {
-        if let Some(value) = self.get(key).await {
+        if let Some(value) = self.get(key) {
             return Ok(value);
         }
         self.metrics.cache(self.name, false);
-        let _loading = Loading::begin(&self.loading, key);
         let asked_at = self.coherence.epoch();
         loop {
-            self.evict_lapsed(key).await;
-            let entry = self
-                .entries
-                .try_get_with_by_ref(key, async {
-                    let epoch = self.coherence.epoch();
-                    let loaded_at = Instant::now();
-                    let value = load().await?;
-                    Ok(Arc::new(Entry {
-                        value,
-                        loaded_at,
-                        epoch,
-                        settled: AtomicBool::new(false),
-                    }))
-                })
-                .await?;
-            if self.counts(&entry) {
+            let loading = Loading::begin(&self.loading, key);
+            let loaded = loading.share(|| self.load_entry(key, &load)).await;
+            let entry = loaded?;
+            // One that counts and is not cached was invalidated since.
+            if self
+                .valid(key)
+                .is_some_and(|found| Arc::ptr_eq(&found, &entry))
+            {
                 return Ok(entry.value.clone());
             }
-            self.evict(key, &entry).await;
+            self.entries
+                .remove_if(key, |found| Arc::ptr_eq(found, &entry));
             // A load that began before this call may have read a value that has changed since. The
             // load of the next round begins after it ended, so two rounds are enough.
             if entry.epoch >= asked_at {
@@ -172,27 +176,57 @@ where
         }
     }
 
+    /// Returns the entry that another load has put there since, or loads it and puts it there.
+    async fn load_entry<E, F>(
+        &self,
+        key: &K,
+        load: &impl Fn() -> F,
+    ) -> Result<Arc<Entry<V>>, Arc<E>>
+    where
+        F: Future<Output = Result<V, E>>,
+    {
+        if let Some(entry) = self.valid(key) {
+            return Ok(entry);
+        }
+        let epoch = self.coherence.epoch();
+        let loaded_at = Instant::now();
+        let value = load().await.map_err(Arc::new)?;
+        let entry = Arc::new(Entry {
+            value,
+            loaded_at,
+            epoch,
+            settled: AtomicBool::new(false),
+        });
+        self.entries.insert(key.clone(), Arc::clone(&entry));
+        Ok(entry)
+    }
+
     /// Returns the cached value without loading it: for callers that know that a value may have
     /// changed and can compare it.
-    pub async fn known(&self, key: &K) -> Known<V> {
+    pub fn known(&self, key: &K) -> Known<V> {
         // In this order: a load that neither check sees begins after the first check.
         if self.loading.contains_key(key) {
             return Known::Loading;
         }
-        let entry = self.entries.get(key).await;
+        let entry = self.entries.get(key);
         entry.map_or(Known::Nothing, |entry| Known::Value(entry.value.clone()))
     }
 
     /// Removes one entry.
-    pub async fn forget(&self, key: &K) {
-        self.entries.invalidate(key).await;
+    pub fn forget(&self, key: &K) {
+        self.entries.remove(key);
     }
 
     /// Removes all entries.
     pub fn forget_all(&self) {
-        // moka compares times, which can be equal; epochs are not.
+        // An entry that is inserted while the shards are cleared, one by one, is older than the floor.
         self.floor.store(self.coherence.epoch(), Ordering::Release);
-        self.entries.invalidate_all();
+        self.entries.clear();
+    }
+
+    /// Returns the cached entry if it is valid for requests that begin now.
+    fn valid(&self, key: &K) -> Option<Arc<Entry<V>>> {
+        self.entries.get(key).filter(|entry| self.counts(entry))
     }
 
     /// Returns true if the entry is valid for requests that begin now.
@@ -212,24 +246,5 @@ where
             entry.settled.store(true, Ordering::Release);
         }
         unchanged
-    }
-
-    async fn evict_lapsed(&self, key: &K) {
-        if let Some(entry) = self.entries.get(key).await
-            && !self.counts(&entry)
-        {
-            self.evict(key, &entry).await;
-        }
-    }
-
-    /// Removes `entry`, but not an entry that replaced it in the meantime.
-    async fn evict(&self, key: &K, entry: &Arc<Entry<V>>) {
-        self.entries
-            .entry_by_ref(key)
-            .and_compute_with(async |found| match found {
-                Some(found) if Arc::ptr_eq(found.value(), entry) => Op::Remove,
-                _ => Op::Nop,
-            })
-            .await;
     }
 }

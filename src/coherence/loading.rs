@@ -1,27 +1,72 @@
-//! Loads in progress by key, so that a caller can detect that one may have read an older value.
+//! Loads in progress by key: callers of one key share a load, and others can detect that one may have read an older
+//! value.
 
+use std::any::Any;
+use std::future::Future;
 use std::hash::Hash;
+use std::sync::Arc;
 
 use dashmap::DashMap;
+use dashmap::mapref::entry::Entry;
+use tokio::sync::OnceCell;
 
-/// A load in progress, until dropped.
-pub(super) struct Loading<'a, K: Hash + Eq> {
-    all: &'a DashMap<K, usize>,
-    key: &'a K,
+/// The loads in progress of a cache.
+pub(super) type Loads<K> = DashMap<K, Load>;
+
+/// The callers that load one key.
+pub(super) struct Load {
+    callers: usize,
+    /// The `OnceCell` of the load that they share. Callers with results of several types share one load a type at most.
+    result: Arc<dyn Any + Send + Sync>,
 }
 
-impl<'a, K: Hash + Eq + Clone> Loading<'a, K> {
-    pub(super) fn begin(all: &'a DashMap<K, usize>, key: &'a K) -> Self {
-        *all.entry(key.clone()).or_insert(0) += 1;
-        Self { all, key }
+/// The part of one caller in a load, until dropped.
+pub(super) struct Loading<'a, K: Hash + Eq, T> {
+    loads: &'a Loads<K>,
+    key: &'a K,
+    result: Arc<OnceCell<T>>,
+}
+
+impl<'a, K: Hash + Eq + Clone, T: Clone + Send + Sync + 'static> Loading<'a, K, T> {
+    /// Joins the load of `key` that is in progress, or begins one.
+    pub(super) fn begin(loads: &'a Loads<K>, key: &'a K) -> Self {
+        let mine = Arc::<OnceCell<T>>::default();
+        let result = match loads.entry(key.clone()) {
+            Entry::Vacant(none) => {
+                none.insert(Load {
+                    callers: 1,
+                    result: Arc::clone(&mine) as _,
+                });
+                mine
+            }
+            Entry::Occupied(mut load) => {
+                let load = load.get_mut();
+                load.callers += 1;
+                match Arc::clone(&load.result).downcast::<OnceCell<T>>() {
+                    Ok(shared) if !shared.initialized() => shared,
+                    // That load is over, and its callers have not gone yet.
+                    Ok(_) => {
+                        load.result = Arc::clone(&mine) as _;
+                        mine
+                    }
+                    Err(_) => mine,
+                }
+            }
+        };
+        Self { loads, key, result }
+    }
+
+    /// Returns the result of the load: of the first caller's `load`, and of the next one's if the first is dropped.
+    pub(super) async fn share<F: Future<Output = T>>(&self, load: impl FnOnce() -> F) -> T {
+        self.result.get_or_init(load).await.clone()
     }
 }
 
-impl<K: Hash + Eq> Drop for Loading<'_, K> {
+impl<K: Hash + Eq, T> Drop for Loading<'_, K, T> {
     fn drop(&mut self) {
-        if let Some(mut count) = self.all.get_mut(self.key) {
-            *count = count.saturating_sub(1);
+        if let Some(mut load) = self.loads.get_mut(self.key) {
+            load.callers = load.callers.saturating_sub(1);
         }
-        self.all.remove_if(self.key, |_, count| *count == 0);
+        self.loads.remove_if(self.key, |_, load| load.callers == 0);
     }
 }

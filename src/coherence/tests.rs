@@ -30,7 +30,7 @@ fn cache(coherence: &Arc<Coherence>) -> Coherent<u8, u32> {
         async move {
             match what {
                 Invalidation::Everything => held.forget_all(),
-                _ => held.forget(&1).await,
+                _ => held.forget(&1),
             }
         }
     });
@@ -121,7 +121,7 @@ async fn a_load_that_was_overtaken_by_an_invalidation_is_not_kept() {
     };
     let (_, late) = tokio::join!(early, late);
     assert_eq!(late, Ok(1));
-    assert_eq!(cache.get(&1).await, Some(1));
+    assert_eq!(cache.get(&1), Some(1));
 }
 
 #[tokio::test]
@@ -134,4 +134,70 @@ async fn what_cannot_be_published_is_kept_within_a_bound() {
     }
     assert_eq!(coherence.next_unsent(), Some(Invalidation::Everything));
     assert_eq!(coherence.next_unsent(), None);
+}
+
+#[tokio::test]
+async fn callers_of_one_key_share_a_load_and_its_error() {
+    let coherence = coherence("memory", true);
+    let cache = cache(&coherence);
+    let (loads, go_on) = (AtomicU32::new(0), Notify::new());
+    let fails = || async {
+        let load = loads.fetch_add(1, Ordering::SeqCst);
+        go_on.notified().await;
+        Err::<u32, _>(load)
+    };
+    let release = async {
+        tokio::task::yield_now().await;
+        go_on.notify_waiters();
+    };
+    let (one, two, ()) = tokio::join!(
+        cache.get_or_load(&1, fails),
+        cache.get_or_load(&1, fails),
+        release
+    );
+    assert_eq!((one, two), (Err(Arc::new(0)), Err(Arc::new(0))));
+    assert_eq!(loads.load(Ordering::SeqCst), 1);
+    // An error is not cached, and a load with another type of error is one of its own.
+    let value = AtomicU32::new(7);
+    assert_eq!(load(&cache, 1, &value).await, 7);
+}
+
+#[tokio::test]
+async fn the_next_caller_loads_when_the_first_has_left() {
+    let coherence = coherence("memory", true);
+    let cache = cache(&coherence);
+    let reading = Notify::new();
+    let never = || async {
+        reading.notify_one();
+        std::future::pending::<Result<u32, ()>>().await
+    };
+    let value = AtomicU32::new(3);
+    let mut first = Box::pin(cache.get_or_load(&1, never));
+    tokio::select! {
+        biased;
+        _ = &mut first => unreachable!("the load never ends"),
+        () = reading.notified() => assert!(matches!(cache.known(&1), Known::Loading)),
+    }
+    drop(first);
+    assert!(matches!(cache.known(&1), Known::Nothing));
+    assert_eq!(load(&cache, 1, &value).await, 3);
+    assert!(matches!(cache.known(&1), Known::Value(3)));
+}
+
+#[tokio::test]
+async fn a_cache_is_bounded_by_weight() {
+    let coherence = coherence("memory", true);
+    let metrics = Arc::new(Metrics::new());
+    let name = crate::metrics::Cache::Credentials;
+    let cache: Coherent<u32, u32> =
+        Coherent::new(coherence, metrics, name, (100, Some(|_| 10)), |_| true);
+    for key in 0..1000 {
+        let load = || async move { Ok::<_, ()>(key) };
+        assert_eq!(cache.get_or_load(&key, load).await, Ok(key));
+    }
+    let kept = cache.all().count();
+    assert!(
+        (1..=10).contains(&kept),
+        "{kept} entries of weight 10 in 100"
+    );
 }

@@ -6,6 +6,7 @@
 
 mod admin;
 mod audit;
+mod calls;
 mod check;
 mod delegation;
 mod delivery;
@@ -26,6 +27,7 @@ mod trusted;
 pub mod value;
 
 use std::net::SocketAddr;
+use std::num::NonZero;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -35,6 +37,7 @@ use serde::Deserialize;
 
 pub use self::admin::{Admin, AdminAuth};
 pub use self::audit::{Audit, AuditAnchor, ClientAddress};
+pub use self::calls::{A2a, Bridging};
 pub use self::delegation::Delegation;
 pub use self::delivery::{Idempotency, Stream};
 pub use self::exposure::refuse_exposed;
@@ -126,7 +129,7 @@ pub struct Server {
     pub tls: Tls,
     /// Proxies from which `X-Forwarded-For` is trusted.
     pub trusted_proxies: Vec<IpNet>,
-    /// Worker threads; 0: one per core.
+    /// Threads that serve callers; 0: one per core. Resolved by [`Server::threads`].
     pub threads: usize,
     /// Maximum open connections of callers.
     pub max_connections: usize,
@@ -140,6 +143,16 @@ pub struct Server {
     /// Longest shutdown after SIGTERM: the time for running exchanges to end.
     #[serde(with = "duration")]
     pub drain: Duration,
+}
+
+impl Server {
+    /// Returns the number of threads that serve callers.
+    pub fn threads(&self) -> usize {
+        match self.threads {
+            0 => std::thread::available_parallelism().map_or(1, NonZero::get),
+            threads => threads,
+        }
+    }
 }
 
 /// `[server.tls]`.
@@ -226,24 +239,6 @@ pub enum LineageReach {
     Any,
 }
 
-/// `[a2a]`: processing of calls.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct A2a {
-    /// The parts of an incomplete call that the gateway adds.
-    pub complete: Complete,
-    /// The workspace with its card at `/.well-known/agent-card.json`.
-    #[serde(default, deserialize_with = "value::workspace_id")]
-    pub default_workspace: Option<WorkspaceId>,
-    /// True if callers may request push notifications; a workspace can override it.
-    pub push_notifications: bool,
-    /// Retention of a task's owner after the owner's last use of the task.
-    #[serde(with = "duration")]
-    pub task_ttl: Duration,
-    /// Maximum tasks of one caller with a stored owner.
-    pub tasks_per_caller: i64,
-}
-
 /// `[card]`: processing of agents' cards.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -313,6 +308,8 @@ pub struct Limits {
     pub response_bytes: ByteSize,
     /// A stream as a whole.
     pub stream_bytes: ByteSize,
+    /// Maximum bytes of one event that is translated.
+    pub event_bytes: ByteSize,
     /// Maximum calls in progress at one target; a workspace can override it.
     pub target_concurrency: usize,
     /// Maximum bytes kept in SQL for one workspace or other caller.

@@ -134,6 +134,7 @@ fn is_short(passed: &Passed) -> bool {
         passed.target.as_ref(),
         Some(&passed.method),
         passed.rule.as_ref(),
+        passed.bridged.as_ref(),
         Some(&passed.outcome),
     ];
     words
@@ -181,7 +182,7 @@ pub(super) mod tests {
         };
         let long = "a".repeat(WORD_MAX + 1);
         let days = |n: i64| Timestamp::now().0 + n * 24 * 60 * 60 * 1000;
-        let changes: [&dyn Fn(&mut Sample); 14] = [
+        let changes: [&dyn Fn(&mut Sample); 15] = [
             &|sample| sample.told[0].at = days(2),
             &|sample| sample.told[0].at = days(-2),
             &|sample| sample.told[0].at = i64::MIN,
@@ -195,6 +196,7 @@ pub(super) mod tests {
             &|sample| sample.streams[0].0 = UNKNOWN.to_owned(),
             &|sample| sample.told[0].id.clone_from(&long),
             &|sample| sample.told[0].caller = Some(long.clone()),
+            &|sample| sample.told[0].bridged = Some(long.clone()),
             &|sample| sample.told = vec![passed(true); TOLD_ALL_MAX + 1],
         ];
         for (n, change) in changes.into_iter().enumerate() {

@@ -49,6 +49,9 @@ pub struct Passed {
     pub ms: u64,
     /// True if the response was a stream.
     pub stream: bool,
+    /// The generations between which it was translated, the caller's first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bridged: Option<String>,
 }
 
 /// The workspaces of an exchange.
@@ -223,6 +226,7 @@ pub(super) mod tests {
             status: 200,
             ms: 1,
             stream: false,
+            bridged: None,
         }
     }
 

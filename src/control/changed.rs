@@ -5,8 +5,9 @@ use serde_json::{Value, json};
 use url::Url;
 
 use crate::audit::change::About;
+use crate::config::Bridging;
 use crate::directory::{Change, UpstreamAuth};
-use crate::workspace::Workspace;
+use crate::workspace::{CallerProof, Workspace};
 
 /// Maximum characters of a recorded name.
 const NAME_CHARS_MAX: usize = 128;
@@ -23,6 +24,8 @@ pub(super) fn about_workspace(workspace: &Workspace) -> About {
         .with("url", origin(workspace.url.as_deref()))
         .with("internal_url", origin(workspace.internal_url.as_deref()))
         .with("card_url", origin(workspace.card_url.as_deref()))
+        .with("proof", proof(workspace.proof))
+        .with("bridge", bridge(workspace.bridge))
 }
 
 /// Adds the members that a request changed, with their new values.
@@ -47,6 +50,8 @@ pub(super) fn about_change(mut about: About, change: &Change) -> About {
     note("delivery_mode", change.delivery_mode.is_some());
     note("liveness", change.liveness.is_some());
     note("upstream_auth", change.upstream_auth.is_some());
+    note("proof", change.proof.is_some());
+    note("bridge", change.bridge.is_some());
     note("status", change.status.is_some());
     let place = &change.place;
     let values = [
@@ -85,6 +90,8 @@ pub(super) fn about_change(mut about: About, change: &Change) -> About {
                 .as_ref()
                 .map(|auth| kind(auth.as_ref())),
         ),
+        ("proof", change.proof.map(proof)),
+        ("bridge", change.bridge.map(bridge)),
         ("status", change.status.map(|status| status.as_str().into())),
     ];
     for (member, value) in values {
@@ -98,6 +105,16 @@ pub(super) fn about_change(mut about: About, change: &Change) -> About {
 /// Returns the kind of an agent's credential, never the credential.
 pub(super) fn kind(auth: Option<&UpstreamAuth>) -> Value {
     auth.map_or(Value::Null, |auth| auth.kind().into())
+}
+
+/// Returns the proof in the tokens that the agent gets; `null`: the default.
+fn proof(said: Option<CallerProof>) -> Value {
+    said.map(CallerProof::as_str).into()
+}
+
+/// Returns the translation of calls; `null`: that of `a2a.bridge`.
+fn bridge(said: Option<Bridging>) -> Value {
+    said.map(Bridging::as_str).into()
 }
 
 fn name(name: Option<&str>) -> Value {

@@ -14,13 +14,13 @@ use super::workspaces::{
     operators_only, parse_optional, parse_upstream_auth, parse_upstream_tls, shown,
 };
 use crate::audit::change::About;
-use crate::config::{CardAccess, Complete};
+use crate::config::{Bridging, CardAccess, Complete};
 use crate::directory::{Change, Editor};
 use crate::gateway::Gateway;
 use crate::identity::Principal;
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
-use crate::workspace::{DeliveryMode, Liveness, Move, Status};
+use crate::workspace::{CallerProof, DeliveryMode, Liveness, Move, Status};
 
 /// Body of `PATCH /workspaces/{id}`. An absent member is unchanged. `null` clears a member that can be cleared,
 /// and is a wrong type for any other.
@@ -53,6 +53,10 @@ pub(super) struct Patch {
     push_notifications: Option<Option<bool>>,
     #[serde(default, deserialize_with = "said")]
     card_access: Option<Option<CardAccess>>,
+    #[serde(default, deserialize_with = "said")]
+    proof: Option<Option<CallerProof>>,
+    #[serde(default, deserialize_with = "said")]
+    bridge: Option<Option<Bridging>>,
     #[serde(default, deserialize_with = "said")]
     upstream_auth: Option<Option<Box<RawValue>>>,
     #[serde(default, deserialize_with = "said")]
@@ -100,6 +104,8 @@ impl Patch {
             complete: self.complete,
             push_notifications: self.push_notifications,
             card_access,
+            proof: self.proof,
+            bridge: self.bridge,
             upstream_auth,
             upstream_tls,
             status: self.status,

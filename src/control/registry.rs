@@ -19,7 +19,7 @@ use crate::gateway::Gateway;
 use crate::identity::{IssuedToken, Principal};
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
-use crate::workspace::{DeliveryMode, Liveness, Status};
+use crate::workspace::{CallerProof, DeliveryMode, Liveness, Status};
 
 /// The body of `POST /registry/register`.
 #[derive(Deserialize)]
@@ -29,6 +29,7 @@ pub(super) struct Register {
     internal_url: Option<String>,
     agent_card: Box<RawValue>,
     delivery_mode: Option<DeliveryMode>,
+    proof: Option<CallerProof>,
     name: Option<String>,
     parent_id: Option<String>,
     org: Option<String>,
@@ -69,6 +70,7 @@ pub(super) async fn register(
         internal_url: body.internal_url,
         agent_card: body.agent_card,
         delivery_mode: body.delivery_mode,
+        proof: body.proof,
     };
     let (registered, token) = enrol(&gateway, &caller, &registration, &registrar).await?;
     let token = token.map(|token| token.token.expose_secret().to_owned());

@@ -30,7 +30,8 @@ pub(super) async fn jwks(State(gateway): State<Arc<Gateway>>, headers: HeaderMap
 /// `GET /.well-known/a2a-gateway`.
 pub(super) async fn discovery(State(gateway): State<Arc<Gateway>>, headers: HeaderMap) -> Response {
     let config = gateway.config();
-    let bound: Vec<&str> = CLAIMS.iter().copied().chain(["method", "bh"]).collect();
+    let more = ["token_use", "method", "bh"];
+    let forwarded: Vec<&str> = CLAIMS.iter().copied().chain(more).collect();
     let document = json!({
         "issuer": config.issuer(),
         "jwks_uri": format!("{}/.well-known/jwks.json", config.public_url()),
@@ -46,7 +47,7 @@ pub(super) async fn discovery(State(gateway): State<Arc<Gateway>>, headers: Head
                 "typ": PAIR_TYP,
                 "scope": PAIR_SCOPE,
                 "lifetime_seconds": CALLER_TTL.as_secs(),
-                "claims": bound,
+                "claims": forwarded,
                 "headers": ["authorization", "x-a2a-caller-token"],
             },
             "canvas": {

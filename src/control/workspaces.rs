@@ -14,13 +14,13 @@ use serde_json::value::RawValue;
 use super::body::Json;
 use super::changed::{about_workspace, kind};
 use super::extract::{Caller, PathId, not_permitted};
-use crate::config::{CardAccess, Complete};
+use crate::config::{Bridging, CardAccess, Complete};
 use crate::directory::{Creation, Editor, UpstreamAuth, UpstreamTls};
 use crate::gateway::Gateway;
 use crate::identity::Principal;
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
-use crate::workspace::{DeliveryMode, Liveness, Urls, View, Workspace};
+use crate::workspace::{CallerProof, DeliveryMode, Liveness, Urls, View, Workspace};
 
 /// Body of `POST /workspaces`.
 #[derive(Deserialize)]
@@ -42,6 +42,8 @@ pub(super) struct New {
     complete: Option<Complete>,
     push_notifications: Option<bool>,
     card_access: Option<CardAccess>,
+    proof: Option<CallerProof>,
+    bridge: Option<Bridging>,
 }
 
 #[derive(Serialize)]
@@ -119,6 +121,8 @@ async fn creation(gateway: &Gateway, caller: &Caller, new: New) -> Result<Creati
             Some(access) => Some(operators_only("card_access", caller.principal(), access)?),
             None => None,
         },
+        proof: new.proof,
+        bridge: new.bridge,
         upstream_auth: parse_upstream_auth(new.upstream_auth.as_deref())?,
         editor: match caller.principal() {
             Principal::Operator => Editor::Operator,

@@ -1,5 +1,6 @@
 //! The embedded migrations of the schema, in order. Migrations only add, so that a replica of the previous
-//! release still works, and can even start, on the schema of the next.
+//! release still works, and can even start, on the schema of the next. One does more: `audit_rows` renames a
+//! table, but only in SQLite, which has no replicas.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,7 +17,7 @@ const MIGRATE_MAX: Duration = Duration::from_secs(60);
 
 /// Version, name, and the SQL for SQLite and for PostgreSQL, which differ only where PostgreSQL has
 /// partitions. Never edit a released migration: databases store its checksum.
-const MIGRATIONS: [(i64, &str, [&str; 2]); 22] = [
+const MIGRATIONS: [(i64, &str, [&str; 2]); 26] = [
     both(
         1,
         "workspaces",
@@ -115,6 +116,24 @@ const MIGRATIONS: [(i64, &str, [&str; 2]); 22] = [
         27,
         "inbox_hops",
         include_str!("migrations/0027_inbox_hops.sql"),
+    ),
+    both(28, "proof", include_str!("migrations/0028_proof.sql")),
+    (
+        29,
+        "audit_rows",
+        [
+            include_str!("migrations/0029_audit_rows.sqlite.sql"),
+            include_str!("migrations/0029_audit_rows.postgres.sql"),
+        ],
+    ),
+    both(30, "bridge", include_str!("migrations/0030_bridge.sql")),
+    (
+        31,
+        "bridged",
+        [
+            include_str!("migrations/0031_bridged.sqlite.sql"),
+            include_str!("migrations/0031_bridged.postgres.sql"),
+        ],
     ),
 ];
 

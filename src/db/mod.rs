@@ -3,8 +3,9 @@
 //! Modules own their tables and write their SQL. This module owns the pool, the timeout of every operation,
 //! and the schema. SQL texts use `$1` markers, `ON CONFLICT` and `RETURNING`; times are `i64` milliseconds,
 //! ids and JSON are text. There are no booleans and no blobs, since the `Any` driver maps those differently
-//! on each database.
+//! on each database; only the audit's rows in SQLite have blobs, which are written through [`Db::write_to_file`].
 
+mod file;
 mod migrate;
 mod open;
 mod pooler;
@@ -20,6 +21,7 @@ use sqlx::any::{AnyArguments, AnyPoolOptions, AnyRow};
 use sqlx::query::Query;
 use tokio::time::Instant;
 
+use self::file::File;
 use self::open::{Backend, Location};
 use self::pooler::Pooler;
 pub use self::statements::{Connection, Pool, Transaction};
@@ -39,6 +41,7 @@ struct Inner {
     /// Created on first use, since a pool belongs to the runtime that creates it.
     pool: OnceLock<Pool>,
     pooler: Arc<Pooler>,
+    file: File,
     /// True if the schema is known to be up to date. No queries run before.
     migrated: AtomicBool,
     answering: Answering,
@@ -65,6 +68,7 @@ impl Db {
             timeout: settings.timeout,
             metrics,
             pool: OnceLock::new(),
+            file: File::default(),
             migrated: AtomicBool::new(false),
             answering: Answering::default(),
             claimed: OnceLock::new(),
@@ -177,9 +181,7 @@ impl Db {
         operation: &'static str,
         work: impl Future<Output = Result<T, sqlx::Error>>,
     ) -> Result<T, Unavailable> {
-        if !self.is_migrated() {
-            return Err(unavailable(operation, NotMigrated));
-        }
+        self.require_schema(operation)?;
         let work = async {
             work.await.map_err(|error| {
                 self.0.pooler.learn(&error);
@@ -187,6 +189,13 @@ impl Db {
             })
         };
         self.clocked(operation, self.0.timeout, work).await
+    }
+
+    fn require_schema(&self, operation: &'static str) -> Result<(), Unavailable> {
+        let known = self.is_migrated();
+        known
+            .then_some(())
+            .ok_or_else(|| unavailable(operation, NotMigrated))
     }
 
     /// Runs one change outside of any transaction, and returns the number of changed rows.

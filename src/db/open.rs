@@ -203,7 +203,7 @@ impl Backend {
     /// SQLite: `busy_timeout` comes first, since even the switch to WAL may meet a writer. `FULL`, since a
     /// revoked token must stay revoked after a power cut, and commits are rare. PostgreSQL: work that the
     /// gateway gave up on must not keep its locks.
-    fn session(self, timeout: Duration) -> String {
+    pub(super) fn session(self, timeout: Duration) -> String {
         let milliseconds = timeout.as_millis();
         match self {
             Self::Sqlite => format!(

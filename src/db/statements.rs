@@ -39,6 +39,11 @@ enum Held {
 pub struct Transaction(Connection);
 
 impl Pool {
+    /// Returns the number of connections that are not in use.
+    pub fn idle(&self) -> usize {
+        self.connections.num_idle()
+    }
+
     /// Closes every connection.
     pub async fn close(&self) {
         self.connections.close().await;

@@ -1,5 +1,5 @@
 //! State that outlives a connection: inboxes of agents that poll, jobs (delegations and deferred calls),
-//! idempotent calls and their replay, logs of streams that callers resume.
+//! calls with a key and their replay, logs of streams that callers resume.
 //!
 //! Everything that was acknowledged is in SQL. The shared state only carries wake-ups, and may be
 //! unavailable.
@@ -27,7 +27,7 @@ use crate::events::Events;
 use crate::metrics::Metrics;
 use crate::shared::Shared;
 
-/// Inboxes, idempotent calls, stream logs and jobs.
+/// Inboxes, calls with a key, stream logs and jobs.
 pub struct Delivery {
     /// Messages for agents that poll, and the tasks that they begin.
     pub inbox: Arc<Inbox>,

@@ -135,7 +135,7 @@ impl Grants {
             let cache = cache.clone();
             async move {
                 match what {
-                    Invalidation::Grant(caller, target) => cache.forget(&(caller, target)).await,
+                    Invalidation::Grant(caller, target) => cache.forget(&(caller, target)),
                     Invalidation::Everything => cache.forget_all(),
                     Invalidation::Address(_)
                     | Invalidation::Credential(_)
@@ -159,7 +159,7 @@ impl Grants {
         witness: &mut impl Witness,
     ) -> Result<bool, Unavailable> {
         let pair = (caller.clone(), target.clone());
-        let (known, source, read_at) = match self.pairs.get_aged(&pair).await {
+        let (known, source, read_at) = match self.pairs.get_aged(&pair) {
             Some((known, read_at)) => (known, Source::Memory, read_at),
             // Boxed: a miss is rare, and its future would otherwise widen every exchange's.
             None => {

@@ -176,7 +176,7 @@ impl Lineages {
 
     /// Returns the lineage of `id`.
     pub(super) async fn find(&self, id: &WorkspaceId) -> Result<Found, Arc<Unavailable>> {
-        if let Some(known) = self.known.get(id).await {
+        if let Some(known) = self.known.get(id) {
             return Ok(Found::new(&known, Source::Memory));
         }
         // Boxed: a miss is rare, and its future would otherwise widen every exchange's.

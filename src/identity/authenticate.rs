@@ -89,10 +89,7 @@ impl Identity {
                 tokens: table.clone(),
                 coherence,
             },
-            signed: SignedTokens {
-                config: config.clone(),
-                keys,
-            },
+            signed: SignedTokens::new(config.clone(), keys),
             table,
             admins: Derived::new(&config, |config, _| admins(config)),
             config,
@@ -197,7 +194,7 @@ impl Identity {
         }
         let hash = credential.hash();
         // Most credentials are valid, so the cache of rejected ones is read second.
-        if let Some(proof) = self.proofs.get(&hash).await {
+        if let Some(proof) = self.proofs.get(&hash) {
             return self.require_maker(hash, proof).await;
         }
         if let Some(refusal) = self.refusals.get(&hash).await {
@@ -232,7 +229,7 @@ impl Identity {
             return Ok(proof);
         }
         // Cached as rejected, so that its next use reads no store.
-        self.proofs.forget(&hash).await;
+        self.proofs.forget(&hash);
         Box::pin(self.refusals.insert(hash, Refusal::Unknown)).await;
         Err(self.refused(Refusal::Unknown))
     }
@@ -386,7 +383,7 @@ fn drop_on_invalidation(coherence: &Coherence, proofs: &Coherent<CredentialHash,
         async move {
             match what {
                 Invalidation::Credential(hex) => match CredentialHash::from_hex(&hex) {
-                    Some(hash) => proofs.forget(&hash).await,
+                    Some(hash) => proofs.forget(&hash),
                     None => proofs.forget_all(),
                 },
                 Invalidation::Everything => proofs.forget_all(),

@@ -6,6 +6,7 @@
 
 mod account;
 mod authenticate;
+mod callers;
 mod credential;
 mod issuance;
 mod issuers;
@@ -20,6 +21,7 @@ mod ticket;
 mod token;
 
 pub use self::authenticate::{FirstAdmin, Identity};
+pub use self::callers::CallerToken;
 pub use self::credential::{CredentialHash, is_admin_token, may_be_credential};
 pub use self::issuance::Issuance;
 pub use self::named::{Credentials, Named};

@@ -1,5 +1,6 @@
 //! Proofs: the principal that a credential proves, and the state of that credential.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -57,6 +58,14 @@ impl Principal {
         match self {
             Self::Workspace { id } => Some(id),
             Self::Canvas { .. } | Self::Org { .. } | Self::Operator => None,
+        }
+    }
+
+    /// Returns its name in records.
+    pub fn name(&self) -> Cow<'_, str> {
+        match self {
+            Self::Workspace { id } => id.as_str().into(),
+            other => other.to_string().into(),
         }
     }
 }

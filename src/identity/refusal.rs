@@ -15,8 +15,8 @@ pub(super) enum Refusal {
     Signed(TokenError),
     /// An invalid token that names an issuer of `auth.issuers`.
     Foreign(TokenError),
-    /// A pair token that was issued for one forwarded request.
-    Bound,
+    /// A pair token that was put on a forwarded request.
+    Forwarded,
 }
 
 impl Refusal {
@@ -24,7 +24,7 @@ impl Refusal {
         match self {
             Self::Unknown => CredentialFlaw::Unknown,
             Self::Signed(error) | Self::Foreign(error) => error.flaw(),
-            Self::Bound => CredentialFlaw::Bound,
+            Self::Forwarded => CredentialFlaw::Forwarded,
         }
     }
 
@@ -45,8 +45,8 @@ impl Refusal {
             Self::Foreign(TokenError::Claims) => unauthenticated(
                 "the token is not meant for this gateway, or a claim is missing or of the wrong type: it needs `iss`, `aud`, `sub`, `exp`",
             ),
-            Self::Bound => unauthenticated(
-                "the token was made for one forwarded request (`bh`), and proves its caller to that target only; GET /registry/discover/{id} gives one to call with",
+            Self::Forwarded => unauthenticated(
+                "the token came with a forwarded request (`token_use`, `bh`), and proves its caller to that target only; GET /registry/discover/{id} gives one to call with",
             ),
             Self::Signed(error) | Self::Foreign(error) => unauthenticated(error.to_string()),
         }

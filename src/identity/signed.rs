@@ -1,6 +1,6 @@
 //! Tokens that this gateway signs and accepts: canvas tokens, which are short-lived JWTs for browser users, and
 //! pair tokens (`docs/reference/credentials.md`, "Pair tokens"), each of which proves a workspace to one target.
-//! Pair tokens are issued at discovery, and for each forwarded request, where only the target accepts them.
+//! Pair tokens are issued at discovery, and for forwarded requests, where only the target accepts them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,6 +8,7 @@ use std::time::Duration;
 use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
 
+use super::callers::{CallerToken, Callers};
 use super::credential::CredentialHash;
 use super::proof::{CredentialKind, NAME_CHARS_MAX, Principal, Proof, Signed, Signer, is_name};
 use super::refusal::Refusal;
@@ -16,8 +17,8 @@ use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
 use crate::time::Timestamp;
 use crate::trust::{
-    CALLER_TTL, Keys, PAIR_TYP, Pair, PairClaims, SignError, TOKEN_BYTES_MAX, TokenError,
-    claimed_audience, own_type,
+    Keys, PAIR_TYP, Pair, PairClaims, SignError, TOKEN_BYTES_MAX, TokenError, claimed_audience,
+    own_type,
 };
 
 /// The `typ` of the header, so that no other token of this gateway is accepted as one.
@@ -82,9 +83,18 @@ pub struct IssuedPair {
 pub struct SignedTokens {
     pub(super) config: Live,
     pub(super) keys: Arc<Keys>,
+    callers: Callers,
 }
 
 impl SignedTokens {
+    pub(super) fn new(config: Live, keys: Arc<Keys>) -> Self {
+        Self {
+            callers: Callers::new(config.clone(), Arc::clone(&keys)),
+            config,
+            keys,
+        }
+    }
+
     /// Signs a canvas token: for its workspaces if given, else for all of its org. Returns the token and its
     /// expiry, in milliseconds since 1970.
     ///
@@ -182,7 +192,7 @@ impl SignedTokens {
     pub fn issue_pair(&self, pair: Pair<'_>) -> Result<IssuedPair, Rejection> {
         let config = self.config.get();
         let ttl = config.tokens.pair_ttl;
-        let claims = PairClaims::new(config.issuer(), pair, ttl);
+        let claims = PairClaims::new(config.issuer(), pair, Timestamp::now(), ttl);
         Ok(IssuedPair {
             token: self.keys.sign(PAIR_TYP, &claims).map_err(unsigned)?.into(),
             expires_at: claims.exp.saturating_mul(1000),
@@ -190,20 +200,36 @@ impl SignedTokens {
         })
     }
 
-    /// Issues the token that proves the caller to the target of `pair`, for one request of the JSON-RPC
-    /// `method` with this body.
+    /// Returns a token that proves the caller to the target of `pair`: one that is used for all of its calls for half
+    /// its lifetime.
     ///
     /// # Errors
     /// `internal` when it cannot be signed.
-    pub fn issue_caller(
+    pub fn caller_of_pair(&self, pair: Pair<'_>) -> Result<Arc<CallerToken>, Rejection> {
+        self.callers
+            .of_pair(pair, Timestamp::now())
+            .map_err(unsigned)
+    }
+
+    /// Issues the token that proves the caller to the target of `pair`, for one request of the JSON-RPC
+    /// `method` with a body of this hash ([`body_hash`](crate::trust::body_hash)).
+    ///
+    /// # Errors
+    /// `internal` when it cannot be signed.
+    pub fn caller_of_request(
         &self,
         pair: Pair<'_>,
         method: Option<&str>,
-        body: &[u8],
-    ) -> Result<SecretString, Rejection> {
-        let claims = PairClaims::new(self.config.get().issuer(), pair, CALLER_TTL);
-        let token = self.keys.sign(PAIR_TYP, &claims.bound_to(method, body));
-        Ok(token.map_err(unsigned)?.into())
+        body_hash: String,
+    ) -> Result<Arc<CallerToken>, Rejection> {
+        self.callers
+            .of_request(pair, method, body_hash)
+            .map_err(unsigned)
+    }
+
+    /// Drops the caller tokens that are not used again.
+    pub fn forget_over(&self) {
+        self.callers.forget_over(Timestamp::now());
     }
 
     /// Verifies a pair token of this gateway.
@@ -215,8 +241,8 @@ impl SignedTokens {
         let verified = self.keys.verify(token, PAIR_TYP, &issuer, &audience);
         let verified = verified.map_err(signed)?;
         let claims = PairClaims::checked(verified.claims).map_err(signed)?;
-        if claims.is_bound() {
-            return Err(Refusal::Bound);
+        if claims.is_of_forwarded() {
+            return Err(Refusal::Forwarded);
         }
         let id = |text: &str| WorkspaceId::parse(text).map_err(|_| signed(TokenError::Claims));
         Ok(Signed {

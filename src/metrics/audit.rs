@@ -86,9 +86,9 @@ impl AuditMetrics {
         }
     }
 
-    /// Counts one chained record by its event, a value of a closed set.
-    pub fn records(&self, event: &'static str) {
-        self.records.with_label_values(&[event]).inc();
+    /// Counts chained records of one event, a value of a closed set.
+    pub fn records(&self, event: &'static str, count: u64) {
+        self.records.with_label_values(&[event]).inc_by(count);
     }
 
     /// Returns the counter of one event. Frequent users resolve it once.

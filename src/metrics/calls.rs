@@ -1,10 +1,10 @@
-//! Metric families of idempotent calls.
+//! Metric families of calls with a key.
 
 use prometheus::{IntCounter, IntCounterVec, Registry};
 
 use super::family::{begin, counter, counters};
 
-/// Metrics of calls with an idempotency key.
+/// Metrics of calls with a key.
 pub struct Calls {
     outcomes: IntCounterVec,
     /// Responses that were sent although they could not be stored first.

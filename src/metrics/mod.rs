@@ -2,6 +2,7 @@
 //! an id. Children are resolved once, since a look-up by label hashes strings.
 
 mod audit;
+mod bridge;
 mod calls;
 mod control;
 mod family;
@@ -28,8 +29,6 @@ use opentelemetry::TraceId;
 use prometheus::{HistogramVec, IntCounter, IntCounterVec, IntGauge, Registry};
 
 pub use self::audit::{AuditLoss, AuditMetrics};
-pub use self::calls::Calls;
-pub use self::control::Control;
 use self::family::{begin, counter, counters, counters_by, gauge, gauges_by, histograms};
 pub use self::in_progress::InProgress;
 pub use self::inbox::{InboxMetrics, InboxReader};
@@ -49,6 +48,7 @@ pub use self::streams::Streams;
 pub use self::tasks::TaskMetrics;
 pub use self::telemetry::Telemetry;
 use self::times::Times;
+pub use self::{bridge::BridgeMetrics, calls::Calls, control::Control};
 use crate::a2a::method::Method;
 use crate::rejection::Reason;
 
@@ -112,6 +112,8 @@ pub struct Metrics {
     pub events_linked: IntGauge,
     /// Times that the event log was lost.
     pub events_lost: IntCounter,
+    /// Metrics of translated calls.
+    pub bridge: BridgeMetrics,
     /// Metrics of inboxes.
     pub inbox: InboxMetrics,
     /// Metrics of calls with an idempotency key.
@@ -333,6 +335,7 @@ impl Metrics {
                 "a2a_gateway_events_lost_total",
                 "How often the log of events was flushed or cut before it was read to its end.",
             ),
+            bridge: BridgeMetrics::new(&r),
             inbox: InboxMetrics::new(&r),
             calls: Calls::new(&r),
             kept: Kept::new(&r),

@@ -40,8 +40,8 @@ words! {
         Immature => "immature",
         /// Another issuer or audience, or a claim that is missing or of a wrong type.
         Claims => "claims",
-        /// A pair token for one forwarded request, sent to the gateway.
-        Bound => "bound",
+        /// A pair token of a forwarded request, sent to the gateway.
+        Forwarded => "forwarded",
         /// At a sidecar: not bound to one request.
         Unbound => "unbound",
         /// At a sidecar: bound to another body or method.

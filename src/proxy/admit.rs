@@ -59,11 +59,11 @@ impl Admitted {
     }
 }
 
-/// Runs the checks of the target and the call, after [`allow`].
+/// Resolves the target and runs the checks of the call, after [`allow`] has permitted it.
 ///
 /// # Errors
 /// The first rejection.
-pub(super) async fn reach(
+pub(super) async fn resolve_and_admit(
     gateway: &Gateway,
     exchange: &Exchange,
     head: &RequestHeader,

@@ -117,9 +117,12 @@ impl Context {
         &self,
         session: &ServerSession,
         exchange: &Exchange,
-        head: ResponseHeader,
+        mut head: ResponseHeader,
         done: Done,
     ) -> Result<ResponseHeader, Rejection> {
+        if let Some(bridged) = exchange.bridged {
+            bridged.put(&mut head).map_err(internal)?;
+        }
         let request = &session.req_header().headers;
         let completed = (!done.is_empty()).then(|| done.to_string());
         response_head(head, request, &self.origins.get(), exchange, completed).map_err(internal)

@@ -7,12 +7,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use tokio::sync::Semaphore;
 
 use crate::a2a::Generation;
-use crate::a2a::card::Card;
-use crate::config::LineageReach;
+use crate::a2a::bridge::{Bridge, Side};
+use crate::a2a::card::{Binding, Spoken};
+use crate::config::{Bridging, LineageReach};
 use crate::directory::{Agent, AgentOptions, Destination, LookupFor};
 use crate::explain::{
     Check, Explain, Explanation, Fact, Facts, Question, Refused, Source, Witness,
@@ -20,12 +21,21 @@ use crate::explain::{
 use crate::hierarchy::Permit;
 use crate::identity::{Named, Proof};
 use crate::ids::WorkspaceId;
+use crate::proxy::bridge::{agents_side, inbox_side, serves_http_json};
 use crate::proxy::context::Context;
 use crate::rejection::{Reason, Rejection};
 use crate::shares::Account;
 
 /// Maximum concurrent requests: each may wait for both stores and a name server.
 const AT_ONCE: usize = 8;
+
+/// The forms of calls.
+const SIDES: [Side; 4] = [
+    Side::json_rpc(Generation::V0),
+    Side::http_json(Generation::V0),
+    Side::json_rpc(Generation::V1),
+    Side::http_json(Generation::V1),
+];
 
 /// Answers `GET /explain`.
 pub struct Explainer {
@@ -93,7 +103,9 @@ impl Explainer {
             Destination::Inbox(options) => {
                 let mut facts = Facts::default();
                 let (generation, by) = self.look_at_generation(&permit, options).await;
-                let call = json!({"into": "the inbox", "a2a": generation.map(word), "a2a_by": by});
+                let bridge = bridge_of_inbox(options, by);
+                let call = json!({"into": "the inbox", "a2a": generation.map(word), "a2a_by": by,
+                    "bridge": bridge});
                 facts.hear(|| Fact::new(Check::Call, Source::Memory, call));
                 let inbox = &self.context.gateway.delivery.inbox;
                 let looked = inbox.look_for_room(permit.target(), &mut facts).await;
@@ -215,13 +227,10 @@ impl Explainer {
         facts: &mut Facts,
     ) -> Result<Option<String>, Rejection> {
         let (generation, by) = self.look_at_generation(permit, &agent.options).await;
-        let mut call = json!({"method": "POST", "a2a": generation.map(word), "a2a_by": by});
+        let bridge = self.look_at_bridge(permit, &agent.options, by).await;
+        let mut call =
+            json!({"method": "POST", "a2a": generation.map(word), "a2a_by": by, "bridge": bridge});
         let source = self.context.gateway.resolution.card_source(permit).await?;
-        let registered = source.registered.as_deref().map(str::as_bytes);
-        let card = registered.and_then(|text| Card::read(text).ok());
-        if let Some([only]) = card.map(|card| card.generations()).as_deref() {
-            call["a2a_hint"] = json!(only_hint(*only));
-        }
         if !agent.options.path_in_card {
             let by_card = agent.json_rpc.path(generation.unwrap_or_default());
             call["path"] = json!(by_card.unwrap_or(&agent.endpoint.path_and_query));
@@ -245,10 +254,45 @@ impl Explainer {
             facts.hear(|| Fact::new(Check::Call, Source::Memory, call));
             return Ok(None);
         };
+        let spoken = self.context.cards.cached_spoken(&source).await;
+        if path.is_err() && agent.options.bridge == Bridging::Auto && !spoken.is_unknown() {
+            call["path"] = Value::Null;
+            call["path_by"] =
+                json!("the HTTP+JSON interface in the card at card_url: calls are translated");
+            facts.hear(|| Fact::new(Check::Call, Source::Memory, call).aged(age));
+            return Ok(None);
+        }
         call["path"] = json!(path.as_ref().ok());
         call["path_by"] = json!("the card at card_url");
         facts.hear(|| Fact::new(Check::Call, Source::Memory, call).aged(age));
         path.map(Some)
+    }
+
+    /// Reports which translation a call in each form would have, as far as it is known without asking the target.
+    async fn look_at_bridge(&self, permit: &Permit, options: &AgentOptions, by: &str) -> Value {
+        let cards = &self.context.cards;
+        let spoken = match self.context.gateway.resolution.card_source(permit).await {
+            Ok(source) if !options.has_card => cards.cached_spoken(&source).await,
+            _ => options.spoken.clone(),
+        };
+        let calls = SIDES.map(|asked| {
+            let rest = asked.binding == Binding::HttpJson;
+            let fetches = options.path_in_card || rest;
+            let answer = match agents_side(asked, &spoken, options) {
+                _ if spoken.is_unknown() && !options.has_card && fetches => {
+                    json!("as its card says, which would be fetched first")
+                }
+                Err(_) => json!(Reason::VersionNotSupported.as_str()),
+                // It has no such routes.
+                _ if rest && options.bridge == Bridging::Off && !serves_http_json(&spoken) => {
+                    json!(Reason::NotFound.as_str())
+                }
+                Ok(Some(spoke)) if spoke.side != asked => json!(label(asked, spoke.side)),
+                Ok(_) => Value::Null,
+            };
+            (asked, answer)
+        });
+        bridge_fact(options, &spoken, by, calls)
     }
 
     /// Reports the generation that the target speaks, as far as it is known without asking the target, and its source.
@@ -300,17 +344,51 @@ impl Explainer {
     }
 }
 
-const fn only_hint(only: Generation) -> &'static str {
-    match only {
-        Generation::V0 => {
-            "the agent's card has interfaces of A2A 0.x only: calls of 1.x (SendMessage) are passed on as they are, and \
-             the agent may not know them"
-        }
-        Generation::V1 => {
-            "the agent's card has interfaces of A2A 1.x only: calls of 0.x (message/send) are passed on as they are, and \
-             clients of 0.x cannot read the card (url: Field required)"
-        }
-    }
+/// Returns which translation a call in each form has for the inbox of an agent that polls. HTTP+JSON of 0.3 has no
+/// routes there.
+fn bridge_of_inbox(options: &AgentOptions, by: &str) -> Value {
+    let forms = [
+        Side::json_rpc(Generation::V0),
+        Side::json_rpc(Generation::V1),
+        Side::http_json(Generation::V1),
+    ];
+    let calls = forms.map(|asked| {
+        let spoke = inbox_side(asked.generation, options);
+        (asked, json!(spoke.map(|spoke| label(asked, spoke.side))))
+    });
+    bridge_fact(options, &options.spoken, by, calls)
+}
+
+fn bridge_fact<const N: usize>(
+    options: &AgentOptions,
+    spoken: &Spoken,
+    by: &str,
+    calls: [(Side, Value); N],
+) -> Value {
+    let form = |side: Side| format!("{} {}", side.generation.version(), side.binding.name());
+    let calls: Map<_, _> = calls
+        .into_iter()
+        .map(|(asked, answer)| (form(asked), answer))
+        .collect();
+    json!({
+        "mode": match options.bridge {
+            Bridging::Auto => "auto",
+            Bridging::Off => "off",
+        },
+        "agent_speaks": spoken.sides().map(form).collect::<Vec<_>>(),
+        "by": by,
+        "calls": calls,
+    })
+}
+
+const fn label(caller: Side, agent: Side) -> &'static str {
+    let tenant = None;
+    let bridge = Bridge {
+        caller,
+        agent,
+        tenant,
+    };
+    bridge.label()
 }
 
 const fn word(generation: Generation) -> &'static str {

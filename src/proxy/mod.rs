@@ -15,11 +15,13 @@
 //! [`cards`] and [`control_plane`] answer other routes; [`dispatch`] makes deferred calls; [`explain`] predicts a call;
 //! [`sidecar`] uses the relay behind a token.
 //!
-//! The gateway is a Pingora `ServerApp` ([`Connections`]) that owns connection and session from the first byte to
-//! the last. The phases of `ProxyHttp` can neither bound a body before it is forwarded nor run a clock while an agent
+//! [`Connections`] owns connection and session from the first byte to the last. The phases of `ProxyHttp` can neither bound a body before it is forwarded nor run a clock while an agent
 //! is silent (`ARCHITECTURE.md`, decisions).
 
 mod admit;
+mod beside;
+mod bridge;
+mod bridged;
 mod cards;
 mod connection;
 mod context;
@@ -31,6 +33,7 @@ mod hop_by_hop;
 mod load;
 mod outcome;
 mod pipeline;
+mod reading;
 mod record;
 mod relay;
 mod request;
@@ -46,6 +49,8 @@ pub use self::connection::head::{Scan, Whole, Why};
 pub use self::connection::listener::Listener;
 pub use self::dispatch::Dispatcher;
 pub use self::explain::Explainer;
+pub use self::relay::answer::{AnswerHead, AnswerReader};
 pub use self::relay::fields::extra_fields;
+pub use self::relay::pool::serve_on_this_thread;
 pub use self::request::route::{REST_ROUTES, ROUTES as A2A_ROUTES};
 pub use self::request::validate::check as check_head;

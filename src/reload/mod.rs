@@ -22,8 +22,9 @@ use crate::telemetry::{self, Chain};
 
 /// Keys, or prefixes of keys, that cached facts depend on: the principal of a credential, the access to a
 /// call, the permitted addresses of agents.
-const JUDGED_BY: [&str; 8] = [
+const JUDGED_BY: [&str; 9] = [
     "A2A_GATEWAY_ADMIN_TOKEN",
+    "a2a.bridge",
     "a2a.complete",
     "address.",
     "auth.",

@@ -6,40 +6,30 @@ mod lasting;
 pub mod sidecar;
 mod signals;
 mod sockets;
+mod threads;
 
 use std::io::Write;
 use std::net::SocketAddr;
-use std::num::NonZero;
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
-use pingora::listeners::ListenerConfig;
-use pingora::protocols::l4::stream::L4BufferSettings;
 use pingora::server::configuration::ServerConf;
 use pingora::server::{RunArgs, Server, ShutdownWatch};
 use pingora::services::background::{BackgroundService, background_service};
-use pingora::services::listening::Service;
 use secrecy::{ExposeSecret, SecretString};
 
 use self::admin::AdminListener;
 use self::lasting::lasting;
 use self::signals::{Caught, Signals};
-use self::sockets::{OnSocket, Sockets};
+use self::sockets::Sockets;
 use crate::audit::Audit;
+use crate::config::Live;
 use crate::config::load::Layers;
-use crate::config::{Config, Live};
 use crate::gateway::{Gateway, OpenError};
 use crate::metrics::Metrics;
 use crate::proxy::{Connections, Dispatcher, Explainer, Listener};
 use crate::telemetry::traces::{Traces, TracesError};
 use crate::{control, reload};
-
-/// Size of the read buffer of a caller's connection. Pingora's 64 KiB would dominate the memory of an idle
-/// connection.
-const READ_BUFFER: usize = 8 * 1024;
-
-/// Size of the write buffer of a caller's connection: one Ethernet segment, which is Pingora's default.
-const WRITE_BUFFER: usize = 1460;
 
 /// The reason why the gateway cannot serve.
 #[derive(Debug, thiserror::Error)]
@@ -91,7 +81,6 @@ pub enum ServeError {
 /// invalid.
 pub fn run(live: Live, layers: Option<Layers>) -> Result<(), ServeError> {
     let config = live.hold();
-    let listener = listener(&config);
     let metrics = Arc::new(Metrics::new());
     let gateway = Gateway::open(live, metrics)?;
     let sockets = Sockets::new();
@@ -100,18 +89,13 @@ pub fn run(live: Live, layers: Option<Layers>) -> Result<(), ServeError> {
     let caught = Caught::new(layers.is_some()).map_err(ServeError::Signals)?;
     let public_socket = sockets.socket("server.listen", config.server.listen)?;
     let admin_socket = sockets.socket("admin.listen", config.admin.listen)?;
-    let (mut server, threads) = pingora(&config);
+    let mut server = pingora();
 
     let control = control::router(Arc::clone(&gateway));
     let answers = Listener::of_gateway(Arc::clone(&gateway), control.clone(), traces.clone())
         .map_err(ServeError::ForwardHeaders)?;
     let (dispatcher, explainer) = (answers.dispatcher(), answers.explainer());
-    let mut public = Service::new("public".to_owned(), Connections::new(answers));
-    public.add_listener(listener);
-    public.threads = Some(threads);
-
-    let mut rooms = background_service("rooms", Rooms(Arc::clone(&gateway)));
-    rooms.threads = Some(1);
+    let rooms = background_service("rooms", Rooms(Arc::clone(&gateway)));
     let admin = background_service(
         "admin",
         AdminListener {
@@ -126,29 +110,33 @@ pub fn run(live: Live, layers: Option<Layers>) -> Result<(), ServeError> {
         },
     );
     let rooms = server.add_service(rooms);
-    let mut audit = background_service("audit", Audited(Arc::clone(&gateway.audit)));
-    audit.threads = Some(1);
-    server.add_service(audit);
+    server.add_service(background_service(
+        "audit",
+        Audited(Arc::clone(&gateway.audit)),
+    ));
     let admin = server.add_service(admin);
-    let public = OnSocket::new(public, public_socket, Arc::clone(&sockets));
-    let public = server.add_service(public);
+    let public = threads::add_to(
+        &mut server,
+        "public",
+        config.server.threads(),
+        Connections::new(answers),
+        public_socket,
+        Arc::clone(&sockets),
+    );
     public.add_dependency(&rooms);
     // Every process binds in the same order, so of two that start at once one gets both addresses.
     public.add_dependency(&admin);
     if let Some(layers) = layers {
         let reloads = Reloads(Arc::clone(&gateway), layers);
-        let mut reloads = background_service("reload", reloads);
-        reloads.threads = Some(1);
-        server.add_service(reloads);
+        server.add_service(background_service("reload", reloads));
     }
     if let Some(dispatcher) = dispatcher {
-        let mut dispatch = background_service("dispatch", Dispatches(dispatcher));
-        dispatch.threads = Some(1);
+        let dispatch = background_service("dispatch", Dispatches(dispatcher));
         // A process that exits because its address is in use sends no deferred calls.
         server.add_service(dispatch).add_dependency(&public);
     }
 
-    let address = config.server.listen;
+    let (address, threads) = (config.server.listen, config.server.threads());
     let pid = std::process::id();
     tracing::info!(%address, admin = %config.admin.listen, threads, pid, "a2a-gateway is starting");
     server.run(RunArgs {
@@ -177,24 +165,18 @@ fn claim_stores(gateway: &Gateway, sockets: &Sockets) -> Result<(), ServeError> 
     })
 }
 
-/// Returns the Pingora server and its number of worker threads.
-fn pingora(config: &Config) -> (Server, usize) {
-    let threads = match config.server.threads {
-        0 => std::thread::available_parallelism().map_or(1, NonZero::get),
-        threads => threads,
-    };
+/// Returns the Pingora server.
+fn pingora() -> Server {
     let conf = ServerConf {
-        threads,
         grace_period_seconds: Some(0),
         graceful_shutdown_timeout_seconds: Some(0),
-        // With one thread there is no other to steal work from, and the single-threaded runtime costs a
-        // call a quarter less. Several of those would leave all connections on the thread that accepts.
-        work_stealing: threads > 1,
+        // A service has one thread, with the runtime for one: that for several costs a call a third more.
+        work_stealing: false,
         ..ServerConf::default()
     };
     let mut server = Server::new_with_opt_and_conf(None, conf);
     server.bootstrap();
-    (server, threads)
+    server
 }
 
 /// Returns the advice for an address that cannot be bound.
@@ -206,12 +188,6 @@ fn advice(key: &str, error: &std::io::Error) -> String {
         _ => "",
     };
     format!("{guess}`--set {key}=ADDRESS:PORT` chooses another")
-}
-
-/// Plain TCP: [`Connections`] terminates TLS.
-fn listener(config: &Config) -> ListenerConfig {
-    ListenerConfig::tcp(config.server.listen.to_string())
-        .l4_buffer(L4BufferSettings::new(READ_BUFFER, WRITE_BUFFER))
 }
 
 /// The background work of the gateway: migrations, invalidations, sweeps, flushes.

@@ -6,12 +6,11 @@ use std::sync::{Arc, Mutex};
 use async_trait::async_trait;
 use pingora::server::{RunArgs, ShutdownWatch};
 use pingora::services::background::{BackgroundService, background_service};
-use pingora::services::listening::Service;
 
 use super::lasting::lasting;
 use super::signals::{Caught, Signals};
-use super::sockets::{OnSocket, Sockets};
-use super::{AdminListener, ServeError, listener, pingora};
+use super::sockets::Sockets;
+use super::{AdminListener, ServeError, pingora, threads};
 use crate::admin;
 use crate::config::Live;
 use crate::ids::ReplicaId;
@@ -26,7 +25,6 @@ use crate::telemetry::traces::Traces;
 /// Before anything is served: an address is in use, or the exporter of spans cannot be started.
 pub fn run(live: Live, settings: Settings, admin: Option<SocketAddr>) -> Result<(), ServeError> {
     let config = live.hold();
-    let listener = listener(&config);
     let caught = Caught::new(false).map_err(ServeError::Signals)?;
     let sockets = Sockets::new();
     let front_socket = sockets.socket("server.listen", config.server.listen)?;
@@ -35,16 +33,18 @@ pub fn run(live: Live, settings: Settings, admin: Option<SocketAddr>) -> Result<
     let metrics = Arc::new(Metrics::of_sidecar());
     let traces = Traces::start(&live, &metrics, &ReplicaId::random())?;
     let sidecar = Sidecar::new(live, metrics, settings);
-    let (mut server, threads) = pingora(&config);
+    let mut server = pingora();
 
     let answers = Listener::of_sidecar(&sidecar, traces.clone());
-    let mut front = Service::new("sidecar".to_owned(), Connections::new(answers));
-    front.add_listener(listener);
-    front.threads = Some(threads);
-    server.add_service(OnSocket::new(front, front_socket, Arc::clone(&sockets)));
-    let mut keys = background_service("keys", Fetches(Arc::clone(&sidecar)));
-    keys.threads = Some(1);
-    server.add_service(keys);
+    threads::add_to(
+        &mut server,
+        "sidecar",
+        config.server.threads(),
+        Connections::new(answers),
+        front_socket,
+        Arc::clone(&sockets),
+    );
+    server.add_service(background_service("keys", Fetches(Arc::clone(&sidecar))));
     if let Some(socket) = admin_socket {
         let listener = AdminListener {
             socket: Mutex::new(Some(socket)),
@@ -55,7 +55,7 @@ pub fn run(live: Live, settings: Settings, admin: Option<SocketAddr>) -> Result<
         server.add_service(background_service("admin", listener));
     }
 
-    let address = config.server.listen;
+    let (address, threads) = (config.server.listen, config.server.threads());
     let workspace = sidecar.settings.workspace.as_str();
     tracing::info!(%address, workspace.id = workspace, threads, "sidecar is starting");
     server.run(RunArgs {

@@ -4,15 +4,11 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::os::fd::IntoRawFd as _;
 use std::process::Stdio;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use async_trait::async_trait;
 use ecdysis::Ecdysis;
-use pingora::server::{ListenFds, ShutdownWatch};
-use pingora::services::{ServiceReadyNotifier, ServiceWithDependents};
 use sd_notify::NotifyState;
 use tokio::process::Command;
 use tokio::sync::watch;
@@ -20,7 +16,6 @@ use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use super::ServeError;
-use super::lasting::unopened;
 
 /// Backlog of a listening socket; the system may lower it. Pingora's default.
 const BACKLOG: i32 = 65_535;
@@ -88,7 +83,7 @@ impl Sockets {
     }
 
     /// Reports that this process serves, to the previous process, which then ends, and to the supervisor.
-    fn ready(&self) {
+    pub(super) fn ready(&self) {
         if let Err(error) = self.with(Ecdysis::ready) {
             tracing::warn!(%error, "failed to notify the previous process that this one serves");
         }
@@ -143,12 +138,13 @@ impl Socket {
     ///
     /// # Errors
     /// The address is in use by now, or the system has no resources for a socket.
-    fn listen(mut self) -> Result<TcpListener, ServeError> {
+    pub(super) fn listen(&mut self) -> Result<TcpListener, ServeError> {
         let listener = self.given.take().map_or_else(|| self.bind(), Ok);
         listener.map_err(|error| self.refused(error))
     }
 
-    fn refused(&self, error: io::Error) -> ServeError {
+    /// Returns the error of this socket.
+    pub(super) fn refused(&self, error: io::Error) -> ServeError {
         ServeError::Listen {
             key: self.key,
             address: self.address,
@@ -182,14 +178,9 @@ impl Socket {
     ///
     /// # Errors
     /// As `Socket::listen`.
-    pub(super) fn into_tokio(self) -> Result<tokio::net::TcpListener, ServeError> {
-        let (key, address) = (self.key, self.address);
+    pub(super) fn into_tokio(mut self) -> Result<tokio::net::TcpListener, ServeError> {
         let listener = tokio::net::TcpListener::from_std(self.listen()?);
-        listener.map_err(|error| ServeError::Listen {
-            key,
-            address,
-            error,
-        })
+        listener.map_err(|error| self.refused(error))
     }
 }
 
@@ -227,65 +218,4 @@ pub(super) fn tell_supervisor(states: Vec<NotifyState<'static>>) {
 
 fn untold(error: &io::Error) {
     tracing::warn!(%error, "failed to notify the supervisor of the state of the process (NOTIFY_SOCKET)");
-}
-
-/// A Pingora service on a socket of [`Sockets`], until the successor takes it over.
-pub(super) struct OnSocket<S> {
-    service: S,
-    socket: Option<Socket>,
-    sockets: Arc<Sockets>,
-}
-
-impl<S> OnSocket<S> {
-    /// Creates a service that listens on `socket`.
-    pub(super) fn new(service: S, socket: Socket, sockets: Arc<Sockets>) -> Self {
-        Self {
-            service,
-            socket: Some(socket),
-            sockets,
-        }
-    }
-}
-
-#[async_trait]
-impl<S: ServiceWithDependents> ServiceWithDependents for OnSocket<S> {
-    async fn start_service(
-        &mut self,
-        fds: Option<ListenFds>,
-        shutdown: ShutdownWatch,
-        listeners_per_fd: usize,
-        ready: ServiceReadyNotifier,
-    ) {
-        if let (Some(socket), Some(fds)) = (self.socket.take(), &fds) {
-            let address = socket.address;
-            match socket.listen() {
-                Ok(listener) => fds.lock().add(address.to_string(), listener.into_raw_fd()),
-                Err(error) => unopened(error).await,
-            }
-        }
-        // Its dependencies are ready: background work starts before the listener.
-        self.sockets.ready();
-        let mut given_up = self.sockets.given_up();
-        let (end, ends) = watch::channel(false);
-        let mut shutdown = shutdown;
-        let watched = async {
-            tokio::select! {
-                () = given_up.wait() => {}
-                _ = shutdown.wait_for(|over| *over) => {}
-            }
-            end.send_replace(true);
-        };
-        let served = self
-            .service
-            .start_service(fds, ends, listeners_per_fd, ready);
-        tokio::join!(watched, served);
-    }
-
-    fn name(&self) -> &str {
-        self.service.name()
-    }
-
-    fn threads(&self) -> Option<usize> {
-        self.service.threads()
-    }
 }

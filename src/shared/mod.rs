@@ -352,7 +352,7 @@ impl Shared {
         let written = self.run("ping", async {
             match &self.store {
                 Store::Memory(_) => Ok(()),
-                Store::Redis(redis) => redis.write_probe().await,
+                Store::Redis(redis) => redis::write_probe(redis).await,
             }
         });
         written.await?;
@@ -392,7 +392,7 @@ impl Shared {
         match &self.store {
             Store::Memory(_) => Ok(None),
             Store::Redis(redis) => {
-                let asked = self.run("ping", async { redis.clock().await });
+                let asked = self.run("ping", async { redis::clock(redis).await });
                 asked.await.map(Some)
             }
         }

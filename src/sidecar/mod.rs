@@ -67,7 +67,7 @@ pub enum Card {
     Public,
 }
 
-/// Treatment of a token that is valid with any body, as discovery issues it.
+/// Treatment of a token that is valid with any body: one of a workspace with `proof` `pair`, or of discovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unbound {
     /// It is accepted repeatedly, until it expires.
@@ -186,7 +186,9 @@ impl Sidecar {
         if self.settings.unbound == Unbound::Refused && !claims.is_bound() {
             return Err(self.flawed(
                 CredentialFlaw::Unbound,
-                "the token is not bound to a request, and this sidecar takes no others: call through the gateway",
+                "the token is not bound to a request (`bh`), and this sidecar takes no others (--require-bound): an \
+                 operator sets proof: \"request\" for this workspace (PATCH /workspaces/{id} at the gateway), and \
+                 callers come through the gateway",
             ));
         }
         Ok(claims)
@@ -247,7 +249,7 @@ impl Sidecar {
             Use::Late => Err(self.refused(TokenError::Expired)),
             Use::Again => Err(self.flawed(
                 CredentialFlaw::Replayed,
-                "the token was used before: each request carries a fresh one",
+                "the token was used before: it was made for one request",
             )),
             Use::Full => Err(Rejection::new(
                 Reason::Overloaded,

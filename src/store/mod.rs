@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::rejection::{Reason, Rejection};
 use crate::telemetry::Chain;
 
 /// The error of a driver, or of the system below it.
@@ -34,6 +35,17 @@ impl Unavailable {
             let code = refused.code.as_str();
             !code.starts_with("08") && !code.starts_with("57P") && code != "40003"
         })
+    }
+}
+
+impl From<Unavailable> for Rejection {
+    fn from(error: Unavailable) -> Self {
+        Self::new(
+            Reason::StoreUnavailable,
+            "the gateway cannot read a fact it needs to decide safely; try again shortly",
+        )
+        .retry_after(Duration::from_secs(1))
+        .cause(error)
     }
 }
 

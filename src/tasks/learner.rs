@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::Tasks;
 use crate::a2a::state::TaskState;
 use crate::a2a::task::{Binding, TaskScan};
+use crate::identity::Proof;
 use crate::ids::WorkspaceId;
 
 /// Scans a response as it passes. The first task counts.
@@ -17,20 +18,21 @@ pub struct Learner {
 /// The owner and target to record for the task.
 struct Learns {
     tasks: Arc<Tasks>,
-    owner: String,
+    /// The proven caller.
+    proof: Arc<Proof>,
     target: WorkspaceId,
 }
 
 impl Learner {
     pub(super) fn new(
         tasks: Arc<Tasks>,
-        owner: String,
+        proof: Arc<Proof>,
         target: WorkspaceId,
         binding: Binding,
     ) -> Self {
         let learns = Learns {
             tasks,
-            owner,
+            proof,
             target,
         };
         Self {
@@ -45,6 +47,11 @@ impl Learner {
             scan: TaskScan::new(binding),
             learns: None,
         }
+    }
+
+    /// Reads a response of another binding than the one it was made for.
+    pub fn reads(&mut self, binding: Binding) {
+        self.scan = TaskScan::new(binding);
     }
 
     /// Reads the next piece of a unary response. Returns the task id once, when it is complete.
@@ -70,8 +77,8 @@ impl Learner {
     /// Records the caller as the owner of `task`, if the task has none.
     pub async fn learn(&self, task: String) {
         if let Some(learns) = &self.learns {
-            let (owner, target) = (&learns.owner, &learns.target);
-            learns.tasks.learn(owner, target, &task).await;
+            let (owner, target) = (learns.proof.owner(), &learns.target);
+            learns.tasks.learn(&owner, target, &task).await;
         }
     }
 }

@@ -91,11 +91,12 @@ impl Tasks {
     /// which the caller is then recorded.
     pub fn learner(
         self: &Arc<Self>,
-        proof: &Proof,
+        proof: &Arc<Proof>,
         target: &WorkspaceId,
         binding: Binding,
     ) -> Learner {
-        Learner::new(Arc::clone(self), proof.owner(), target.clone(), binding)
+        let proof = Arc::clone(proof);
+        Learner::new(Arc::clone(self), proof, target.clone(), binding)
     }
 
     /// Records that `owner` started `task` of `target`, unless another owner is known.

@@ -16,9 +16,9 @@ pub use certificate::{CertificateSummary, Certificates, PEM_BYTES_MAX, PemError,
 pub use jwks::{KEYS_MAX, KeySet, KeySetError, PublicKey};
 pub use keys::{
     KeyError, KeyInfo, Keys, Known, LookError, PUBLISHED_FIRST, RotateError, Rotated, SignError,
-    SigningAlgorithm, State, Verified, list, next_age, published as published_keys, rotate,
+    Signer, SigningAlgorithm, State, Verified, list, next_age, published as published_keys, rotate,
 };
-pub use pair::{CALLER_TTL, PAIR_SCOPE, PAIR_TYP, Pair, PairClaims, body_hash};
+pub use pair::{CALLER_TTL, CALLER_USE, PAIR_SCOPE, PAIR_TYP, Pair, PairClaims, body_hash};
 pub use published::{Crowded, FETCH_PAUSE, FetchFailure, Patience, Published, issuer_of};
 pub use seal::{Seal, SealError, Sealed};
 pub use token::{

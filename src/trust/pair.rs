@@ -1,8 +1,8 @@
 //! Pair tokens (`docs/reference/credentials.md`, "Pair tokens"): one caller, one target, and the relation between
-//! them. Workspaces get them from discovery. Each forwarded request carries a new one that is bound
-//! to its body.
+//! them. Workspaces get them from discovery. A forwarded request carries one, too, which is for its
+//! target only: a caller token, either of the pair or bound to this request.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use aws_lc_rs::digest::{SHA256, digest};
 use base64::Engine;
@@ -11,12 +11,16 @@ use serde::{Deserialize, Serialize};
 
 use super::jwks::KeySet;
 use super::token::{TokenError, TokenHead};
+use crate::time::Timestamp;
 
 /// The `typ` of the header.
 pub const PAIR_TYP: &str = "a2a-pair+jwt";
 
 /// The only scope.
 pub const PAIR_SCOPE: &str = "a2a:message";
+
+/// The value of [`PairClaims::token_use`] in tokens on forwarded requests.
+pub const CALLER_USE: &str = "caller";
 
 /// Lifetime of the token on a forwarded request.
 pub const CALLER_TTL: Duration = Duration::from_secs(60);
@@ -50,16 +54,19 @@ pub struct PairClaims {
     /// ancestors.
     #[serde(rename = "gen")]
     pub generation: i64,
-    /// On a forwarded request, the JSON-RPC method.
+    /// [`CALLER_USE`] on a forwarded request: the target must not use it as a credential.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token_use: Option<String>,
+    /// In a token for one forwarded request, its JSON-RPC method.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub method: Option<String>,
-    /// On a forwarded request, [`body_hash`] of its body.
+    /// In a token for one forwarded request, [`body_hash`] of its body.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bh: Option<String>,
 }
 
 /// A caller, a target and their relation, for a token.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Pair<'a> {
     /// The value of [`PairClaims::sub`].
     pub caller: &'a str,
@@ -74,9 +81,9 @@ pub struct Pair<'a> {
 }
 
 impl PairClaims {
-    /// Creates the claims of a token for `pair` that is valid from now on, for `ttl`.
-    pub fn new(issuer: String, pair: Pair<'_>, ttl: Duration) -> Self {
-        let now = seconds_now();
+    /// Creates the claims of a token for `pair` that is valid from the second of `now` on, for `ttl`.
+    pub fn new(issuer: String, pair: Pair<'_>, now: Timestamp, ttl: Duration) -> Self {
+        let now = now.0.div_euclid(1000);
         Self {
             iss: issuer,
             sub: pair.caller.to_owned(),
@@ -89,17 +96,25 @@ impl PairClaims {
             rel: pair.rule.to_owned(),
             org: pair.org.map(str::to_owned),
             generation: pair.generation,
+            token_use: None,
             method: None,
             bh: None,
         }
     }
 
-    /// Binds the token to one request: to its JSON-RPC method, if there is one, and to exactly this
-    /// body.
+    /// Marks the token as one that proves its caller to the target of a forwarded request.
     #[must_use]
-    pub fn bound_to(mut self, method: Option<&str>, body: &[u8]) -> Self {
+    pub fn on_forwarded(mut self) -> Self {
+        self.token_use = Some(CALLER_USE.to_owned());
+        self
+    }
+
+    /// Binds the token to one request: to its JSON-RPC method, if there is one, and to exactly the body
+    /// of this hash ([`body_hash`]).
+    #[must_use]
+    pub fn bound_to(mut self, method: Option<&str>, body_hash: String) -> Self {
         self.method = method.map(str::to_owned);
-        self.bh = Some(body_hash(body));
+        self.bh = Some(body_hash);
         self
     }
 
@@ -131,20 +146,19 @@ impl PairClaims {
         Ok(self)
     }
 
-    /// Returns true if it was made for one request, and proves its caller to the target only.
+    /// Returns true if it was made for one request.
     pub fn is_bound(&self) -> bool {
         self.bh.is_some() || self.method.is_some()
+    }
+
+    /// Returns true if it was put on a forwarded request. It proves its caller to the target only: as a credential it
+    /// would let the target act as its caller. A bound one without the mark is of an earlier release.
+    pub fn is_of_forwarded(&self) -> bool {
+        self.token_use.is_some() || self.is_bound()
     }
 }
 
 /// Returns the claim `bh`: the SHA-256 of a request body in base64url, without padding.
 pub fn body_hash(body: &[u8]) -> String {
     URL_SAFE_NO_PAD.encode(digest(&SHA256, body))
-}
-
-fn seconds_now() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(0, |since| {
-        i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
-    })
 }

@@ -6,10 +6,10 @@ use super::row::{card_access_word, complete_word, optional, tls_text, workspace}
 use super::sql::{CHANGE, HEIGHT, HOLD, IS_ABOVE, REMOVE};
 use super::table::read_line;
 use super::{
-    DeliveryMode, Liveness, OriginTaken, Origins, SealedTls, Status, Step, Timestamp, Workspace,
-    Workspaces, origins,
+    CallerProof, DeliveryMode, Liveness, OriginTaken, Origins, SealedTls, Status, Step, Timestamp,
+    Workspace, Workspaces, origins,
 };
-use crate::config::{CardAccess, Complete};
+use crate::config::{Bridging, CardAccess, Complete};
 use crate::db::Connection;
 use crate::ids::WorkspaceId;
 use crate::store::Unavailable;
@@ -50,6 +50,10 @@ pub struct Settings {
     pub push_notifications: Option<bool>,
     /// Access to its card.
     pub card_access: Option<CardAccess>,
+    /// Proof in the tokens that it gets with calls.
+    pub proof: Option<CallerProof>,
+    /// Translation of calls.
+    pub bridge: Option<Bridging>,
     /// Maximum calls in progress.
     pub max_concurrent: Option<u32>,
 }
@@ -74,6 +78,8 @@ impl Settings {
             complete: workspace.complete,
             push_notifications: workspace.push_notifications,
             card_access: workspace.card_access,
+            proof: workspace.proof,
+            bridge: workspace.bridge,
             max_concurrent: workspace.max_concurrent,
         }
     }
@@ -277,6 +283,8 @@ async fn write(
         .bind(tls_text(settings.upstream_tls.as_ref())?)
         .bind(settings.push_notifications.map(i64::from))
         .bind(settings.card_access.map(card_access_word))
-        .bind(settings.upstream_auth_base.as_deref());
+        .bind(settings.upstream_auth_base.as_deref())
+        .bind(settings.proof.map(CallerProof::as_str))
+        .bind(settings.bridge.map(Bridging::as_str));
     optional(row.fetch_optional(connection).await?, workspace)
 }

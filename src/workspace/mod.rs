@@ -25,7 +25,7 @@ pub use self::reach::{Among, Candidate, Near, Search, Wish};
 pub use self::table::{Created, LINE_MAX, Register, Seen, Step, Workspaces};
 pub use self::view::{Urls, View};
 use crate::closed_set::words;
-use crate::config::{CardAccess, Complete};
+use crate::config::{Bridging, CardAccess, Complete};
 use crate::ids::WorkspaceId;
 pub use crate::time::Timestamp;
 use crate::trust::Sealed;
@@ -69,6 +69,10 @@ pub struct Workspace {
     pub push_notifications: Option<bool>,
     /// Access to its card; `None`: that of `card.access`.
     pub card_access: Option<CardAccess>,
+    /// Proof in the tokens that it gets with calls; `None`: the default.
+    pub proof: Option<CallerProof>,
+    /// Translation of calls; `None`: that of `a2a.bridge`.
+    pub bridge: Option<Bridging>,
     /// Maximum calls in progress; `None`: `limits.target_concurrency`.
     pub max_concurrent: Option<u32>,
     /// Longest silence in an answer, in seconds; `None`: `timeouts.idle`.
@@ -164,6 +168,18 @@ words! {
     }
 }
 
+words! {
+    /// Proof in the caller token that the target gets with a call (`docs/reference/credentials.md`, "Caller tokens").
+    #[derive(Default)]
+    CallerProof {
+        /// The caller, for half a minute: one token for its calls meanwhile.
+        #[default]
+        Pair => "pair",
+        /// The caller of exactly this request: a token of its own, bound to method and body.
+        Request => "request",
+    }
+}
+
 /// A workspace to create.
 #[derive(Clone, Debug)]
 pub struct NewWorkspace {
@@ -201,6 +217,10 @@ pub struct NewWorkspace {
     pub push_notifications: Option<bool>,
     /// Access to its card.
     pub card_access: Option<CardAccess>,
+    /// Proof in the tokens that it gets with calls.
+    pub proof: Option<CallerProof>,
+    /// Translation of calls.
+    pub bridge: Option<Bridging>,
     /// Maximum calls in progress.
     pub max_concurrent: Option<u32>,
     /// Origins of its URLs.

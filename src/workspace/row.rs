@@ -5,8 +5,8 @@ use sqlx::Row as _;
 use sqlx::any::AnyRow;
 
 use super::table::Step;
-use super::{DeliveryMode, Liveness, SealedTls, Status, Timestamp, Workspace};
-use crate::config::{CardAccess, Complete};
+use super::{CallerProof, DeliveryMode, Liveness, SealedTls, Status, Timestamp, Workspace};
+use crate::config::{Bridging, CardAccess, Complete};
 use crate::ids::WorkspaceId;
 use crate::trust::Sealed;
 
@@ -47,6 +47,12 @@ pub(super) fn workspace(row: &AnyRow) -> Result<Workspace, sqlx::Error> {
         push_notifications: number(row, "push_notifications")?.map(|on| on != 0),
         card_access: text(row, "card_access")?
             .map(|word| card_access(&word))
+            .transpose()?,
+        proof: text(row, "proof")?
+            .map(|word| CallerProof::parse(&word).ok_or_else(|| unreadable("proof", UnknownWord)))
+            .transpose()?,
+        bridge: text(row, "bridge")?
+            .map(|word| Bridging::parse(&word).ok_or_else(|| unreadable("bridge", UnknownWord)))
             .transpose()?,
         max_concurrent: number(row, "max_concurrent")?,
         idle_timeout_seconds: number(row, "idle_timeout_seconds")?,

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 macro_rules! columns {
     () => {
         "id, name, role, parent_id, org, status, delivery_mode, liveness, url, internal_url, card_url, \
-         agent_card, upstream_auth, upstream_auth_base, upstream_tls, complete, push_notifications, card_access, max_concurrent, \
+         agent_card, upstream_auth, upstream_auth_base, upstream_tls, complete, push_notifications, card_access, proof, bridge, max_concurrent, \
          idle_timeout_seconds, current_task, active_tasks, last_seen, created_at, updated_at"
     };
 }
@@ -21,8 +21,8 @@ pub(super) const HAS_PUBLIC_CARD: &str = "SELECT id FROM workspaces \
 pub(super) const CREATE: &str = concat!(
     "INSERT INTO workspaces (id, name, role, parent_id, org, status, delivery_mode, liveness, url, \
      internal_url, card_url, agent_card, complete, max_concurrent, active_tasks, created_at, updated_at, \
-     upstream_auth, upstream_tls, push_notifications, card_access, upstream_auth_base) \
-     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, 0, $15, $15, $16, $17, $18, $19, $20) \
+     upstream_auth, upstream_tls, push_notifications, card_access, upstream_auth_base, proof, bridge) \
+     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, 0, $15, $15, $16, $17, $18, $19, $20, $21, $22) \
      ON CONFLICT (id) DO NOTHING RETURNING ",
     columns!()
 );
@@ -41,7 +41,7 @@ pub(super) const REGISTER: &str = concat!(
     "UPDATE workspaces SET status = CASE WHEN status = 'paused' THEN status ELSE 'online' END, delivery_mode = $2, url = $3, internal_url = $4, \
      agent_card = COALESCE($5, agent_card), name = COALESCE($6, name), last_seen = $7, updated_at = $7, \
      liveness = COALESCE($8, liveness), card_url = COALESCE($9, card_url), \
-     upstream_auth_base = COALESCE($10, upstream_auth_base, $11) \
+     upstream_auth_base = COALESCE($10, upstream_auth_base, $11), proof = COALESCE($12, proof) \
      WHERE id = $1 AND status <> 'removed' RETURNING ",
     columns!()
 );
@@ -88,7 +88,7 @@ pub(super) const CHANGE: &str = concat!(
      upstream_auth = $12, complete = $13, max_concurrent = $14, updated_at = $15, \
      access_generation = CASE WHEN $16 = 0 THEN access_generation \
        WHEN access_generation >= $15 THEN access_generation + 1 ELSE $15 END, upstream_tls = $17, \
-     push_notifications = $18, card_access = $19, upstream_auth_base = $20 WHERE id = $1 RETURNING ",
+     push_notifications = $18, card_access = $19, upstream_auth_base = $20, proof = $21, bridge = $22 WHERE id = $1 RETURNING ",
     columns!()
 );
 

@@ -10,8 +10,8 @@ use super::sql::{
     CREATE, FIND, HAS_PUBLIC_CARD, LAPSE, LINE, OVERDUE, REGISTER, SET_CARD, SET_IDLE_TIMEOUT,
     SET_STATUS, news_text,
 };
-use super::{DeliveryMode, Liveness, NewWorkspace, Status, Timestamp, Workspace};
-use crate::config::CardAccess;
+use super::{CallerProof, DeliveryMode, Liveness, NewWorkspace, Status, Timestamp, Workspace};
+use crate::config::{Bridging, CardAccess};
 use crate::db::{Connection, Db};
 use crate::ids::WorkspaceId;
 use crate::store::Unavailable;
@@ -77,6 +77,8 @@ pub struct Register {
     pub upstream_auth_base: Option<String>,
     /// Its value if none is stored.
     pub first_base: Option<String>,
+    /// Proof in the tokens that it gets with calls; `None` keeps the current one.
+    pub proof: Option<CallerProof>,
 }
 
 /// Values of the heartbeats of one workspace since the last flush.
@@ -199,7 +201,8 @@ impl Workspaces {
             .bind(change.liveness.map(Liveness::as_str))
             .bind(change.card_url.as_deref())
             .bind(change.upstream_auth_base.as_deref())
-            .bind(change.first_base.as_deref());
+            .bind(change.first_base.as_deref())
+            .bind(change.proof.map(CallerProof::as_str));
         let work = async {
             let mut tx = self.db.begin().await?;
             let row = row.fetch_all(&mut *tx).await?;
@@ -398,7 +401,9 @@ async fn insert(
         .bind(tls_text(new.upstream_tls.as_ref())?)
         .bind(new.push_notifications.map(i64::from))
         .bind(new.card_access.map(card_access_word))
-        .bind(auth_base);
+        .bind(auth_base)
+        .bind(new.proof.map(CallerProof::as_str))
+        .bind(new.bridge.map(Bridging::as_str));
     // Fetch all rows: SQLite commits after the last row, so a creation could otherwise still fail after its
     // answer (`Db::changed`).
     let rows = row.fetch_all(&mut *connection).await?;

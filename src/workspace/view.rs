@@ -3,8 +3,8 @@
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use super::{DeliveryMode, Liveness, Status, Timestamp, Workspace};
-use crate::config::{CardAccess, Complete};
+use super::{CallerProof, DeliveryMode, Liveness, Status, Timestamp, Workspace};
+use crate::config::{Bridging, CardAccess, Complete};
 
 /// URLs of the agent that a reader may see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +46,10 @@ pub struct View<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     card_access: Option<CardAccess>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    proof: Option<CallerProof>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bridge: Option<Bridging>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     upstream_tls: Option<&'a RawValue>,
 }
 
@@ -75,6 +79,8 @@ impl Workspace {
             complete: self.complete,
             push_notifications: self.push_notifications,
             card_access: self.card_access,
+            proof: self.proof,
+            bridge: self.bridge,
             upstream_tls: self
                 .upstream_tls
                 .as_ref()

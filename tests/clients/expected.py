@@ -34,7 +34,8 @@ FAULTS = {
 SCENARIOS = ["card", *SEEN, *FAULTS]
 
 # What is refused in the error's own words, by the reason of its details.
-REASONS = {"TASK_NOT_FOUND": -32001, "TASK_NOT_CANCELABLE": -32002, "UNSUPPORTED_OPERATION": -32004, "INVALID_PARAMS": -32602}
+REASONS = {"TASK_NOT_FOUND": -32001, "TASK_NOT_CANCELABLE": -32002, "PUSH_NOTIFICATION_NOT_SUPPORTED": -32003,
+           "UNSUPPORTED_OPERATION": -32004, "INVALID_PARAMS": -32602}
 
 # The example agents of the gateway's demo: the one that answers at once, and the one that works for three seconds.
 DEMO = {"demo echo": ["card", "send", "unknown"], "demo slow": ["card", "stream", "get", "cancel", "resubscribe", "unknown", "terminal"]}

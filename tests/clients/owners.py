@@ -48,7 +48,7 @@ def judge(task_id, result):
 
 def run(stage):
     agents = stage.agents(*AGENTS)
-    gateway = stage.gateway(**{"stores.shared": stage.redis()})
+    gateway = stage.gateway(**{"stores.shared": stage.redis(), "a2a.bridge": "off"})
     bases = {name: gateway.seat(agent) for name, agent in agents.items()}
     table = {cell: [] for cell, why in cells() if why is None and cell[1] in AGENTS}
 

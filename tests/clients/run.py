@@ -6,7 +6,7 @@ import sys
 
 from stage import Stage
 
-PARTS = ["matrix", "pocketpaw", "owners", "load", "completion", "documents", "polling", "refusals", "traces"]
+PARTS = ["matrix", "pocketpaw", "owners", "load", "completion", "documents", "polling", "refusals", "generations", "traces"]
 # Of a failure, in characters.
 TOLD_MAX = 1500
 

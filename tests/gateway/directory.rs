@@ -156,6 +156,7 @@ impl Replica {
             internal_url: None,
             agent_card: card,
             delivery_mode: None,
+            proof: None,
         };
         let operator = Registrar::Operator(Terms::default());
         let done = self
@@ -371,6 +372,8 @@ async fn lines_are_read_alike_on_postgresql() {
             complete: None,
             push_notifications: None,
             card_access: None,
+            proof: None,
+            bridge: None,
             editor: Editor::Operator,
             upstream_auth: None,
             upstream_tls: None,

@@ -180,7 +180,8 @@ async fn processes_follow_each_other_and_no_call_fails() {
     let folder = tempfile::tempdir().unwrap();
     let mut supervisor = Supervisor::new(folder.path());
     let notify = folder.path().join("notify");
-    let builder = Builder::new(Pair::External).env("NOTIFY_SOCKET", notify.to_str().unwrap());
+    let builder = Builder::new(Pair::External).set("server.threads", "2");
+    let builder = builder.env("NOTIFY_SOCKET", notify.to_str().unwrap());
     let mut gateway = builder.start().await;
     let mut before = supervisor.next();
     assert_eq!(before, gateway.pid());

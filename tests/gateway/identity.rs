@@ -55,6 +55,8 @@ async fn workspace(gateway: &Gateway) -> WorkspaceId {
         complete: None,
         push_notifications: None,
         card_access: None,
+        proof: None,
+        bridge: None,
         editor: Editor::Operator,
         upstream_auth: None,
         upstream_tls: None,

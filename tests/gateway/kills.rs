@@ -1,5 +1,5 @@
 //! SIGKILL at any moment, under load: what was acknowledged is there afterwards, and no agent ran a call with a
-//! key twice. `A2A_GATEWAY_KILLS=200 cargo test --test gateway -- kills:: --nocapture` prints what became of it.
+//! key twice, whichever generation its caller speaks. `A2A_GATEWAY_KILLS=200 cargo test --test gateway -- kills:: --nocapture` prints what became of it.
 
 #![expect(
     clippy::disallowed_methods,
@@ -16,7 +16,10 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
 
-use crate::harness::{Agent, Answer, Builder, Connection, Request, Step, ok_json};
+use crate::harness::{
+    Agent, Answer, Builder, Connection, Pair, Request, Step, card, card_1_0, ok_json,
+};
+use crate::jobs;
 use crate::on_both_pairs;
 
 /// How often the gateway is killed, if nothing else is asked for.
@@ -183,10 +186,27 @@ impl Client {
     }
 }
 
+/// A message, in a generation that its text decides: the same for the same text.
 fn message(target: &str, text: &str) -> Request {
-    let message = json!({"kind": "message", "messageId": text, "role": "user",
-        "parts": [{"kind": "text", "text": text}]});
-    let call = json!({"jsonrpc": "2.0", "id": 1, "method": "message/send", "params": {"message": message}});
+    let (method, message) = if text.ends_with(['0', '2', '4', '6', '8']) {
+        (
+            "message/send",
+            json!({"kind": "message", "messageId": text, "role": "user",
+            "parts": [{"kind": "text", "text": text}]}),
+        )
+    } else {
+        (
+            "SendMessage",
+            json!({"messageId": text, "role": "ROLE_USER", "parts": [{"text": text}]}),
+        )
+    };
+    // Without it a call of 1.0 waits for the reply of an agent that polls.
+    let configuration = json!({"returnImmediately": true});
+    let params = match method {
+        "SendMessage" => json!({"message": message, "configuration": configuration}),
+        _ => json!({"message": message}),
+    };
+    let call = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params});
     Request::post(format!("/workspaces/{target}/a2a"), call.to_string())
 }
 
@@ -211,13 +231,16 @@ on_both_pairs! {
             .set("limits.target_concurrency", "64");
         let mut gateway = builder.start().await;
         let caller = gateway.seat("caller", "", Agent::json("{}").await).await;
-        let answer = json!({"jsonrpc": "2.0", "id": 1, "result": {"kind": "message", "messageId": "a",
-            "role": "agent", "parts": [{"kind": "text", "text": "done"}]}});
-        let answer = ok_json(&answer.to_string());
-        let agent = Agent::scripted(move |_| {
-            vec![Step::Wait(Duration::from_millis(3)), Step::Write(answer.clone())]
+        let agent = Agent::scripted(|request| {
+            let answer = ok_json(&jobs::answer(request).to_string());
+            vec![Step::Wait(Duration::from_millis(3)), Step::Write(answer)]
         });
-        let target = gateway.seat("target", "", agent.await).await;
+        // Half of the calls are translated: callers speak both generations.
+        let card = match pair {
+            Pair::Embedded => card("target"),
+            Pair::External => card_1_0("target"),
+        };
+        let target = gateway.seat_of(card, "", agent.await).await;
         // Nobody beats while this goes on.
         for id in ["caller", "target"] {
             gateway.patch(id, json!({"liveness": "assumed"})).await;

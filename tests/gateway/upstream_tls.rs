@@ -15,13 +15,6 @@ async fn send(gateway: &Gateway, id: &str) -> Answer {
         .await
 }
 
-/// For cases that count connections: on several threads, Pingora's pool makes another one when its watcher
-/// lets go in the instant of the next call.
-async fn on_one_thread() -> Gateway {
-    let builder = Builder::new(Pair::Embedded);
-    builder.set("server.threads", "1").start().await
-}
-
 /// A workspace whose agent is at `url`.
 async fn assumed(gateway: &Gateway, id: &str, url: &str, tls: &Value) {
     let mut new = json!({"id": id, "name": id, "url": url, "liveness": "assumed"});
@@ -144,7 +137,9 @@ async fn an_agent_that_asks_for_a_certificate_gets_that_of_the_workspace() {
     let (servers, clients) = (Authority::new("servers"), Authority::new("clients"));
     let certificate = servers.issue(&["localhost"]);
     let agent = TlsAgent::start(&certificate, Some(&clients)).await;
-    let gateway = on_one_thread().await;
+    // Each thread keeps connections of its own.
+    let builder = Builder::new(Pair::Embedded).set("server.threads", "1");
+    let gateway = builder.start().await;
     let url = agent.url("localhost");
     let with = |issued: &Issued| {
         let mut tls = client(issued);
@@ -199,7 +194,7 @@ async fn no_connection_of_one_workspace_serves_another() {
                 assert_eq!(answer.reason(), "agent_unreachable", "{id}");
             }
         }
-        // With more, one that another thread still watches is left alone, and a new one made.
+        // With more, each thread makes its own.
         assert!(threads != "1" || agent.agent.connections() == 1);
         assert_eq!(send(&gateway, "c").await.status, 200);
         let connections = agent.agent.connections();

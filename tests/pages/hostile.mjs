@@ -16,7 +16,8 @@ export class Hostile {
     await new Promise((resolve) => server.listen(0, "127.0.0.1", resolve));
     server.unref();
     const url = `http://127.0.0.1:${server.address().port}/`;
-    const wanted = { id: "hostile", name: MARKUP.slice(0, 120), role: "<b>role</b>\u202eelor", parent_id: "acme-pm", org: "acme", delivery_mode: "push" };
+    // Untranslated, so that what it says reaches the page as it is: the gateway cuts what has no translation.
+    const wanted = { id: "hostile", name: MARKUP.slice(0, 120), role: "<b>role</b>\u202eelor", parent_id: "acme-pm", org: "acme", delivery_mode: "push", bridge: "off" };
     const { enrolment_token: enrolment } = await call("POST", "/workspaces", demo.tokens.operator, wanted);
     const registration = { id: "hostile", url, delivery_mode: "push", agent_card: card(url) };
     hostile.token = (await call("POST", "/registry/register", enrolment, registration)).token;

@@ -43,7 +43,7 @@ export async function startsOver({ page, choose, say, reaches }) {
     await reaches("working");
     const task = await taskOf();
     const refused = { status: 503, headers: { "x-a2a-refused": "store_unavailable" }, json: { error: "a store is away", reason: "store_unavailable", request_id: "r-3" } };
-    await page.route(/\/a2a/, (route) => (route.request().postData()?.includes("tasks/cancel") ? route.fulfill(refused) : route.continue()));
+    await page.route(/\/a2a/, (route) => (route.request().postData()?.includes("CancelTask") ? route.fulfill(refused) : route.continue()));
     await startOver.click();
     await page.locator("#log", { hasText: `The task ${task} was not cancelled` }).locator("code", { hasText: "store_unavailable" }).waitFor();
     await look(page, "canvas-not-cancelled");

@@ -9,7 +9,8 @@ use crate::tree::{Source, code};
 type Module = Vec<String>;
 
 pub(crate) struct Imports {
-    modules: BTreeMap<Module, PathBuf>,
+    /// The files of the modules.
+    pub(crate) modules: BTreeMap<Module, PathBuf>,
     /// The paths that each file writes, resolved to names from its crate's root.
     pub(crate) named: Vec<(PathBuf, BTreeSet<Module>)>,
 }

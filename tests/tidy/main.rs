@@ -29,10 +29,6 @@ const TYPE_FILES_MAX: usize = 3;
 const LARGE_TYPES: &[(&str, usize, usize)] = &[
     ("audit::Audit", 17, 4),
     ("delivery::Inbox", 40, 10),
-    ("delivery::Jobs", 42, 3),
-    ("delivery::Streams", 25, 4),
-    ("hierarchy::Hierarchy", 33, 4),
-    ("shared::Redis", 28, 4),
     ("workspace::Workspaces", 25, 6),
 ];
 

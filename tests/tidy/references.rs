@@ -1,8 +1,9 @@
-//! Paths that comments, documents and settings name lead to files that there are.
+//! Paths that comments, documents and settings name lead to files that there are, and those of the glossary to items.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use crate::imports::Imports;
 use crate::tree::{files, root, text};
 
 /// Endings of the files that are looked for.
@@ -142,4 +143,53 @@ fn folders_that_the_architecture_names_are_there() {
             }
         }
     }
+}
+
+/// True if `name` is a word of a file.
+fn says(file: &Path, name: &str) -> bool {
+    let text = text(file.to_str().unwrap());
+    let mut words = text.split(|c: char| c != '_' && !c.is_alphanumeric());
+    words.any(|word| word == name)
+}
+
+#[test]
+fn the_glossary_names_items_that_there_are() {
+    let modules = Imports::read().modules;
+    let contributing = text("CONTRIBUTING.md");
+    let glossary = contributing.split("\n## Words\n").nth(1).unwrap();
+    let glossary = glossary.split("\n## ").next().unwrap();
+    let rows = glossary.lines().filter(|line| line.starts_with("| "));
+    let mut found = 0;
+    for row in rows.skip(1) {
+        let code = row.trim_end_matches('|').rsplit('|').next().unwrap();
+        // A name without a path is of the module before it.
+        let mut door = None;
+        for path in code.split('`').skip(1).step_by(2) {
+            let mut names: Vec<_> = path.split("::").map(str::to_owned).collect();
+            if names.len() > 1 || door.is_none() {
+                if names[0] == "a2a" {
+                    names[0] = "crates/a2a/src".to_owned();
+                } else {
+                    names.insert(0, "src".to_owned());
+                }
+                let mut lengths = (1..=names.len()).rev();
+                let length = lengths.find(|length| modules.contains_key(&names[..*length]));
+                let length = length.unwrap();
+                door = modules.get(&names[..length]);
+                names.drain(..length);
+            }
+            found += 1;
+            let (Some(door), Some((item, members))) = (door, names.split_first()) else {
+                continue;
+            };
+            assert!(says(door, item), "{path}: no {item} in {}", door.display());
+            let folder = door.parent().unwrap();
+            for member in members {
+                let mut files = modules.values().filter(|file| file.starts_with(folder));
+                let is_there = files.any(|file| says(file, member));
+                assert!(is_there, "{path}: no {member} in {}", folder.display());
+            }
+        }
+    }
+    assert!(found > 40, "{found} paths");
 }

@@ -85,6 +85,39 @@ fn no_room_imports_a_plane_and_no_plane_another() {
     }
 }
 
+/// The modules of the library, in the order of `lib.rs`.
+fn modules() -> Vec<String> {
+    let text = text("src/lib.rs");
+    let names = text.lines().filter_map(|line| {
+        let name = line
+            .strip_prefix("pub mod ")
+            .or_else(|| line.strip_prefix("pub use "))?;
+        Some(name.trim_end_matches(';').to_owned())
+    });
+    names.collect()
+}
+
+#[test]
+fn each_module_imports_only_those_above_it() {
+    let order = modules();
+    assert!(order.len() > 30, "{order:?}");
+    let place = |room: &str| order.iter().position(|module| module == room);
+    for (path, named) in Imports::read().named {
+        let Some(own) = room(&path).and_then(|room| place(&room)) else {
+            continue;
+        };
+        for name in named {
+            let other = name.get(1).and_then(|module| place(module));
+            assert!(
+                other.is_none_or(|other| other <= own),
+                "{}: {} is below it in lib.rs",
+                path.display(),
+                name.join("::")
+            );
+        }
+    }
+}
+
 #[test]
 fn redis_commands_have_one_home() {
     let mut elsewhere = code();
@@ -143,6 +176,10 @@ fn each_table_is_spelled_in_one_file() {
         ("inbox_heads", "src/delivery/inbox"),
         ("task_updates", "src/delivery/inbox"),
         ("audit_chains", "src/audit"),
+        ("audit_blocks", "src/audit"),
+        ("audit_replicas", "src/audit"),
+        ("audit_seen", "src/audit"),
+        ("audit_words", "src/audit"),
         ("structure_events", "src/audit"),
     ]);
     let (sources, tables) = (code(), tables());

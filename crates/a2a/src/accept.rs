@@ -37,11 +37,12 @@ pub fn prefers(headers: &HeaderMap, media: &str, other: &str) -> bool {
 /// (RFC 8259, 8.1).
 pub fn is_json(content_type: &str) -> bool {
     let mut parts = content_type.split(';');
-    let essence = parts.next().unwrap_or_default().trim().to_ascii_lowercase();
-    let json = essence == "application/json"
+    let essence = parts.next().unwrap_or_default().trim();
+    let json = essence.eq_ignore_ascii_case("application/json")
         || essence.split_once('/').is_some_and(|(_, subtype)| {
+            let suffix = subtype.as_bytes().last_chunk::<5>();
             subtype.len() > "+json".len()
-                && subtype.ends_with("+json")
+                && suffix.is_some_and(|suffix| suffix.eq_ignore_ascii_case(b"+json"))
                 && !subtype.contains(['/', ','])
         });
     let utf8 = parts.all(|parameter| match parameter.split_once('=') {

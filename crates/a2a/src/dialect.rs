@@ -1,13 +1,12 @@
-//! Translates tasks, messages and updates between A2A 0.3 and 1.0. Only content that the gateway
-//! itself stores, for agents that poll, is translated: it is stored in the form of 0.3, and
-//! returned in the form of its caller.
+//! Reads what an agent that polls replies: in A2A 0.3, in 1.0, or in the looser forms that are written by hand (no
+//! envelope, no ids, `content` for `parts`). It is stored in the form of 0.3, and [`crate::bridge::result_in`] returns it
+//! in its caller's.
 //!
 //! Members that neither version defines are kept.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::Generation;
 use super::state::TaskState;
 
 /// An update of a task by its agent, in the form of 0.3: each but the error has its `kind`.
@@ -254,84 +253,6 @@ fn part_of_0_3(mut part: Map<String, Value>) -> Map<String, Value> {
     part
 }
 
-/// Returns a task, message or update in a caller's form, as the result of a send call or an event
-/// of a stream.
-pub fn shown(said: &Value, generation: Generation) -> Value {
-    let name = match said["kind"].as_str() {
-        _ if generation == Generation::V0 => return said.clone(),
-        Some("task") => "task",
-        Some("message") => "message",
-        Some("status-update") => "statusUpdate",
-        Some("artifact-update") => "artifactUpdate",
-        _ => return said.clone(),
-    };
-    json!({name: bare(said, generation)})
-}
-
-/// Like [`shown`], for calls with one kind of result, such as `GetTask`: 1.0 has no name around it
-/// then.
-pub fn bare(said: &Value, generation: Generation) -> Value {
-    if generation == Generation::V0 {
-        return said.clone();
-    }
-    let Some(said) = said.as_object() else {
-        return said.clone();
-    };
-    let mut shown = Map::new();
-    for (name, value) in said {
-        let value = match (name.as_str(), value) {
-            ("kind" | "final", _) => continue,
-            ("status", Value::Object(status)) => status_of_1_0(status).into(),
-            ("role", role) => json!(if role == "user" {
-                "ROLE_USER"
-            } else {
-                "ROLE_AGENT"
-            }),
-            ("parts", Value::Array(parts)) => parts.iter().map(part_of_1_0).collect(),
-            ("history" | "artifacts", Value::Array(all)) => {
-                all.iter().map(|one| bare(one, generation)).collect()
-            }
-            ("artifact", artifact) => bare(artifact, generation),
-            (_, value) => value.clone(),
-        };
-        shown.insert(name.clone(), value);
-    }
-    shown.into()
-}
-
-fn status_of_1_0(status: &Map<String, Value>) -> Map<String, Value> {
-    let mut shown = status.clone();
-    let state = status.get("state").and_then(Value::as_str);
-    let state = state.and_then(TaskState::parse);
-    let word = state.map_or("TASK_STATE_UNSPECIFIED", TaskState::word_of_1_0);
-    shown.insert("state".into(), word.into());
-    if let Some(message) = status.get("message") {
-        shown.insert("message".into(), bare(message, Generation::V1));
-    }
-    shown
-}
-
-fn part_of_1_0(part: &Value) -> Value {
-    let Some(part) = part.as_object() else {
-        return part.clone();
-    };
-    let mut shown = part.clone();
-    shown.remove("kind");
-    if let Some(Value::Object(file)) = shown.remove("file") {
-        for (from, to) in [
-            ("uri", "url"),
-            ("bytes", "raw"),
-            ("mimeType", "mediaType"),
-            ("name", "filename"),
-        ] {
-            if let Some(value) = file.get(from) {
-                shown.insert(to.into(), value.clone());
-            }
-        }
-    }
-    shown.into()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -407,29 +328,5 @@ mod tests {
         ] {
             assert_eq!(read(body.clone()), Err(expected), "{body}");
         }
-    }
-
-    #[test]
-    fn a_caller_is_shown_its_own_version() {
-        let task = json!({"kind": "task", "id": "t", "contextId": "c", "x": 1,
-            "status": {"state": "input-required", "timestamp": "now", "message": {"kind": "message",
-                "role": "agent", "messageId": "m", "parts": [{"kind": "text", "text": "which?", "metadata": {}}]}},
-            "history": [{"kind": "message", "role": "user", "messageId": "q",
-                "parts": [{"kind": "file", "file": {"bytes": "AA==", "mimeType": "a/b", "name": "n"}}]}]});
-        let expected = json!({"id": "t", "contextId": "c", "x": 1,
-            "status": {"state": "TASK_STATE_INPUT_REQUIRED", "timestamp": "now", "message": {
-                "role": "ROLE_AGENT", "messageId": "m", "parts": [{"text": "which?", "metadata": {}}]}},
-            "history": [{"role": "ROLE_USER", "messageId": "q",
-                "parts": [{"raw": "AA==", "mediaType": "a/b", "filename": "n"}]}]});
-        assert_eq!(bare(&task, Generation::V1), expected);
-        assert_eq!(shown(&task, Generation::V1), json!({"task": expected}));
-        assert_eq!(shown(&task, Generation::V0), task);
-        let update = json!({"kind": "status-update", "final": true, "taskId": "t", "status": {"state": "failed"}});
-        let expected =
-            json!({"statusUpdate": {"taskId": "t", "status": {"state": "TASK_STATE_FAILED"}}});
-        assert_eq!(shown(&update, Generation::V1), expected);
-        // Round trip.
-        let back = read(json!({"result": shown(&task, Generation::V1)}));
-        assert_eq!(back, Ok(Update::Task(task)));
     }
 }

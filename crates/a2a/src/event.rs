@@ -237,7 +237,7 @@ impl Splitter {
 }
 
 /// Returns the blocks of complete events, each with the blank line that ends it.
-pub(super) fn blocks(whole: &[u8]) -> impl Iterator<Item = &[u8]> {
+pub fn blocks(whole: &[u8]) -> impl Iterator<Item = &[u8]> {
     let mut splitter = Splitter::new();
     let mut from = 0;
     std::iter::from_fn(move || {
@@ -248,6 +248,17 @@ pub(super) fn blocks(whole: &[u8]) -> impl Iterator<Item = &[u8]> {
         from = end;
         (!block.is_empty()).then_some(block)
     })
+}
+
+/// Returns the line end of the blank line that ends a block.
+pub(super) fn line_end(block: &[u8]) -> &'static [u8] {
+    if block.ends_with(b"\r\n") {
+        b"\r\n"
+    } else if block.ends_with(b"\r") {
+        b"\r"
+    } else {
+        b"\n"
+    }
 }
 
 /// Returns the lines of a block, without their line ends. Drops a byte order mark, which only the

@@ -93,6 +93,20 @@ impl<'a> Fields<'a> {
         }
     }
 
+    /// Returns each member, name and value as they are spelled.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.iter().map(|field| (&*field.spelled, &*field.value))
+    }
+
+    /// Appends a member that the object does not have.
+    pub(crate) fn push(&mut self, name: &str, value: impl Into<Cow<'a, str>>) {
+        self.0.push(Field {
+            name: Cow::Owned(name.as_bytes().to_vec()),
+            spelled: Cow::Owned(quoted(name)),
+            value: value.into(),
+        });
+    }
+
     /// Removes a member, if it exists.
     pub(crate) fn remove(&mut self, name: &str) {
         if let Some(at) = self.position(name) {

@@ -14,6 +14,14 @@ pub enum Generation {
 }
 
 impl Generation {
+    /// Returns the version, as `A2A-Version` has it.
+    pub const fn version(self) -> &'static str {
+        match self {
+            Self::V0 => "0.3",
+            Self::V1 => "1.0",
+        }
+    }
+
     /// Detects the generation from an agent card.
     ///
     /// [`Generation::V1`] if it has a JSON-RPC interface of 1.x (`supportedInterfaces`, A2A 1.0,

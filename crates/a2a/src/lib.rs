@@ -1,10 +1,12 @@
 //! The A2A protocol: methods, JSON-RPC envelopes, HTTP+JSON routes, stream events, agent cards.
 //!
 //! Pure: no I/O, no clock, no framework. [`envelope::complete`] completes a request, [`event::Splitter`] cuts a
-//! stream into events, [`card::Card`] rewrites an agent card. Bytes that are not edited pass unchanged.
+//! stream into events, [`card::Card`] rewrites an agent card, [`bridge::Bridge`] translates between generations and
+//! bindings. Bytes that are not edited pass unchanged.
 
 pub mod accept;
 pub mod bare_result;
+pub mod bridge;
 pub mod card;
 pub mod dialect;
 pub mod done;

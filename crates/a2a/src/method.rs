@@ -1,5 +1,7 @@
 //! JSON-RPC method names of all A2A versions, as one closed set ([`Method`]).
 
+use super::Generation;
+
 /// The method of a call, under the name of any version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Method {
@@ -120,6 +122,26 @@ impl Method {
         })
     }
 
+    /// Returns its name in JSON-RPC of `generation`; `None`: it has none there.
+    pub const fn name_in(self, generation: Generation) -> Option<&'static str> {
+        if matches!(generation, Generation::V1) {
+            return self.name();
+        }
+        Some(match self {
+            Self::CancelTask => "tasks/cancel",
+            Self::CreatePushConfig => "tasks/pushNotificationConfig/set",
+            Self::DeletePushConfig => "tasks/pushNotificationConfig/delete",
+            Self::GetExtendedCard => "agent/getAuthenticatedExtendedCard",
+            Self::GetPushConfig => "tasks/pushNotificationConfig/get",
+            Self::GetTask => "tasks/get",
+            Self::ListPushConfigs => "tasks/pushNotificationConfig/list",
+            Self::SendMessage => "message/send",
+            Self::SendStreamingMessage => "message/stream",
+            Self::SubscribeToTask => "tasks/resubscribe",
+            Self::AgentCard | Self::ListTasks | Self::Other | Self::Unread => return None,
+        })
+    }
+
     /// Returns the position in [`Method::ALL`].
     pub const fn index(self) -> usize {
         self as usize
@@ -148,6 +170,11 @@ impl Method {
     pub const fn sends(self) -> bool {
         matches!(self, Self::SendMessage | Self::SendStreamingMessage)
     }
+
+    /// Returns true if the call is answered with a stream.
+    pub const fn streams(self) -> bool {
+        matches!(self, Self::SendStreamingMessage | Self::SubscribeToTask)
+    }
 }
 
 #[cfg(test)]
@@ -159,5 +186,18 @@ mod tests {
         for (i, method) in Method::ALL.into_iter().enumerate() {
             assert_eq!(method.index(), i);
         }
+    }
+
+    #[test]
+    fn a_name_of_either_generation_is_read_back() {
+        for method in Method::ALL {
+            for generation in [Generation::V0, Generation::V1] {
+                if let Some(name) = method.name_in(generation) {
+                    assert_eq!(Method::parse(name), method, "{name}");
+                    assert_eq!(Generation::of_method(name), generation, "{name}");
+                }
+            }
+        }
+        assert_eq!(Method::ListTasks.name_in(Generation::V0), None);
     }
 }

@@ -210,7 +210,7 @@ fn knows(names: &[&str], query: &str) -> bool {
 
 /// Returns true if a segment is one of the words, alone or with an action after it (`tasks:x`), in
 /// any case.
-fn is_word(segment: &str) -> bool {
+pub(crate) fn is_word(segment: &str) -> bool {
     let folded = segment.to_ascii_lowercase();
     let before = folded.split(':').next().unwrap_or_default();
     WORDS.contains(&folded.as_str()) || WORDS.contains(&before)

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 
 use bytes::Bytes;
 
-use super::event::{blocks, lines};
+use super::event::{blocks, line_end, lines};
 
 /// Most bytes of such a line besides the stream id: `id: `, `-`, a number, a line end.
 const LINE_BYTES_MAX: usize = 32;
@@ -73,17 +73,6 @@ impl Stamper {
             bytes: bytes.into(),
             ends,
         }
-    }
-}
-
-/// Returns the line end of the blank line that ends a block.
-fn line_end(block: &[u8]) -> &'static [u8] {
-    if block.ends_with(b"\r\n") {
-        b"\r\n"
-    } else if block.ends_with(b"\r") {
-        b"\r"
-    } else {
-        b"\n"
     }
 }
 

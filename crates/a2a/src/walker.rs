@@ -102,20 +102,13 @@ impl<'a> Walker<'a> {
     ) -> Result<Object, Broken> {
         self.peek();
         let open = self.at;
-        self.enter(b'{')?;
         let mut last_end = None;
-        if self.peek() == Some(b'}') {
-            self.at += 1;
-        } else {
-            loop {
-                let name = self.name()?;
-                last_end = Some(each(self, name)?.end);
-                if self.separator(b'}')? {
-                    break;
-                }
-            }
+        let mut more = self.begin(b'{', b'}')?;
+        while more {
+            let name = self.name()?;
+            last_end = Some(each(self, name)?.end);
+            more = self.more(b'}')?;
         }
-        self.depth -= 1;
         Ok(Object {
             open,
             last_end,
@@ -130,23 +123,41 @@ impl<'a> Walker<'a> {
     ) -> Result<Value, Broken> {
         self.peek();
         let start = self.at;
-        self.enter(b'[')?;
-        if self.peek() == Some(b']') {
-            self.at += 1;
-        } else {
-            loop {
-                each(self)?;
-                if self.separator(b']')? {
-                    break;
-                }
-            }
+        let mut more = self.begin(b'[', b']')?;
+        while more {
+            each(self)?;
+            more = self.more(b']')?;
         }
-        self.depth -= 1;
         Ok(Value {
             kind: Kind::Array,
             start,
             end: self.at,
         })
+    }
+
+    /// Enters the container that follows. Returns true if it has an element, which is next.
+    pub(super) fn begin(&mut self, open: u8, close: u8) -> Result<bool, Broken> {
+        self.peek();
+        self.enter(open)?;
+        if self.peek() != Some(close) {
+            return Ok(true);
+        }
+        self.at += 1;
+        self.depth -= 1;
+        Ok(false)
+    }
+
+    /// Walks over the separator after an element. Returns true if another one follows, and leaves
+    /// the container otherwise.
+    pub(super) fn more(&mut self, close: u8) -> Result<bool, Broken> {
+        let ended = self.separator(close)?;
+        self.depth -= usize::from(ended);
+        Ok(!ended)
+    }
+
+    /// Returns the offset of the next byte.
+    pub(super) const fn at(&self) -> usize {
+        self.at
     }
 
     /// Checks that only white space is left.

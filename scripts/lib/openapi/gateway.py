@@ -42,6 +42,8 @@ class Agent(http.server.BaseHTTPRequestHandler):
         if not is_call(body):
             return self._send(422, "application/json", '{"detail":"no call"}')
         call = json.loads(body)
+        if "extended" in str(call.get("method")).lower():
+            return self._send(200, "application/json", json.dumps({"jsonrpc": "2.0", "id": call.get("id"), "result": CARD}))
         message = {"kind": "message", "messageId": "m-2", "role": "agent", "parts": [{"kind": "text", "text": "yes"}]}
         answer = json.dumps({"jsonrpc": "2.0", "id": call.get("id"), "result": message})
         stream = str(call.get("method")).lower().replace("/", "").endswith(("messagestream", "streamingmessage"))

@@ -9,11 +9,10 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead as _, BufReader, Seek as _, SeekFrom, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::chain::Chained;
-use super::record::{Record, digest};
 use crate::config::open_regular;
-use crate::workspace::Timestamp;
 
 /// Size in bytes at which a segment is closed.
 const SEGMENT_BYTES: u64 = 4 * 1024 * 1024;
@@ -56,7 +55,7 @@ pub(super) struct Spool {
 
 /// Records from the front, and the offset of the next one.
 pub(super) struct Front {
-    pub(super) records: Vec<Chained>,
+    pub(super) records: Arc<Vec<Chained>>,
     read: u64,
     /// Lines that are not records, and records that were removed with their file or cut off.
     pub(super) damaged: u64,
@@ -167,7 +166,7 @@ impl Spool {
         let mut oldest = self.oldest;
         for record in records {
             oldest.get_or_insert(record.ms);
-            lines.push_str(&record.line());
+            lines.push_str(&record.line(&self.replica));
             count += 1;
         }
         let more = lines.len() as u64;
@@ -201,7 +200,7 @@ impl Spool {
     pub(super) fn append_some(&mut self, records: &[Chained]) -> usize {
         let mut room = self.room();
         let fits = records.iter().take_while(|record| {
-            let bytes = record.line().len() as u64;
+            let bytes = record.line(&self.replica).len() as u64;
             let fits = bytes <= room;
             room = room.saturating_sub(bytes);
             fits
@@ -280,7 +279,7 @@ impl Spool {
     /// The error of the system.
     pub(super) fn front(&mut self, max: usize) -> io::Result<Front> {
         let mut front = Front {
-            records: Vec::new(),
+            records: Arc::default(),
             read: self.read,
             damaged: 0,
         };
@@ -312,11 +311,10 @@ impl Spool {
                 front.read = front.read.max(segment.bytes);
                 break;
             };
-            match std::str::from_utf8(whole).ok().and_then(Chained::parse) {
-                Some(record) if record.record.replica == self.replica => {
-                    front.records.push(record);
-                }
-                _ => front.damaged += 1,
+            let text = std::str::from_utf8(whole).ok();
+            match text.and_then(|text| Chained::parse(text, &self.replica)) {
+                Some(record) => Arc::make_mut(&mut front.records).push(record),
+                None => front.damaged += 1,
             }
             front.read += line.len() as u64;
         }
@@ -382,23 +380,15 @@ pub(super) fn no_room() -> io::Error {
 
 impl Chained {
     /// Serializes the record as one line. The canonical form contains no line breaks.
-    fn line(&self) -> String {
-        format!("{} {} {}\n", self.ms, self.record.hash(), self.text)
+    fn line(&self, replica: &str) -> String {
+        let (hash, text) = (hex::encode(self.hash), self.text(replica));
+        format!("{} {hash} {text}\n", self.ms)
     }
 
-    fn parse(line: &str) -> Option<Self> {
+    fn parse(line: &str, replica: &str) -> Option<Self> {
         let mut parts = line.splitn(3, ' ');
         let (ms, hash, text) = (parts.next()?, parts.next()?, parts.next()?);
-        let ms = ms.parse().ok()?;
-        let mut record: Record = serde_json::from_str(text).ok()?;
-        // A modified line may be one that no database accepts, which would block all records behind it.
-        let as_written = digest(text) == hash && record.time == Timestamp(ms).to_string();
-        record.hash = Some(hash.to_owned());
-        as_written.then(|| Self {
-            ms,
-            record,
-            text: text.to_owned(),
-        })
+        Self::read(replica, ms.parse().ok()?, hash, text)
     }
 }
 

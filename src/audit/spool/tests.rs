@@ -15,7 +15,7 @@ fn records(chain: &mut Chain, count: usize) -> Vec<Chained> {
 }
 
 fn numbers(records: &[Chained]) -> Vec<i64> {
-    records.iter().map(|one| one.record.seq).collect()
+    records.iter().map(|one| one.seq).collect()
 }
 
 #[test]

@@ -1,8 +1,11 @@
 //! The verification of one chain: the expected next record, and the proven part.
 
+use std::cmp::Ordering;
+
 use super::{Problem, Report, Scope};
 use crate::audit::chain::Statement;
-use crate::audit::record::{EventType, NO_RECORD, Record};
+use crate::audit::hash::NO_HASH;
+use crate::audit::record::{EventType, Record};
 use crate::trust::TokenError;
 
 /// The state of one chain.
@@ -46,6 +49,8 @@ impl State {
 
     /// Checks that a record is the next one of the chain.
     pub(super) fn place(&self, record: &Record, scope: Scope) -> Result<(), String> {
+        // Before the hash: it cannot be computed without the record before.
+        self.comes_in_time(record, scope)?;
         let whole = match scope {
             Scope::Database => record.is_as_written(),
             Scope::Export | Scope::Excerpt => record.is_whole(),
@@ -70,20 +75,38 @@ impl State {
         Ok(())
     }
 
+    /// Checks that no record is missing before this one.
+    fn comes_in_time(&self, record: &Record, scope: Scope) -> Result<(), String> {
+        let last = record.seq.saturating_sub(1);
+        if self.records > 0 {
+            let next = self.next()?;
+            return match last.cmp(&next) {
+                Ordering::Less => Ok(()),
+                Ordering::Equal => Err(format!(
+                    "comes too early: record {next} is missing before it"
+                )),
+                Ordering::Greater => Err(format!(
+                    "comes too early: records {next} to {last} are missing before it"
+                )),
+            };
+        }
+        match &self.stated {
+            Some(stated) if scope != Scope::Excerpt && record.seq > stated.first => Err(format!(
+                "is the first of its chain: records {} to {last} are missing before it",
+                stated.first
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    fn next(&self) -> Result<i64, String> {
+        let next = self.last.checked_add(1);
+        next.ok_or_else(|| "is behind the last number that there is".to_owned())
+    }
+
     /// Checks that a record follows the last one.
     fn follow(&self, record: &Record) -> Result<(), String> {
-        let Some(next) = self.last.checked_add(1) else {
-            return Err("is behind the last number that there is".to_owned());
-        };
-        if record.seq > next {
-            let last = record.seq - 1;
-            return Err(if next == last {
-                format!("comes too early: record {next} is missing before it")
-            } else {
-                format!("comes too early: records {next} to {last} are missing before it")
-            });
-        }
-        if record.seq < next {
+        if record.seq < self.next()? {
             return Err("is out of its order, or stands twice".to_owned());
         }
         if record.prev != self.hash {
@@ -103,13 +126,7 @@ impl State {
             return Err("belongs to a chain of which nothing is signed".to_owned());
         };
         let first = stated.first;
-        if record.seq > first {
-            return Err(format!(
-                "is the first of its chain: records {first} to {} are missing before it",
-                record.seq - 1
-            ));
-        }
-        if first == 1 && record.prev != NO_RECORD {
+        if first == 1 && record.prev != hex::encode(NO_HASH) {
             return Err("is the first of all, and says that there was one before".to_owned());
         }
         if first > 1 && record.event_type != EventType::AuditCheckpoint.as_str() {

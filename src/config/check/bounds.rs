@@ -108,6 +108,7 @@ impl Checks<'_> {
             ("limits.bodies_bytes", c.limits.bodies_bytes.0),
             ("limits.response_bytes", c.limits.response_bytes.0),
             ("limits.stream_bytes", c.limits.stream_bytes.0),
+            ("limits.event_bytes", c.limits.event_bytes.0),
             (
                 "a2a.tasks_per_caller",
                 u64::try_from(c.a2a.tasks_per_caller).unwrap_or(0),

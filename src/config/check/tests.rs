@@ -31,6 +31,7 @@ fn senseless_and_unsafe_values_are_refused() {
         "limits.request_bytes",
         "limits.response_bytes",
         "limits.stream_bytes",
+        "limits.event_bytes",
         "stream.log_bytes",
         "stream.logs_bytes",
         "stream.readers",

@@ -13,7 +13,7 @@ use crate::workspace::Timestamp;
 
 /// An unclaimed key, reserved on this replica: concurrent callers here wait for it. Dropping it releases the
 /// reservation.
-pub struct Free {
+pub struct Unclaimed {
     calls: Arc<Calls>,
     key: Key,
     /// The run that it replaces; empty: none.
@@ -43,10 +43,10 @@ enum Stage {
 
 impl Calls {
     /// Reserves a key that was not found; waits if another task of this replica has reserved it.
-    pub(super) fn free(self: &Arc<Self>, key: &Key, replaced: String) -> Asked {
+    pub(super) fn reserve(self: &Arc<Self>, key: &Key, replaced: String) -> Asked {
         match self.begin(key) {
             Err(waiting) => Asked::Wait(waiting),
-            Ok((tell, _)) => Asked::Free(Free {
+            Ok((tell, _)) => Asked::Unclaimed(Unclaimed {
                 calls: Arc::clone(self),
                 key: key.clone(),
                 replaced,
@@ -55,24 +55,29 @@ impl Calls {
         }
     }
 
-    /// Claims a free key. `None`: another replica claimed it first.
+    /// Claims an unclaimed key. `None`: another replica claimed it first.
     ///
     /// # Errors
     /// `store_unavailable`: nothing may be sent.
-    pub async fn claim(&self, mut free: Free) -> Result<Option<(Claim, Waiting)>, Rejection> {
-        let Some(tell) = free.tell.take() else {
+    pub async fn claim(
+        &self,
+        mut unclaimed: Unclaimed,
+    ) -> Result<Option<(Claim, Waiting)>, Rejection> {
+        let Some(tell) = unclaimed.tell.take() else {
             return Ok(None);
         };
         let mut claim = Claim {
-            calls: Arc::clone(&free.calls),
-            key: free.key.clone(),
+            calls: Arc::clone(&unclaimed.calls),
+            key: unclaimed.key.clone(),
             run: uuid::Uuid::now_v7().simple().to_string(),
             tell,
             stage: Stage::Claiming,
         };
         let times = times(self.config.get().idempotency.ttl);
         let names = (claim.run.as_str(), self.holder.as_str());
-        let claimed = self.table.claim(&claim.key, names, times, &free.replaced);
+        let claimed = self
+            .table
+            .claim(&claim.key, names, times, &unclaimed.replaced);
         if !claimed.await? {
             return Ok(None);
         }
@@ -83,7 +88,7 @@ impl Calls {
     }
 }
 
-impl Drop for Free {
+impl Drop for Unclaimed {
     fn drop(&mut self) {
         if let Some(tell) = self.tell.take() {
             // First, so that the key can be reserved again before the waiters are notified.
@@ -129,7 +134,7 @@ impl Claim {
         kept
     }
 
-    /// Settles a call that the gateway rejected or cut off. If nothing was delivered the key is free again.
+    /// Settles a call that the gateway rejected or cut off. If nothing was delivered the key is unclaimed again.
     pub async fn refused(mut self, rejection: Rejection) {
         let end = match rejection.delivered {
             None | Some(Delivery::NotSent) => End::Release,

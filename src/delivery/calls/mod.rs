@@ -1,4 +1,4 @@
-//! Idempotent calls (`docs/reference/a2a.md`, "Idempotency keys"): an idempotency key is claimed before a call
+//! Calls with a key (`docs/reference/a2a.md`, "Idempotency keys"): an idempotency key is claimed before a call
 //! is sent, the answer is stored before any caller gets it, and later calls with the key get the stored
 //! answer.
 //!
@@ -24,7 +24,7 @@ use http::HeaderMap;
 use sha2::{Digest as _, Sha256};
 use tokio::sync::{Notify, watch};
 
-pub use self::claim::{Claim, Free};
+pub use self::claim::{Claim, Unclaimed};
 pub use self::waiting::Waiting;
 
 use self::table::{Row, State, Table, Times};
@@ -78,11 +78,11 @@ pub enum Source {
 
 impl Key {
     /// Returns the key of a call: the idempotency key `name` of the caller `owner` (`Proof::owner`) for
-    /// `target`, with the method and the body as they arrived.
+    /// `target`, with the hash of its method and its body as they arrived ([`call_hash`]).
     pub fn new(
         (owner, target): (&str, &str),
         (source, name): (Source, &str),
-        (method, body): (&str, &[u8]),
+        call: String,
     ) -> Self {
         let word = match source {
             Source::Field => "field",
@@ -97,10 +97,15 @@ impl Key {
                 name.as_bytes(),
             ]),
             owner: owner.to_owned(),
-            body: hash(&[method.as_bytes(), body]),
+            body: call,
             follows_up: source == Source::Task,
         }
     }
+}
+
+/// Returns the hash of a call: calls with the same key must not differ in it.
+pub fn call_hash(method: &str, body: &[u8]) -> String {
+    hash(&[method.as_bytes(), body])
 }
 
 /// Returns the SHA-256 hash over parts, each preceded by its length, in hexadecimal digits.
@@ -142,14 +147,14 @@ pub enum Outcome {
 /// The state of a key.
 pub enum Asked {
     /// The key is unclaimed. Its value names the run that is replaced.
-    Free(Free),
+    Unclaimed(Unclaimed),
     /// The call is running.
     Wait(Waiting),
     /// The call has an outcome.
-    Done(Outcome),
+    Settled(Outcome),
 }
 
-/// Claims, waits for and replays idempotent calls.
+/// Claims, waits for and replays calls with a key.
 pub struct Calls {
     config: Live,
     metrics: Arc<Metrics>,
@@ -210,18 +215,18 @@ impl Calls {
             return Ok(Asked::Wait(waiting));
         }
         let Some(row) = self.table.find(&key.scope, Timestamp::now().0).await? else {
-            return Ok(self.free(key, String::new()));
+            return Ok(self.reserve(key, String::new()));
         };
         if row.body_hash != key.body {
             let waits = row.task_state.is_some_and(TaskState::is_interrupted);
             if key.follows_up && waits {
-                return Ok(self.free(key, row.run));
+                return Ok(self.reserve(key, row.run));
             }
             self.metrics.calls.counted("conflict");
             return Err(conflict());
         }
         Ok(match self.outcome(row).await {
-            Some(outcome) => Asked::Done(outcome),
+            Some(outcome) => Asked::Settled(outcome),
             None => Asked::Wait(self.wait_elsewhere(key)),
         })
     }
@@ -278,7 +283,7 @@ impl Calls {
         let purge = || self.table.purge(Timestamp::now().0);
         tokio::join!(
             self.hold(),
-            purge_regularly("idempotent calls", purge),
+            purge_regularly("calls with a key", purge),
             self.listen(),
         );
     }
@@ -299,7 +304,7 @@ impl Calls {
                 .renew(&self.holder, Timestamp::now().after(LEASE).0)
                 .await
             {
-                tracing::debug!(error = %Chain(&error), "failed to renew the leases of idempotent calls; will retry");
+                tracing::debug!(error = %Chain(&error), "failed to renew the leases of calls with a key; will retry");
             }
         }
     }
@@ -323,7 +328,7 @@ impl Calls {
             End::Unknown => self.table.unknown(run).await,
         };
         if let Err(error) = written {
-            tracing::debug!(error = %Chain(&error), "failed to write the end of an idempotent call; will retry");
+            tracing::debug!(error = %Chain(&error), "failed to write the end of a call with a key; will retry");
             self.settle_later(run.to_owned(), end);
         }
     }

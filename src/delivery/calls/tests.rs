@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Answer, Asked, Calls, End, Key, Outcome, Source};
+use super::{Answer, Asked, Calls, End, Key, Outcome, Source, call_hash};
 use crate::config::{self, Config, Live};
 use crate::db::Db;
 use crate::delivery::kept::KeptBytes;
@@ -13,20 +13,20 @@ use crate::shared::Shared;
 #[test]
 fn a_key_is_of_a_caller_a_target_a_place_and_a_name_and_its_body_is_told_apart() {
     let whose = ("pm", "dev");
-    let call = ("send_message", &b"{}"[..]);
-    let key = Key::new(whose, (Source::Field, "k"), call);
-    assert_eq!(key, Key::new(whose, (Source::Field, "k"), call));
+    let call = || call_hash("send_message", b"{}");
+    let key = Key::new(whose, (Source::Field, "k"), call());
+    assert_eq!(key, Key::new(whose, (Source::Field, "k"), call()));
     for other in [
-        Key::new(("qa", "dev"), (Source::Field, "k"), call),
-        Key::new(("pm", "ops"), (Source::Field, "k"), call),
-        Key::new(("p", "mdev"), (Source::Field, "k"), call),
-        Key::new(whose, (Source::Task, "k"), call),
-        Key::new(whose, (Source::Field, "l"), call),
+        Key::new(("qa", "dev"), (Source::Field, "k"), call()),
+        Key::new(("pm", "ops"), (Source::Field, "k"), call()),
+        Key::new(("p", "mdev"), (Source::Field, "k"), call()),
+        Key::new(whose, (Source::Task, "k"), call()),
+        Key::new(whose, (Source::Field, "l"), call()),
     ] {
         assert_ne!(other.scope, key.scope);
     }
-    for body in [("send_message", &b"{ }"[..]), ("other", b"{}")] {
-        let other = Key::new(whose, (Source::Field, "k"), body);
+    for (method, body) in [("send_message", &b"{ }"[..]), ("other", b"{}")] {
+        let other = Key::new(whose, (Source::Field, "k"), call_hash(method, body));
         assert_eq!(other.scope, key.scope);
         assert_ne!(other.body, key.body);
     }
@@ -54,7 +54,13 @@ fn calls_in(folder: &tempfile::TempDir) -> Arc<Calls> {
 #[tokio::test]
 async fn a_call_that_runs_is_found_whoever_comes_with_another_body() {
     let calls = calls();
-    let key = |body: &[u8]| Key::new(("pm", "dev"), (Source::Field, "k"), ("send_message", body));
+    let key = |body: &[u8]| {
+        Key::new(
+            ("pm", "dev"),
+            (Source::Field, "k"),
+            call_hash("send_message", body),
+        )
+    };
     let (running, other) = (key(b"1"), key(b"2"));
     let (tell, _) = calls.begin(&running).ok().unwrap();
     let (_, news) = calls.begin(&other).ok().unwrap();
@@ -74,12 +80,16 @@ async fn a_claim_that_is_over_leaves_the_key_to_the_next() {
     let folder = tempfile::tempdir().unwrap();
     let calls = calls_in(&folder);
     calls.table.0.migrate().await.unwrap();
-    let key = Key::new(("pm", "dev"), (Source::Field, "k"), ("send_message", b"1"));
+    let key = Key::new(
+        ("pm", "dev"),
+        (Source::Field, "k"),
+        call_hash("send_message", b"1"),
+    );
     let claim = async || {
-        let Asked::Free(free) = calls.ask(&key).await.unwrap() else {
-            panic!("not free");
+        let Asked::Unclaimed(unclaimed) = calls.ask(&key).await.unwrap() else {
+            panic!("not unclaimed");
         };
-        calls.claim(free).await.unwrap().unwrap().0
+        calls.claim(unclaimed).await.unwrap().unwrap().0
     };
     let mut first = claim().await;
     calls.settle(&first.run, End::Release).await;
@@ -99,11 +109,15 @@ async fn a_stream_that_could_not_be_noted_is_unknown_and_one_that_was_is_kept() 
     calls.table.0.migrate().await.unwrap();
     for noted in [false, true] {
         let name = if noted { "noted" } else { "not" };
-        let key = Key::new(("pm", "dev"), (Source::Field, name), ("send_message", b"1"));
-        let Asked::Free(free) = calls.ask(&key).await.unwrap() else {
-            panic!("not free");
+        let key = Key::new(
+            ("pm", "dev"),
+            (Source::Field, name),
+            call_hash("send_message", b"1"),
+        );
+        let Asked::Unclaimed(unclaimed) = calls.ask(&key).await.unwrap() else {
+            panic!("not unclaimed");
         };
-        let (claim, _) = calls.claim(free).await.unwrap().unwrap();
+        let (claim, _) = calls.claim(unclaimed).await.unwrap().unwrap();
         if noted {
             let answer = Answer {
                 status: 200,
@@ -117,7 +131,7 @@ async fn a_stream_that_could_not_be_noted_is_unknown_and_one_that_was_is_kept() 
         claim.ended(None).await;
         // As when its end could not be written at once.
         calls.settle(&run, End::Unknown).await;
-        let Asked::Done(outcome) = calls.ask(&key).await.unwrap() else {
+        let Asked::Settled(outcome) = calls.ask(&key).await.unwrap() else {
             panic!("{name} is not over");
         };
         match outcome {

@@ -32,8 +32,8 @@ pub fn too_deep() -> Rejection {
     Rejection::new(Reason::InvalidParams, message)
 }
 
-/// Returns the task as it was begun.
-pub(super) fn begun(subject: &Subject<'_>, at: Timestamp) -> Value {
+/// Returns the task in its initial state.
+pub(super) fn submitted(subject: &Subject<'_>, at: Timestamp) -> Value {
     json!({"kind": "task", "id": subject.task, "contextId": subject.context,
         "status": {"state": TaskState::Submitted.as_str(), "timestamp": at}})
 }
@@ -123,7 +123,7 @@ mod tests {
             task: "t",
             context: "c",
         };
-        let mut task = begun(&subject, Timestamp(0));
+        let mut task = submitted(&subject, Timestamp(0));
         for update in updates {
             let update: Update = serde_json::from_value(update).unwrap();
             update.state_after().unwrap();

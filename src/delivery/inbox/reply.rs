@@ -12,7 +12,9 @@ use super::commit::{Entry, SET_CONTINUING};
 use super::document::{self, check_depth};
 use super::wake::{Topic, Watch};
 use super::{Inbox, decoded, task_changed};
+use crate::a2a::Generation;
 use crate::a2a::dialect::Update;
+use crate::a2a::method::Method;
 use crate::a2a::state::TaskState;
 use crate::a2a::update::Subject;
 use crate::db::Connection;
@@ -142,13 +144,13 @@ impl InboxTask {
     }
 
     /// Returns the task as JSON before its first update, in the form of A2A 0.3.
-    pub fn begun(&self) -> serde_json::Value {
-        self.submitted(self.created_at)
+    pub fn first_document(&self) -> serde_json::Value {
+        self.document_at(self.created_at)
     }
 
-    /// As [`InboxTask::begun`], at the time of a message that continues it.
-    pub fn submitted(&self, at: Timestamp) -> serde_json::Value {
-        document::begun(&self.subject(), at)
+    /// As [`InboxTask::first_document`], at the time of a message that continues it.
+    pub fn document_at(&self, at: Timestamp) -> serde_json::Value {
+        document::submitted(&self.subject(), at)
     }
 
     fn subject(&self) -> Subject<'_> {
@@ -243,7 +245,7 @@ impl Inbox {
         Ok(task)
     }
 
-    /// Cancels a task for `owner`: the agent finds an entry with the method `tasks/cancel`.
+    /// Cancels a task for `owner`: the agent finds an entry with the method `tasks/cancel`, or its name in `generation`.
     ///
     /// # Errors
     /// `task_not_found`; `invalid_params` when it is over; as [`Inbox::put`].
@@ -251,11 +253,12 @@ impl Inbox {
         &self,
         target: &WorkspaceId,
         id: &str,
-        source: Source,
-        owner: String,
+        (source, owner): (Source, String),
+        generation: Generation,
     ) -> Result<InboxTask, Rejection> {
-        let body = json!({"jsonrpc": "2.0", "method": "tasks/cancel", "params": {"id": id}});
-        let mut new = NewActivity::message(target, source, owner, "tasks/cancel", body.to_string());
+        let method = Method::CancelTask.name_in(generation).unwrap_or_default();
+        let body = json!({"jsonrpc": "2.0", "method": method, "params": {"id": id}});
+        let mut new = NewActivity::message(target, source, owner, method, body.to_string());
         new.continues = Some(id.to_owned());
         self.append(Entry {
             new,
@@ -307,7 +310,7 @@ impl Inbox {
     /// # Errors
     /// `store_unavailable`.
     pub async fn document(&self, task: &InboxTask) -> Result<(serde_json::Value, i64), Rejection> {
-        let mut document = task.begun();
+        let mut document = task.first_document();
         let mut after = 0;
         loop {
             let updates = self.updates_after(&task.id, after).await?;

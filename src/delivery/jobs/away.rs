@@ -21,7 +21,7 @@ pub(super) struct Away {
 struct Targets {
     away: HashSet<WorkspaceId>,
     /// Targets that were in `away` and have changed since.
-    returned: HashSet<WorkspaceId>,
+    changed: HashSet<WorkspaceId>,
     /// Targets with attempts under way.
     tried: HashMap<WorkspaceId, Tried>,
 }
@@ -30,16 +30,16 @@ struct Targets {
 struct Tried {
     attempts: usize,
     /// Changes of the target while there were attempts.
-    returns: u64,
+    changes: u64,
 }
 
-/// An attempt to reach a target, created before the target is looked up: the target may have returned by the
+/// An attempt to reach a target, created before the target is looked up: the target may have changed by the
 /// time its failure is written.
 pub struct Try {
     away: Arc<Away>,
     target: WorkspaceId,
-    /// `Tried::returns` when the attempt began.
-    returns: u64,
+    /// `Tried::changes` when the attempt began.
+    changes: u64,
 }
 
 impl Away {
@@ -55,7 +55,7 @@ impl Away {
         Try {
             away: Arc::clone(self),
             target: target.clone(),
-            returns: tried.returns,
+            changes: tried.changes,
         }
     }
 
@@ -67,41 +67,41 @@ impl Away {
     }
 
     /// Marks the target as changed. `None`: all targets may have.
-    pub(super) fn returns(&self, target: Option<&WorkspaceId>) {
+    pub(super) fn changed(&self, target: Option<&WorkspaceId>) {
         let mut targets = self.targets();
-        let returned: Vec<WorkspaceId> = match target {
+        let changed: Vec<WorkspaceId> = match target {
             Some(target) => {
                 if let Some(tried) = targets.tried.get_mut(target) {
-                    tried.returns += 1;
+                    tried.changes += 1;
                 }
                 targets.away.take(target).into_iter().collect()
             }
             None => {
-                targets.tried.values_mut().for_each(|t| t.returns += 1);
+                targets.tried.values_mut().for_each(|t| t.changes += 1);
                 targets.away.drain().collect()
             }
         };
-        let any = !returned.is_empty();
-        targets.returned.extend(returned);
+        let any = !changed.is_empty();
+        targets.changed.extend(changed);
         drop(targets);
         if any {
             self.news.notify_one();
         }
     }
 
-    /// Resolves when a target has returned.
+    /// Resolves when a target has changed.
     pub(super) async fn news(&self) {
         self.news.notified().await;
     }
 
-    /// Takes the targets that have returned, each once.
+    /// Takes the targets that have changed since they were put off, each once.
     pub(super) fn take(&self) -> HashSet<WorkspaceId> {
-        std::mem::take(&mut self.targets().returned)
+        std::mem::take(&mut self.targets().changed)
     }
 
     /// Puts targets back after a failure to make their jobs due.
-    pub(super) fn put_back(&self, returned: HashSet<WorkspaceId>) {
-        self.targets().returned.extend(returned);
+    pub(super) fn put_back(&self, changed: HashSet<WorkspaceId>) {
+        self.targets().changed.extend(changed);
     }
 }
 
@@ -111,17 +111,17 @@ impl Try {
         &self.target
     }
 
-    /// Records that the target was put off. If it returned since the attempt began, it is marked as returned
+    /// Records that the target was put off. If it changed since the attempt began, it is marked as changed
     /// again, since no other notification follows. Other attempts are not notified: two that fail would make
     /// each other retry for ever.
     pub(super) fn failed(self) {
         let mut targets = self.away.targets();
-        let returns = targets.tried.get(&self.target).map(|tried| tried.returns);
-        if returns == Some(self.returns) {
+        let changes = targets.tried.get(&self.target).map(|tried| tried.changes);
+        if changes == Some(self.changes) {
             return;
         }
         targets.away.remove(&self.target);
-        targets.returned.insert(self.target.clone());
+        targets.changed.insert(self.target.clone());
         drop(targets);
         self.away.news.notify_one();
     }
@@ -152,7 +152,7 @@ mod tests {
         let away = Arc::<Away>::default();
         let attempt = away.attempt(&id());
         // Before it is known that the target was away.
-        away.returns(Some(&id()));
+        away.changed(Some(&id()));
         assert!(away.take().is_empty());
         away.leaves(&id());
         attempt.failed();
@@ -169,7 +169,7 @@ mod tests {
             attempt.failed();
         }
         assert!(away.take().is_empty());
-        away.returns(None);
+        away.changed(None);
         assert_eq!(away.take(), HashSet::from([id()]));
     }
 
@@ -177,7 +177,7 @@ mod tests {
     fn two_that_fail_do_not_have_each_other_try_again() {
         let away = Arc::<Away>::default();
         let (first, second) = (away.attempt(&id()), away.attempt(&id()));
-        away.returns(Some(&id()));
+        away.changed(Some(&id()));
         away.leaves(&id());
         first.failed();
         assert_eq!(away.take().len(), 1);

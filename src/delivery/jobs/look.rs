@@ -8,7 +8,7 @@ use futures_util::{FutureExt as _, StreamExt as _, stream};
 use tokio::time::Instant;
 
 use super::job::{Ending, Job, expired, lost};
-use super::result::apart;
+use super::result::{apart, count_untold};
 use super::table::Claim;
 use super::{GRACE, Jobs, LEASE, RENEWAL};
 use crate::delivery::purge::purge_regularly;
@@ -142,10 +142,11 @@ impl Jobs {
         let untold = self.table.untold(now, BATCH).await?;
         for id in &untold {
             let taken = self.table.take_untold(id, now, UNTOLD_PAUSE_MAX).await;
-            let taken = taken.inspect_err(|error| self.untold(id, &Chain(error).to_string()));
+            let taken = taken
+                .inspect_err(|error| count_untold(&self.metrics, id, &Chain(error).to_string()));
             let Some(job) = taken? else { continue };
             if apart(id, self.put_result(&job)).await.is_none() {
-                self.untold(id, "a bug");
+                count_untold(&self.metrics, id, "a bug");
             }
         }
         Ok(untold.len())

@@ -114,8 +114,8 @@ impl Jobs {
         let told = Arc::clone(&away);
         coherence.on_invalidation(move |what| {
             match &what {
-                Invalidation::Address(id) | Invalidation::Workspace(id) => told.returns(Some(id)),
-                Invalidation::Everything => told.returns(None),
+                Invalidation::Address(id) | Invalidation::Workspace(id) => told.changed(Some(id)),
+                Invalidation::Everything => told.changed(None),
                 Invalidation::Credential(_)
                 | Invalidation::Grant(..)
                 | Invalidation::Lineage(_) => {}
@@ -391,7 +391,7 @@ impl Jobs {
 
     /// Records that the target may take one more.
     pub fn returned(&self, target: &WorkspaceId) {
-        self.away.returns(Some(target));
+        self.away.changed(Some(target));
     }
 
     /// Writes the end of a job, retrying until it is written, and reports it, unless another holder has

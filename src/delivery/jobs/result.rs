@@ -11,9 +11,10 @@ use tokio::time::sleep;
 
 use super::job::{DEFERRED_PREFIX, Ending, Job, Kind, State, expired, unkept};
 use super::{Jobs, RETRY_PAUSE};
+use crate::a2a::Generation;
 use crate::a2a::state::TaskState;
-use crate::delivery::inbox::{ActivityType, InboxTask, NewActivity, Source};
-use crate::metrics::KeptKind;
+use crate::delivery::inbox::{ActivityType, Inbox, InboxTask, NewActivity, Source};
+use crate::metrics::{KeptKind, Metrics};
 use crate::rejection::{Delivery, Reason, Rejection};
 use crate::store::Unavailable;
 use crate::telemetry::Chain;
@@ -59,7 +60,7 @@ impl Jobs {
         if let (Kind::Delegation, Some(source)) = (job.kind, &job.source) {
             let shown = match serde_json::to_string(&Shown::of(job)) {
                 Ok(shown) => shown,
-                Err(error) => return self.untold(&job.id, &error.to_string()),
+                Err(error) => return count_untold(&self.metrics, &job.id, &error.to_string()),
             };
             let entry = NewActivity {
                 workspace: source.clone(),
@@ -78,18 +79,12 @@ impl Jobs {
             match self.inbox.put(entry).await {
                 Ok(_) => {}
                 Err(known) if known.reason == Reason::Conflict => {}
-                Err(why) => return self.untold(&job.id, why.reason.as_str()),
+                Err(why) => return count_untold(&self.metrics, &job.id, why.reason.as_str()),
             }
             if let Err(error) = self.table.told(&job.id).await {
                 tracing::debug!(error = %Chain(&error), "failed to record that a delegation result was delivered");
             }
         }
-    }
-
-    /// Counts and logs a result that could not be delivered to its delegator yet.
-    pub(super) fn untold(&self, job: &str, why: &str) {
-        self.metrics.jobs.untold.inc();
-        tracing::debug!(job, why, "failed to deliver delegation result; will retry");
     }
 
     /// Puts the call of a job into the inbox of its target, which polls. The job ends with the task that
@@ -135,7 +130,9 @@ impl Jobs {
             && now.state == State::Canceled
         {
             // Canceled a moment before. If this fails, the agent answers a message in vain.
-            let canceled = self.inbox.cancel(&job.target, &id, Source::Canvas, owner);
+            let by = (Source::Canvas, owner);
+            let generation = Generation::of_method(method);
+            let canceled = self.inbox.cancel(&job.target, &id, by, generation);
             let _ = canceled.await;
         }
         Ok(())
@@ -182,7 +179,7 @@ impl Jobs {
     pub async fn task_ended(&self, task: &InboxTask) -> Result<(), Rejection> {
         if task.state.is_terminal()
             && let Some(job) = self.table.waiting_for(&task.id).await?
-            && let Some(ending) = self.ending(task).await
+            && let Some(ending) = ending(&self.inbox, task).await
         {
             // One attempt only: the agent waits for its response.
             self.finish_now(&job, &ending).await?;
@@ -206,7 +203,7 @@ impl Jobs {
     async fn look_at_inbox_of(&self, job: &Job) -> Result<(), Unavailable> {
         let task = job.inbox_task.as_deref().unwrap_or_default();
         let ended = match self.inbox.task(&job.target, task).await {
-            Ok(Some(task)) if task.state.is_terminal() => self.ending(&task).await,
+            Ok(Some(task)) if task.state.is_terminal() => ending(&self.inbox, &task).await,
             Ok(Some(_)) if Timestamp::now() < job.deadline => None,
             Ok(Some(_)) => Some(Ending::Expired(expired(Delivery::Sent))),
             Ok(None) => Some(Ending::Failed(forgotten())),
@@ -217,24 +214,31 @@ impl Jobs {
             None => Ok(()),
         }
     }
+}
 
-    async fn ending(&self, task: &InboxTask) -> Option<Ending> {
-        let (document, _) = self.inbox.document(task).await.ok()?;
-        let ending = if task.state == TaskState::Completed {
-            Ending::Result
-        } else {
-            Ending::Error
-        };
-        raw(&match task.state {
-            TaskState::Completed => document,
-            state => json!({
-                "code": Reason::AgentProtocolError.rpc_code(),
-                "message": format!("the task ended as {}", state.as_str()),
-                "data": document,
-            }),
-        })
-        .map(ending)
-    }
+/// Counts and logs a result that could not be delivered to its delegator yet.
+pub(super) fn count_untold(metrics: &Metrics, job: &str, why: &str) {
+    metrics.jobs.untold.inc();
+    tracing::debug!(job, why, "failed to deliver delegation result; will retry");
+}
+
+/// Returns the end of a job from its task in an inbox. `None`: the task cannot be read now.
+async fn ending(inbox: &Inbox, task: &InboxTask) -> Option<Ending> {
+    let (document, _) = inbox.document(task).await.ok()?;
+    let ending = if task.state == TaskState::Completed {
+        Ending::Result
+    } else {
+        Ending::Error
+    };
+    raw(&match task.state {
+        TaskState::Completed => document,
+        state => json!({
+            "code": Reason::AgentProtocolError.rpc_code(),
+            "message": format!("the task ended as {}", state.as_str()),
+            "data": document,
+        }),
+    })
+    .map(ending)
 }
 
 /// Returns the id of the inbox entry with a delegation's result: the delegation's id with the time of its

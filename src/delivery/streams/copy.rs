@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep};
 use uuid::Uuid;
 
 use super::kept::{Kept, Over, Uncopied, Whose};
-use super::{Streams, key};
+use super::{Streams, find_lost, key};
 use crate::shared::Shared;
 use crate::store::Unavailable;
 use crate::telemetry::Chain;
@@ -122,7 +122,7 @@ impl Streams {
                 () = copies.queued.notified() => sleep(COPY_EVERY).await,
                 _ = tick.tick() => {}
             }
-            if let Err(error) = self.find_lost(copies).await {
+            if let Err(error) = find_lost(self, copies).await {
                 tracing::debug!(error = %Chain(&error), "failed to check which stream copies the store lost; will retry");
             }
             if let Err(error) = self.delete_gone(copies).await {

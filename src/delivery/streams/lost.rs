@@ -12,35 +12,33 @@ use super::kept::Kept;
 use super::{Streams, key};
 use crate::store::Unavailable;
 
-impl Streams {
-    /// Looks for lost copies if the connection to the store was lost since the last check, and queues them
-    /// again. Must not run while logs are copied.
-    ///
-    /// # Errors
-    /// When the store is unavailable: the check is to be repeated.
-    pub(super) async fn find_lost(&self, copies: &Copies) -> Result<(), Unavailable> {
-        // Read before the check: losses during the check are found by the next one.
-        let losses = copies.shared.losses();
-        if copies.losses.load(Ordering::Relaxed) == losses {
-            return Ok(());
-        }
-        let known: Vec<Arc<Kept>> = {
-            let logs = self.logs();
-            let known = logs.by_id.values().filter(|kept| kept.is_known());
-            known.map(Arc::clone).collect()
-        };
-        for some in known.chunks(AT_ONCE) {
-            let looks = some.iter().map(|kept| is_there(copies, kept));
-            for (kept, there) in some.iter().zip(join_all(looks).await) {
-                if !there? {
-                    kept.forget_copy();
-                    self.copy_later(kept);
-                }
+/// Looks for lost copies if the connection to the store was lost since the last check, and queues them
+/// again. Must not run while logs are copied.
+///
+/// # Errors
+/// When the store is unavailable: the check is to be repeated.
+pub(super) async fn find_lost(streams: &Streams, copies: &Copies) -> Result<(), Unavailable> {
+    // Read before the check: losses during the check are found by the next one.
+    let losses = copies.shared.losses();
+    if copies.losses.load(Ordering::Relaxed) == losses {
+        return Ok(());
+    }
+    let known: Vec<Arc<Kept>> = {
+        let logs = streams.logs();
+        let known = logs.by_id.values().filter(|kept| kept.is_known());
+        known.map(Arc::clone).collect()
+    };
+    for some in known.chunks(AT_ONCE) {
+        let looks = some.iter().map(|kept| is_there(copies, kept));
+        for (kept, there) in some.iter().zip(join_all(looks).await) {
+            if !there? {
+                kept.forget_copy();
+                streams.copy_later(kept);
             }
         }
-        copies.losses.store(losses, Ordering::Relaxed);
-        Ok(())
     }
+    copies.losses.store(losses, Ordering::Relaxed);
+    Ok(())
 }
 
 /// True if other replicas can read the copied entries. Otherwise the rest of the copy is deleted, since entry

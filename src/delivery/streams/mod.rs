@@ -36,6 +36,7 @@ pub use self::reader::Reader;
 
 use self::copy::Copies;
 use self::kept::{Bounds, Held, Kept, Whose};
+use self::lost::find_lost;
 use self::reader::Places;
 use crate::config::Live;
 use crate::dialect::ReplyForm;

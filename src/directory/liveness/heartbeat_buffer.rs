@@ -210,6 +210,8 @@ mod tests {
             upstream_auth: None,
             push_notifications: None,
             card_access: None,
+            proof: None,
+            bridge: None,
             upstream_auth_base: None,
             upstream_tls: None,
             complete: None,

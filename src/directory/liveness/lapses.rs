@@ -1,6 +1,7 @@
-//! Lapses of heartbeats: found by notifications of expired leases from the shared state, and by one query of
-//! SQL a second. Each lapse is verified against the lease, and recorded in SQL by exactly one replica, which
-//! invalidates the caches and publishes the event.
+//! Lapses of heartbeats. Three find them: notifications of expired leases from the shared state, one query of SQL a
+//! second, and a request to a workspace whose lease has ended (`directory/resolution/resolve.rs`). Each lapse is
+//! verified against the lease, and recorded in SQL by exactly one replica, which invalidates the caches and publishes
+//! the event. From then on requests are rejected; calls and streams that are open go on.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::tree_rules::{Editor, settle};
 use super::validate::check_label;
-use crate::config::{CardAccess, Complete};
+use crate::config::{Bridging, CardAccess, Complete};
 use crate::directory::address::{Addresses, NamedUrls, Resolver};
 use crate::directory::announcer::Announcer;
 use crate::directory::liveness::{HeartbeatBuffer, Presence};
@@ -23,8 +23,8 @@ use crate::store::Unavailable;
 use crate::time::Timestamp;
 use crate::trust::{Seal, Sealed};
 use crate::workspace::{
-    Changed, DeliveryMode, Liveness, Move, Origins, SealedTls, Settings, Status, Surroundings,
-    Workspace, Workspaces, base,
+    CallerProof, Changed, DeliveryMode, Liveness, Move, Origins, SealedTls, Settings, Status,
+    Surroundings, Workspace, Workspaces, base,
 };
 
 /// Requested change. `None` leaves a setting as it is; `Some(None)` clears it.
@@ -54,6 +54,10 @@ pub struct Change {
     pub push_notifications: Option<Option<bool>>,
     /// Access to its card. Set by operators only.
     pub card_access: Option<Option<CardAccess>>,
+    /// Proof in the tokens that it gets with calls.
+    pub proof: Option<Option<CallerProof>>,
+    /// Translation of calls.
+    pub bridge: Option<Option<Bridging>>,
     /// Credential with which the gateway calls the agent.
     pub upstream_auth: Option<Option<UpstreamAuth>>,
     /// TLS towards the agent. Operators only.
@@ -281,6 +285,8 @@ fn judge(
     put(&mut settings.complete, &change.complete);
     put(&mut settings.push_notifications, &change.push_notifications);
     put(&mut settings.card_access, &change.card_access);
+    put(&mut settings.proof, &change.proof);
+    put(&mut settings.bridge, &change.bridge);
     put(&mut settings.upstream_auth, &vetted.upstream_auth);
     put(&mut settings.upstream_tls, &vetted.upstream_tls);
     let moves_agent = change.url.is_some() && editor == Editor::Operator;

@@ -6,7 +6,7 @@ use serde_json::value::RawValue;
 use super::change::{Change, Registrations};
 use super::tree_rules::{Editor, org_below};
 use super::validate::{check_card, check_label};
-use crate::config::{CardAccess, Complete};
+use crate::config::{Bridging, CardAccess, Complete};
 use crate::directory::address::{NamedUrls, VettedUrls};
 use crate::directory::rejections::{conflict, invalid, not_found, not_permitted, removed};
 use crate::directory::resolution::{JsonRpc, called_at, card_text};
@@ -15,7 +15,8 @@ use crate::ids::WorkspaceId;
 use crate::rejection::Rejection;
 use crate::time::Timestamp;
 use crate::workspace::{
-    Created, DeliveryMode, Liveness, Move, NewWorkspace, Register, Status, Step, Workspace, base,
+    CallerProof, Created, DeliveryMode, Liveness, Move, NewWorkspace, Register, Status, Step,
+    Workspace, base,
 };
 
 /// Caller of a registration; it decides which members are allowed.
@@ -62,6 +63,8 @@ pub struct Registration {
     pub agent_card: Box<RawValue>,
     /// Delivery mode; `None` keeps the current one, or `push` for a new workspace.
     pub delivery_mode: Option<DeliveryMode>,
+    /// Proof in the tokens that it gets with calls; `None` keeps the current one.
+    pub proof: Option<CallerProof>,
 }
 
 /// Result of a registration.
@@ -106,6 +109,10 @@ pub struct Creation {
     pub push_notifications: Option<bool>,
     /// Access to its card. Set by operators only.
     pub card_access: Option<CardAccess>,
+    /// Proof in the tokens that it gets with calls.
+    pub proof: Option<CallerProof>,
+    /// Translation of calls.
+    pub bridge: Option<Bridging>,
     /// Credential with which the gateway calls the agent.
     pub upstream_auth: Option<UpstreamAuth>,
     /// TLS towards the agent. Operators only.
@@ -197,6 +204,7 @@ impl Registrations {
             origins: urls.origins,
             upstream_auth_base: bases.from_now_on,
             first_base: bases.first,
+            proof: registration.proof,
         };
         let old_card = found.as_ref().and_then(|w| w.agent_card.as_deref());
         let online = self.bring_online(&registration.id, &change, old_card).await;
@@ -325,6 +333,8 @@ impl Registrations {
             complete: creation.complete,
             push_notifications: creation.push_notifications,
             card_access: creation.card_access,
+            proof: creation.proof,
+            bridge: creation.bridge,
             max_concurrent: creation.max_concurrent,
             origins,
         };
@@ -449,6 +459,8 @@ fn unregistered(id: &WorkspaceId, delivery_mode: DeliveryMode, registrar: &Regis
         complete: None,
         push_notifications: None,
         card_access: None,
+        proof: None,
+        bridge: None,
         upstream_auth: None,
         upstream_tls: None,
         editor: match registrar {

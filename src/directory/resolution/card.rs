@@ -6,6 +6,7 @@ use std::sync::Arc;
 use sha2::{Digest, Sha256};
 
 use super::destination::{Agent, Destination};
+use crate::config::Bridging;
 use crate::directory::address::{Endpoint, Policy, Settled};
 use crate::directory::liveness::Urls;
 use crate::ids::WorkspaceId;
@@ -43,6 +44,8 @@ pub struct CardSource {
     pub registered: Option<Arc<str>>,
     /// True if callers may ask for push notifications.
     pub push_notifications: bool,
+    /// Translation of calls that the agent does not speak.
+    pub bridge: Bridging,
     /// URLs of the agent that are removed from the card.
     pub hidden: Vec<String>,
     /// Place where the agent serves its card, or the reason why it cannot be fetched. `None`: it has only an
@@ -58,7 +61,7 @@ impl CardSource {
         workspace: &Workspace,
         urls: &Urls,
         destination: Result<Destination, Rejection>,
-        push_notifications: bool,
+        (push_notifications, bridge): (bool, Bridging),
         policy: &Policy,
     ) -> Self {
         let place = match destination {
@@ -75,6 +78,7 @@ impl CardSource {
             role: workspace.role.clone(),
             registered: card.map(|card| card.get().into()),
             push_notifications: workspace.push_notifications.unwrap_or(push_notifications),
+            bridge: workspace.bridge.unwrap_or(bridge),
             hidden: hidden_urls(workspace, urls),
             place,
             fingerprint: [0; 32],
@@ -148,6 +152,7 @@ fn fingerprint(source: &CardSource, workspace: &Workspace) -> [u8; 32] {
         } else {
             ""
         }),
+        Some(source.bridge.as_str()),
         Some(place.as_str()),
         auth,
         tls.map(|tls| tls.sealed.as_str()),

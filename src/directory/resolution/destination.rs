@@ -9,8 +9,8 @@ use serde_json::value::RawValue;
 use super::json_rpc::JsonRpc;
 use super::slots::{Slots, TargetSlots};
 use crate::a2a::Generation;
-use crate::a2a::card::says_push;
-use crate::config::{Complete, Config, Live};
+use crate::a2a::card::{Card, Spoken, says_push};
+use crate::config::{Bridging, Complete, Config, Live};
 use crate::directory::address::{Endpoint, Resolver, Settled};
 use crate::directory::liveness::{HeartbeatBuffer, Presence, Pulse, Urls};
 use crate::directory::rejections::{RETRY_AFTER, removed};
@@ -19,7 +19,7 @@ use crate::explain::Check;
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
 use crate::trust::Seal;
-use crate::workspace::{DeliveryMode, Liveness, Status, Workspace, base};
+use crate::workspace::{CallerProof, DeliveryMode, Liveness, Status, Workspace, base};
 
 /// Destination of a permitted message.
 #[derive(Clone, Debug)]
@@ -45,6 +45,10 @@ impl Destination {
 pub struct AgentOptions {
     /// Generation of A2A in its card.
     pub generation: Generation,
+    /// The sides on which it can be called, by its registered card.
+    pub spoken: Spoken,
+    /// Translation of calls that it does not speak.
+    pub bridge: Bridging,
     /// True if it registered a card. Otherwise a fetched card may have more.
     pub has_card: bool,
     /// True if only the card URL of its agent is registered: the server is known, and the path for calls is in
@@ -61,11 +65,15 @@ impl AgentOptions {
     pub(super) fn of(workspace: &Workspace, config: &Config) -> Self {
         let card = workspace.agent_card.as_ref();
         let has_card = card.is_some();
+        let spoken = card.and_then(|card| Card::read(card.get().as_bytes()).ok());
+        let spoken = spoken.map_or_else(Spoken::default, |card| Spoken::of(&card));
         let card: Option<serde_json::Value> =
             card.and_then(|card| serde_json::from_str(card.get()).ok());
         let says_no_push = card.as_ref().and_then(says_push) == Some(false);
         Self {
             generation: card.map_or_else(Generation::default, |card| Generation::from_card(&card)),
+            spoken,
+            bridge: workspace.bridge.unwrap_or(config.a2a.bridge),
             has_card,
             path_in_card: false,
             push_notifications: workspace
@@ -90,6 +98,8 @@ pub struct Agent {
     pub options: AgentOptions,
     /// Its own limit on silence; `None`: `timeouts.idle`.
     pub idle_timeout: Option<Duration>,
+    /// Proof in the caller tokens that it gets.
+    pub proof: CallerProof,
     /// Credential that the agent requires of its callers.
     pub upstream_auth: Option<UpstreamAuth>,
     /// Certificates that verify it, and the gateway's client certificate. `None`: the system's, and none.
@@ -249,6 +259,7 @@ impl Destinations {
             endpoint,
             options: AgentOptions::of(workspace, &config),
             idle_timeout: seconds.map(|s| Duration::from_secs(s.into())),
+            proof: workspace.proof.unwrap_or_default(),
             upstream_auth: None,
             upstream_tls: None,
             settled: Settled::new(&workspace.id),

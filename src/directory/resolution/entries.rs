@@ -112,7 +112,7 @@ impl Entries {
         &self,
         id: &WorkspaceId,
     ) -> Result<(Arc<Entry>, bool), Rejection> {
-        if let Some(entry) = self.cache.get(id).await {
+        if let Some(entry) = self.cache.get(id) {
             return Ok((entry, true));
         }
         // Boxed: a miss is rare, and its future would otherwise widen every exchange's.
@@ -254,9 +254,9 @@ impl Entries {
             async move {
                 match what {
                     // The row stays: during an outage of SQL it still counts, with the new URLs.
-                    Invalidation::Address(id) => cache.forget(&id).await,
+                    Invalidation::Address(id) => cache.forget(&id),
                     Invalidation::Workspace(id) => {
-                        cache.forget(&id).await;
+                        cache.forget(&id);
                         known.invalidate(&id).await;
                         heartbeats.hasten(&id);
                     }

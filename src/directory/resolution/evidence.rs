@@ -56,6 +56,7 @@ impl Evidence<'_> {
             let mut value = json!({
                 "credential": workspace.upstream_auth.is_some(),
                 "certificates": workspace.upstream_tls.is_some(),
+                "proof": workspace.proof.unwrap_or_default().as_str(),
             });
             if workspace.is_credential_withheld() {
                 value["credential_withheld"] =

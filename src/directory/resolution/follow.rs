@@ -60,7 +60,7 @@ impl Entries {
         ids.dedup();
         let mut cached = Vec::new();
         for id in ids {
-            match self.cache.known(&id).await {
+            match self.cache.known(&id) {
                 Known::Value(entry) => cached.push((id, entry)),
                 // A load in progress may have read the old value.
                 Known::Loading => self.coherence.apply(&Invalidation::Address(id)).await,

@@ -111,7 +111,7 @@ impl Resolution {
                     && one.card_access.unwrap_or(default) == CardAccess::Public
             })
         };
-        let in_memory = self.entries.cache.get(id).await;
+        let in_memory = self.entries.cache.get(id);
         if !in_memory.is_some_and(|entry| is_public(&entry))
             && !self.workspaces.has_public_card(id, default).await?
         {
@@ -134,12 +134,14 @@ impl Resolution {
         if workspace.status == Status::Removed {
             return Err(removed());
         }
+        let config = self.config.get();
+        let a2a = &config.a2a;
         let source = entry.card.get_or_init(|| {
             Arc::new(CardSource::new(
                 workspace,
                 &entry.urls,
                 destination,
-                self.config.get().a2a.push_notifications,
+                (a2a.push_notifications, a2a.bridge),
                 &self.resolver.policy(),
             ))
         });

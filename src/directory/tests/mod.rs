@@ -106,6 +106,8 @@ fn creation(name: &str) -> Creation {
         complete: None,
         push_notifications: None,
         card_access: None,
+        proof: None,
+        bridge: None,
         editor: Editor::Operator,
         upstream_auth: None,
         upstream_tls: None,
@@ -121,6 +123,7 @@ fn registration(name: &str) -> Registration {
             r#"{"name":"a","supportedInterfaces":[{"protocolBinding":"JSONRPC","protocolVersion":"1.0"}]}"#,
         ),
         delivery_mode: None,
+        proof: None,
     }
 }
 

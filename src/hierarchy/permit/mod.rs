@@ -4,8 +4,6 @@
 //! unrelated targets get the same answer, so that ids cannot be probed (`docs/reference/credentials.md`,
 //! "CanCommunicate").
 
-mod place;
-
 use std::sync::Arc;
 
 use super::grant::Grants;
@@ -211,7 +209,12 @@ impl Hierarchy {
     /// Returns the rejection of a target that was found at `source`, for callers that may not know whether it
     /// exists. Each rejection takes one look-up in the store, even if the target is in memory because of other
     /// calls or its creation: otherwise the latency would distinguish it from an unknown one.
-    async fn refuse(&self, why: Rejection, target: &WorkspaceId, source: Source) -> Rejection {
+    async fn refuse_in_equal_time(
+        &self,
+        why: Rejection,
+        target: &WorkspaceId,
+        source: Source,
+    ) -> Rejection {
         if source == Source::Memory {
             // The result, or an outage of the store, does not change the decision.
             let _ = Box::pin(self.lineages.find_afresh(target)).await;
@@ -270,9 +273,11 @@ impl Hierarchy {
             }
         };
         if said.is_err() {
-            // One of the two may belong to another org: see `refuse`.
+            // One of the two may belong to another org: see `refuse_in_equal_time`.
             for (id, found) in [(caller, one), (target, other)] {
-                let _ = self.refuse(not_permitted(), id, found.source).await;
+                let _ = self
+                    .refuse_in_equal_time(not_permitted(), id, found.source)
+                    .await;
             }
         }
         Ok(said)
@@ -306,7 +311,7 @@ impl Hierarchy {
             let own = self.find_target(caller, witness).await?;
             let own = own.lineage.ok_or_else(not_found)?;
             present(&own)?;
-            running(&own)?;
+            refuse_paused_caller(&own)?;
             let rule = decide(&own, &own, self.reach()).map_err(denied)?;
             return Ok((rule, own.org.clone(), own.generation));
         }
@@ -317,7 +322,7 @@ impl Hierarchy {
         let Some(from) = one.lineage else {
             return Err(nowhere(Nowhere::Caller));
         };
-        running(&from)?;
+        refuse_paused_caller(&from)?;
         let why = match &other.lineage {
             Some(to) => match self.rule_before(&from, to, witness).await? {
                 Ok(rule) => {
@@ -332,7 +337,7 @@ impl Hierarchy {
                 nowhere(Nowhere::Target)
             }
         };
-        Err(self.refuse(why, target, other.source).await)
+        Err(self.refuse_in_equal_time(why, target, other.source).await)
     }
 
     /// Returns the place of a target in the org of `scope`; no org counts as one org. Without a scope any org
@@ -352,7 +357,9 @@ impl Hierarchy {
             Some(_) => Nowhere::Org,
             None => Nowhere::Target,
         };
-        Err(self.refuse(nowhere(why), target, found.source).await)
+        Err(self
+            .refuse_in_equal_time(nowhere(why), target, found.source)
+            .await)
     }
 
     /// Rejects a paused workspace.
@@ -361,7 +368,7 @@ impl Hierarchy {
     /// `not_permitted`; `store_unavailable`.
     pub async fn require_running(&self, id: &WorkspaceId) -> Result<(), Rejection> {
         match self.find(id).await? {
-            Some(place) => running(&place),
+            Some(place) => refuse_paused_caller(&place),
             None => Ok(()),
         }
     }
@@ -379,6 +386,47 @@ impl Hierarchy {
         let found = self.lineages.find(id).await;
         found.map_err(|error| Rejection::from(Unavailable::clone(&error)))
     }
+
+    /// Returns the place of `id`; `None` if it never existed.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub async fn place(&self, id: &WorkspaceId) -> Result<Option<Arc<Lineage>>, Unavailable> {
+        let found = self.lineages.find(id).await;
+        let found = found.map_err(|error| Unavailable::clone(&error))?;
+        Ok(found.lineage)
+    }
+
+    /// Reports the place of the workspace `caller` to `witness`, or that there is none; nothing if the store is
+    /// away.
+    pub async fn tell_caller(&self, caller: &WorkspaceId, witness: &mut impl Witness) {
+        if let Ok(found) = self.look(caller).await {
+            witness.hear(|| found.fact(Check::CallerPlace, caller));
+        }
+    }
+
+    /// Returns the place of `id` from the store, without the cache.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub async fn place_afresh(&self, id: &WorkspaceId) -> Result<Option<Lineage>, Unavailable> {
+        self.lineages.find_afresh(id).await
+    }
+
+    /// True if the workspace `caller` may message a workspace at `target`.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub async fn reaches(
+        &self,
+        caller: &WorkspaceId,
+        target: &Lineage,
+    ) -> Result<bool, Unavailable> {
+        let Some(caller) = self.place(caller).await? else {
+            return Ok(false);
+        };
+        Ok(self.rule(&caller, target).await?.is_ok())
+    }
 }
 
 fn present(target: &Lineage) -> Result<(), Rejection> {
@@ -391,8 +439,9 @@ fn present(target: &Lineage) -> Result<(), Rejection> {
     Ok(())
 }
 
-/// A pause holds in both directions: a paused workspace is not called, and calls no workspace, itself included.
-fn running(caller: &Lineage) -> Result<(), Rejection> {
+/// Rejects a paused caller: it calls no workspace, itself included. That a paused target is not called is no matter of
+/// permission: it is 503 `workspace_offline` for each caller that may reach it (`directory/resolution/destination.rs`).
+fn refuse_paused_caller(caller: &Lineage) -> Result<(), Rejection> {
     if caller.paused {
         return Err(Rejection::new(
             Reason::NotPermitted,

@@ -94,6 +94,8 @@ impl Room {
             complete: None,
             push_notifications: None,
             card_access: None,
+            proof: None,
+            bridge: None,
             origins: Default::default(),
             upstream_auth: None,
             upstream_tls: None,

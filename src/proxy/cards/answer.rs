@@ -4,7 +4,9 @@ use bytes::Bytes;
 use http::{HeaderMap, Method, header};
 use pingora::http::ResponseHeader;
 
-use super::cache::{FRESH, Served};
+use super::cache::FRESH;
+use super::forms::Served;
+use crate::a2a::bridge::card::VARY;
 use crate::a2a::done::Done;
 use crate::proxy::outcome::Ended;
 use crate::proxy::request::Request;
@@ -41,7 +43,7 @@ fn head(card: &Served, known: bool) -> pingora::Result<ResponseHeader> {
     // Access is decided for each caller.
     let kept = format!("private, max-age={}", FRESH.as_secs());
     head.append_header(header::CACHE_CONTROL, kept)?;
-    head.append_header(header::VARY, "Authorization, Origin")?;
+    head.append_header(header::VARY, format!("Authorization, Origin, {VARY}"))?;
     if let Some(speaks) = card.speaks {
         head.append_header(SPEAKS, speaks)?;
     }

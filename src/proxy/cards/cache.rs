@@ -13,8 +13,9 @@ use sha2::{Digest, Sha256};
 use tokio::time::Instant;
 
 use super::fetch::{Asked, fetch};
+use super::forms::{Forms, Served};
 use crate::a2a::Generation;
-use crate::a2a::card::{Binding, Card, Facts, Unreadable};
+use crate::a2a::card::{Binding, Card, Facts, Spoken, Unreadable};
 use crate::config::Config;
 use crate::directory::CardSource;
 use crate::gateway::Gateway;
@@ -39,9 +40,11 @@ const ENTRY_BYTES: usize = 1024;
 /// Cached card of one workspace, or its failure.
 pub(super) struct Kept {
     /// Card for callers, or the reason why there is none.
-    pub(super) served: Result<Served, Rejection>,
+    pub(super) served: Result<Forms, Rejection>,
     /// Generation of the agent, from the card that counts.
     pub(super) generation: Option<Generation>,
+    /// The sides on which the agent can be called, by that card.
+    pub(super) spoken: Spoken,
     /// Paths for JSON-RPC.
     pub(super) json_rpc: Paths,
     /// Paths for HTTP+JSON.
@@ -76,35 +79,13 @@ impl Paths {
     }
 }
 
-/// A card in its form for callers.
-#[derive(Clone)]
-pub(super) struct Served {
-    /// JSON.
-    pub(super) body: Bytes,
-    /// Value of `ETag`.
-    pub(super) tag: String,
-    /// Time of its last change.
-    pub(super) modified: SystemTime,
-    /// Generations of A2A in its interfaces, for [`SPEAKS`](super::answer::SPEAKS).
-    pub(super) speaks: Option<&'static str>,
-}
-
 /// Facts of a card before it is served.
 struct Read {
     text: String,
     generation: Generation,
+    spoken: Spoken,
     paths: [Paths; 2],
     pushes: Option<bool>,
-    speaks: Vec<Generation>,
-}
-
-fn speaks_field(generations: &[Generation]) -> Option<&'static str> {
-    match generations {
-        [Generation::V0] => Some("0.x"),
-        [Generation::V1] => Some("1.x"),
-        [_, _] => Some("0.x, 1.x"),
-        _ => None,
-    }
 }
 
 /// Card cache.
@@ -115,7 +96,7 @@ pub(super) struct CardCache {
 impl Default for CardCache {
     fn default() -> Self {
         let weight = |_: &WorkspaceId, kept: &Arc<Kept>| {
-            let served = kept.served.as_ref().map_or(0, |served| served.body.len());
+            let served = kept.served.as_ref().map_or(0, Forms::bytes);
             u32::try_from(served + ENTRY_BYTES).unwrap_or(u32::MAX)
         };
         Self {
@@ -193,6 +174,13 @@ impl CardCache {
         kept.counts(source, config, kid.as_deref()).then_some(kept)
     }
 
+    /// Returns what an agent speaks, by its cached card, fresh or not.
+    pub(super) async fn spoken(&self, source: &CardSource) -> Spoken {
+        let kept = self.kept.get(&source.id).await;
+        let kept = kept.filter(|kept| kept.fingerprint == source.fingerprint);
+        kept.map_or_else(Spoken::default, |kept| kept.spoken.clone())
+    }
+
     /// Returns the generation of an agent, from its cached card. After a failed fetch: the generation that
     /// counts without a card.
     pub(super) async fn generation(&self, source: &CardSource) -> Option<Generation> {
@@ -222,16 +210,16 @@ impl Kept {
         let failed = fetched.is_err();
         let serve = |text: &[u8]| {
             let card = Card::read(text).map_err(unreadable)?;
-            let generation = card.generation();
+            let (generation, spoken) = (card.generation(), Spoken::of(&card));
             let paths = [Binding::JsonRpc, Binding::HttpJson].map(|b| Paths::of(&card, b));
-            let (pushes, speaks) = (card.says_push(), card.generations());
+            let pushes = card.says_push();
             let text = served(card, source, config).map_err(unreadable)?;
             Ok(Read {
                 text,
                 generation,
+                spoken,
                 paths,
                 pushes,
-                speaks,
             })
         };
         let own = fetched.as_ref().map(Option::as_deref);
@@ -245,17 +233,28 @@ impl Kept {
             }
         }
         let before = before.and_then(|kept| kept.served.as_ref().ok());
-        let (served, generation, [json_rpc, http_json], pushes) = match made {
+        let (served, generation, spoken, [json_rpc, http_json], pushes) = match made {
             Ok(read) => {
-                let mut served = Served::new(gateway, read.text, config, kid.as_deref(), before);
-                served.speaks = speaks_field(&read.speaks);
-                (Ok(served), Some(read.generation), read.paths, read.pushes)
+                let base = config.base_of(&source.id);
+                let forms = Forms::make(&read.text, &base, source.bridge, |at, text| {
+                    let before = before.and_then(|before| before.at(at));
+                    Served::new(gateway, text, config, kid.as_deref(), before)
+                });
+                let generation = Some(read.generation);
+                (Ok(forms), generation, read.spoken, read.paths, read.pushes)
             }
-            Err(refusal) => (Err(refusal), None, Default::default(), None),
+            Err(refusal) => (
+                Err(refusal),
+                None,
+                Spoken::default(),
+                Default::default(),
+                None,
+            ),
         };
         Self {
             served,
             generation,
+            spoken,
             json_rpc,
             http_json,
             pushes,

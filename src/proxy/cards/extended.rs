@@ -3,6 +3,8 @@
 use std::sync::Arc;
 
 use super::cache::{served, signed, unreadable};
+use super::forms;
+use crate::a2a::Generation;
 use crate::a2a::card::{Card, Unreadable};
 use crate::config::Config;
 use crate::directory::{AGENT_CARD_BYTES_MAX, CardSource};
@@ -17,6 +19,8 @@ pub(in crate::proxy) struct ExtendedCard {
     pub(in crate::proxy) config: Arc<Config>,
     /// The workspace.
     pub(in crate::proxy) source: Arc<CardSource>,
+    /// The generation of the call.
+    pub(in crate::proxy) generation: Generation,
 }
 
 impl ExtendedCard {
@@ -36,6 +40,8 @@ impl ExtendedCard {
             Unreadable::TooLong => unreadable(broken),
         })?;
         let card = served(card, &self.source, &self.config).map_err(unreadable)?;
+        let base = self.config.base_of(&self.source.id);
+        let card = forms::of_call(&card, &base, self.source.bridge, self.generation);
         Ok(Some(signed(&self.gateway, card, &self.config)))
     }
 }

@@ -5,6 +5,7 @@ mod answer;
 mod cache;
 pub(in crate::proxy) mod extended;
 mod fetch;
+mod forms;
 pub(in crate::proxy) mod store;
 
 use std::sync::Arc;
@@ -13,6 +14,7 @@ use http::{Method, header};
 use pingora::http::RequestHeader;
 
 use self::answer::answer;
+use crate::a2a::bridge::card::Asked;
 use crate::config::Config;
 use crate::dialect::Dialect;
 use crate::directory::CardSource;
@@ -75,8 +77,14 @@ pub(in crate::proxy) async fn serve(
     let hops = hops(&request.head().headers, max_hops)?;
     let (caller, exchange) = (Some(&mut *request.session), &*request.exchange);
     let kept = context.cards.kept_card(caller, exchange, hops, &source);
-    let card = kept.await?.served.clone()?;
-    answer(request, &card).await
+    let kept = kept.await?;
+    let head = request.head();
+    let version = head.headers.get("a2a-version");
+    let version = version.and_then(|version| version.to_str().ok());
+    // Only clients of 0.3 and before read that path.
+    let is_old_path = head.uri.path().ends_with("/agent.json");
+    let forms = kept.served.as_ref().map_err(Clone::clone)?;
+    answer(request, forms.form(Asked::of(version, is_old_path))).await
 }
 
 /// Returns the source of a card that is read without a credential.

@@ -9,6 +9,7 @@ use pingora::protocols::http::ServerSession;
 use super::cache::{CardCache, Kept};
 use super::fetch::Asked;
 use crate::a2a::Generation;
+use crate::a2a::card::Spoken;
 use crate::a2a::refs::Refs;
 use crate::directory::CardSource;
 use crate::gateway::Gateway;
@@ -63,27 +64,72 @@ impl Cards {
         Ok(())
     }
 
-    /// Returns the path of the target's HTTP+JSON interface for callers of a generation, without a trailing
-    /// slash; `None`: its card has none, or there is no card.
+    /// Returns what the target speaks: by its registered card, else by the fetched one that is in memory. Fetches no
+    /// card.
+    ///
+    /// # Errors
+    /// `store_unavailable`.
+    pub(in crate::proxy) async fn spoken(&self, admitted: &Admitted) -> Result<Spoken, Rejection> {
+        let options = admitted.options();
+        if options.has_card {
+            return Ok(options.spoken.clone());
+        }
+        let source = self.source(admitted).await?;
+        Ok(self.cache.spoken(&source).await)
+    }
+
+    /// Returns what the target speaks by the card that callers get, which is fetched if it is not fresh.
+    ///
+    /// # Errors
+    /// The agent cannot be reached; the caller left, or the process shuts down.
+    pub(in crate::proxy) async fn fetched(
+        &self,
+        caller: Option<&mut ServerSession>,
+        exchange: &Exchange,
+        admitted: &Admitted,
+    ) -> Result<Spoken, Ended> {
+        let kept = self.reachable(caller, exchange, admitted).await?;
+        Ok(kept.spoken.clone())
+    }
+
+    /// Returns the path of the target's HTTP+JSON interface for callers of a generation, without a trailing slash.
+    ///
+    /// # Errors
+    /// As [`Cards::fetched`]; `agent_protocol_error` if the card that callers get has no such interface.
     pub(in crate::proxy) async fn http_json(
         &self,
-        session: &mut ServerSession,
+        caller: Option<&mut ServerSession>,
         exchange: &Exchange,
         admitted: &Admitted,
         generation: Generation,
-    ) -> Result<Option<String>, Ended> {
-        let kept = self.kept_of(Some(session), exchange, admitted).await?;
-        if let Err(refusal) = &kept.served
-            && matches!(
-                refusal.reason,
-                Reason::AgentUnreachable | Reason::AgentTimeout
-            )
-        {
-            // The agent's interfaces are unknown.
-            return Err(undelivered(refusal).into());
+    ) -> Result<String, Ended> {
+        let kept = self.reachable(caller, exchange, admitted).await?;
+        let path = kept.http_json.path(generation).ok_or_else(|| {
+            let message = "the agent's card names an HTTP+JSON interface without an http URL: correct the url in the card";
+            undelivered(&Rejection::new(Reason::AgentProtocolError, message))
+        })?;
+        Ok(path.trim_end_matches('/').to_owned())
+    }
+
+    /// Returns the card of the target, unless the agent cannot be reached: then its interfaces are unknown.
+    async fn reachable(
+        &self,
+        caller: Option<&mut ServerSession>,
+        exchange: &Exchange,
+        admitted: &Admitted,
+    ) -> Result<Arc<Kept>, Ended> {
+        let kept = self.kept_of(caller, exchange, admitted).await?;
+        match &kept.served {
+            Err(refusal)
+                if matches!(
+                    refusal.reason,
+                    Reason::AgentUnreachable | Reason::AgentTimeout
+                ) =>
+            {
+                Err(undelivered(refusal).into())
+            }
+            _ => Ok(kept),
         }
-        let path = kept.http_json.path(generation);
-        Ok(path.map(|path| path.trim_end_matches('/').to_owned()))
     }
 
     /// Returns the path for a call of `method` at a target with a card URL only.
@@ -131,6 +177,11 @@ impl Cards {
     async fn source(&self, admitted: &Admitted) -> Result<Arc<CardSource>, Rejection> {
         let permit = &admitted.allowed.permit;
         self.gateway.resolution.card_source(permit).await
+    }
+
+    /// Returns what an agent speaks by the cached card, fresh or not.
+    pub(in crate::proxy) async fn cached_spoken(&self, source: &CardSource) -> Spoken {
+        self.cache.spoken(source).await
     }
 
     /// Returns the generation in the cached card, fresh or not.

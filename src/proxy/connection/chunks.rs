@@ -1,21 +1,7 @@
 //! Validates chunked bodies (RFC 9112, 7.1) while Pingora decodes them. Pingora's parser takes an empty size line
 //! for the last chunk and accepts bare line feeds and trailers, which other parsers read differently.
-//! `Watched` wraps the connection; `Chunks` is the state machine.
 
-use std::fmt;
 use std::io;
-use std::pin::Pin;
-use std::sync::Arc;
-use std::task::{Context, Poll, ready};
-
-use async_trait::async_trait;
-use pingora::protocols::raw_connect::ProxyDigest;
-use pingora::protocols::tls::SslDigest;
-use pingora::protocols::{
-    ALPN, GetProxyDigest, GetSocketDigest, GetTimingDigest, Peek, Shutdown, SocketDigest, Ssl,
-    Stream, TimingDigest, UniqueID, UniqueIDType,
-};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// Maximum digits of a chunk size: 4 GiB, above every body limit.
 const SIZE_DIGITS_MAX: u8 = 8;
@@ -111,123 +97,6 @@ impl Chunks {
         }
     }
 }
-
-/// A caller's connection with validated chunks. Reading fails at the first invalid byte.
-pub(in crate::proxy) struct Watched {
-    stream: Stream,
-    chunks: Chunks,
-}
-
-impl Watched {
-    /// Continues the validation from `chunks`.
-    pub(in crate::proxy) fn from(stream: Stream, chunks: Chunks) -> Stream {
-        Box::new(Self { stream, chunks })
-    }
-
-    /// Returns the inner connection, whether it is wrapped or not.
-    pub(in crate::proxy) fn plain(stream: Stream) -> Stream {
-        if stream.as_any().is::<Self>() {
-            // Checked above.
-            let Ok(watched) = stream.into_any().downcast::<Self>() else {
-                unreachable!("it is one")
-            };
-            return watched.stream;
-        }
-        stream
-    }
-}
-
-impl fmt::Debug for Watched {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Watched").field(&self.stream).finish()
-    }
-}
-
-impl AsyncRead for Watched {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let before = buf.filled().len();
-        ready!(Pin::new(&mut self.stream).poll_read(cx, buf))?;
-        let fed = self.chunks.feed(&buf.filled()[before..]);
-        Poll::Ready(fed.map_err(|broken| io::Error::new(io::ErrorKind::InvalidData, broken)))
-    }
-}
-
-impl AsyncWrite for Watched {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, bytes)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-}
-
-#[async_trait]
-impl Shutdown for Watched {
-    async fn shutdown(&mut self) {
-        Shutdown::shutdown(&mut *self.stream).await;
-    }
-}
-
-impl UniqueID for Watched {
-    fn id(&self) -> UniqueIDType {
-        self.stream.id()
-    }
-}
-
-impl Ssl for Watched {
-    fn get_ssl_digest(&self) -> Option<Arc<SslDigest>> {
-        self.stream.get_ssl_digest()
-    }
-
-    fn selected_alpn_proto(&self) -> Option<ALPN> {
-        self.stream.selected_alpn_proto()
-    }
-}
-
-impl GetTimingDigest for Watched {
-    fn get_timing_digest(&self) -> Vec<Option<TimingDigest>> {
-        self.stream.get_timing_digest()
-    }
-}
-
-impl GetProxyDigest for Watched {
-    fn get_proxy_digest(&self) -> Option<Arc<ProxyDigest>> {
-        self.stream.get_proxy_digest()
-    }
-}
-
-impl GetSocketDigest for Watched {
-    fn get_socket_digest(&self) -> Option<Arc<SocketDigest>> {
-        self.stream.get_socket_digest()
-    }
-}
-
-impl Peek for Watched {}
 
 #[cfg(test)]
 mod tests {

@@ -1,6 +1,7 @@
 //! One HTTP/1 connection. Each head is awaited and read with a clock of its own, validated by `head`, and
-//! then passed to Pingora. Between two requests a connection costs only its buffers.
+//! then passed to Pingora. Between two requests a connection costs no buffer for reading.
 
+use std::future::poll_fn;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,12 +13,14 @@ use pingora::protocols::http::ServerSession;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::chunks::{Chunks, Watched};
+use super::caller::Caller;
+use super::chunks::Chunks;
 use super::head::{Scan, Whole};
 use super::listener::{DRAIN, Listener};
 use super::peer;
 use crate::ids::RequestId;
 use crate::metrics::Cut;
+use crate::proxy::reading::poll_read;
 use crate::proxy::request::route::{Route, route};
 use crate::proxy::respond::reject::wire;
 use crate::rejection::{Reason, Rejection};
@@ -25,22 +28,22 @@ use crate::rejection::{Reason, Rejection};
 /// Initial capacity for a head. Most heads fit.
 const HEAD_BYTES: usize = 2 * 1024;
 
+/// Maximum bytes of the first read of a head: with them come most bodies.
+const FIRST_BYTES: usize = 8 * 1024;
+
 /// Keep-alive for Pingora. It never waits for a head here, so the number only enables keep-alive.
 const KEEP: Option<u64> = Some(60);
 
 /// Serves the requests of one connection in sequence. The first head must be complete at `deadline`. A later one is
 /// waited for up to `server.keepalive`, and has its own clock from its first byte on.
-pub(in crate::proxy) async fn serve(
-    listener: &Arc<Listener>,
-    mut stream: Stream,
-    deadline: Instant,
-) {
+pub(in crate::proxy) async fn serve(listener: &Arc<Listener>, stream: Stream, deadline: Instant) {
+    let mut stream = Caller::wrap(stream);
     let mut held = BytesMut::new();
     let mut first = Some(deadline);
     loop {
         let deadline = match first.take() {
             Some(deadline) => deadline,
-            None => match begun(listener, &mut stream, &mut held).await {
+            None => match await_next_head(listener, &mut stream, &mut held).await {
                 Some(deadline) => deadline,
                 None => return,
             },
@@ -86,7 +89,7 @@ pub(in crate::proxy) async fn serve(
                 .await;
             }
             if chunks != Chunks::Over {
-                stream = Watched::from(stream, chunks);
+                stream = Caller::expect(stream, chunks);
             }
         }
         // Drops the empty line that may precede the request line.
@@ -101,31 +104,43 @@ pub(in crate::proxy) async fn serve(
             return;
         };
         let (rest, behind) = reusable.into_parts();
-        stream = Watched::plain(rest);
+        stream = rest;
         held = behind.unwrap_or_default();
     }
 }
 
-/// Waits for the first byte of the next head. `None` if none came in time, the caller left, or this process shuts
-/// down or hands over to a new one.
-async fn begun(listener: &Listener, stream: &mut Stream, held: &mut BytesMut) -> Option<Instant> {
+/// Waits for the first byte of the next head, and returns the time at which the head must be complete. `None` if none
+/// came in time, the caller left, or this process shuts down. A hand-over to a new process closes no connection that
+/// waits: a request may be on its way, and HTTP/1 has no word for a caller that is between two. It is closed with its
+/// next answer, or after `server.keepalive`.
+async fn await_next_head(
+    listener: &Listener,
+    stream: &mut Stream,
+    held: &mut BytesMut,
+) -> Option<Instant> {
     let keepalive = listener.relay.config.get().server.keepalive;
     if held.is_empty() {
-        // One byte, on the stack: the rest stays in the connection's own buffer, and a waiting connection holds no
-        // other buffer.
-        let mut byte = [0];
         tokio::select! {
             biased;
-            read = timeout(keepalive, stream.read(&mut byte)) => match read {
-                Ok(Ok(1)) => {}
+            read = timeout(keepalive, first_bytes(stream, held)) => match read {
+                Ok(Ok(())) if !held.is_empty() => {}
                 _ => return None,
             },
             () = listener.relay.drain.begins() => return None,
         }
-        held.reserve(HEAD_BYTES);
-        held.extend_from_slice(&byte);
     }
     Some(Instant::now() + listener.relay.config.get().timeouts.request_head)
+}
+
+/// Waits for the first bytes of a head, without a buffer. No bytes: the caller left.
+async fn first_bytes(stream: &mut Stream, held: &mut BytesMut) -> io::Result<()> {
+    poll_fn(|context| {
+        poll_read(stream, context, FIRST_BYTES, |bytes| {
+            held.reserve(HEAD_BYTES);
+            held.extend_from_slice(bytes);
+        })
+    })
+    .await
 }
 
 /// Reasons for having no head.
@@ -146,6 +161,12 @@ async fn read(
     held: &mut BytesMut,
     scan: &mut Scan,
 ) -> Result<Option<Whole>, Unread> {
+    if held.is_empty() {
+        first_bytes(stream, held).await?;
+        if held.is_empty() {
+            return Ok(None);
+        }
+    }
     loop {
         if let Some(whole) = scan.look(held).map_err(Unread::Refused)? {
             return Ok(Some(whole));

@@ -2,6 +2,7 @@
 //! (`server.connections_per_address`), and terminates TLS;
 //! the certificate may change while the listener is open.
 
+mod caller;
 pub(in crate::proxy) mod chunks;
 pub(in crate::proxy) mod head;
 pub(in crate::proxy) mod http1;
@@ -9,17 +10,16 @@ pub(in crate::proxy) mod http2;
 pub(in crate::proxy) mod listener;
 
 use std::collections::HashMap;
-use std::net::{IpAddr, Ipv6Addr};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::os::fd::AsRawFd as _;
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use async_trait::async_trait;
-use pingora::apps::ServerApp;
 use pingora::listeners::tls::Acceptor;
 use pingora::protocols::l4::stream::Stream as L4Stream;
-use pingora::protocols::{ALPN, Peek as _, Stream};
-use pingora::server::ShutdownWatch;
+use pingora::protocols::{ALPN, GetSocketDigest as _, Peek as _, SocketDigest, Stream};
+use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 
 use self::listener::Listener;
@@ -61,9 +61,24 @@ impl Connections {
         }
     }
 
-    /// Returns the number of open connections.
-    pub fn open(&self) -> usize {
-        self.open.load(Ordering::Relaxed)
+    /// Serves a connection that was accepted from `peer`, to its end, on this thread. `place` is dropped at the end.
+    pub fn accepted(
+        self: &Arc<Self>,
+        socket: TcpStream,
+        peer: SocketAddr,
+        place: impl Send + 'static,
+    ) {
+        // It fails on a connection that is closed already, which the first read finds out.
+        let _ = socket.set_nodelay(true);
+        let mut stream = L4Stream::from(socket);
+        let digest = SocketDigest::from_raw_fd(stream.as_raw_fd());
+        let _ = digest.peer_addr.set(Some(peer.into()));
+        stream.set_socket_digest(digest);
+        let this = Arc::clone(self);
+        tokio::spawn(async move {
+            let _place = place;
+            this.serve(Box::new(stream)).await;
+        });
     }
 
     fn cut(&self, why: Cut) {
@@ -175,25 +190,10 @@ impl Connections {
     }
 }
 
-#[async_trait]
-impl ServerApp for Connections {
-    async fn process_new(
-        self: &Arc<Self>,
-        stream: Stream,
-        _shutdown: &ShutdownWatch,
-    ) -> Option<Stream> {
-        let this = Arc::clone(self);
-        // A task of its own: Pingora's task for a connection takes 9 KiB for the life of the connection, most of it for
-        // a handshake that is not used here.
-        tokio::spawn(async move { this.serve(stream).await });
-        None
-    }
-}
-
 /// Returns the address of the peer.
 pub(super) fn peer(stream: &Stream) -> Option<IpAddr> {
     let digest = stream.get_socket_digest()?;
-    digest.peer_addr()?.as_inet().map(std::net::SocketAddr::ip)
+    digest.peer_addr()?.as_inet().map(SocketAddr::ip)
 }
 
 /// Open connections by address. It never has more entries than there are open connections.

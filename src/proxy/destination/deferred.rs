@@ -8,16 +8,18 @@ use pingora::http::{RequestHeader, ResponseHeader};
 use serde_json::Value;
 
 use super::idempotency::{Execution, KeptResponse, execute_own_once, respond_kept};
+use crate::a2a::Generation;
+use crate::a2a::bridge::{result_in, task_in};
 use crate::a2a::done::Done;
 use crate::a2a::envelope::Completed;
 use crate::a2a::method::Method;
 use crate::a2a::refs::Refs;
-use crate::a2a::{Generation, dialect};
 use crate::delivery::calls::{Answer, Outcome};
 use crate::delivery::jobs::{Call, Content, Kind, NewJob, may_be_deferred, task};
 use crate::identity::Proof;
 use crate::ids::WorkspaceId;
 use crate::proxy::admit::Allowed;
+use crate::proxy::bridged::untranslated;
 use crate::proxy::outcome::Ended;
 use crate::proxy::record::trace::{context_fields, is_context};
 use crate::proxy::relay::content_length_of;
@@ -113,7 +115,7 @@ pub(super) async fn defer(
         let task = task::submitted(&accepted.id, accepted.created_at);
         let body = format!(
             r#"{{"jsonrpc":"2.0","id":{rpc_id},"result":{},"status":"queued","delivery_mode":"push","method":{},"activity_id":"{}"}}"#,
-            dialect::shown(&task, generation),
+            result_in(generation, &task).map_err(untranslated)?,
             Value::from(method),
             accepted.id,
         );
@@ -194,7 +196,7 @@ pub(in crate::proxy) async fn answer_about(
         JobWords::Rpc(generation) => format!(
             r#"{{"jsonrpc":"2.0","id":{},"result":{}}}"#,
             exchange.rpc_id.as_deref().unwrap_or("null"),
-            dialect::bare(&task, generation),
+            task_in(generation, &task).map_err(untranslated)?,
         ),
     };
     let head = head_of(body.len()).map_err(internal)?;

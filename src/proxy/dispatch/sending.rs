@@ -27,6 +27,7 @@ use crate::directory::{Destination, LookupFor, Slot};
 use crate::identity::Proof;
 use crate::metrics::InProgress;
 use crate::proxy::admit::Admitted;
+use crate::proxy::bridge::{meet, meet_inbox};
 use crate::proxy::context::Context;
 use crate::proxy::outcome::Ended;
 use crate::proxy::outcome::rare;
@@ -36,6 +37,7 @@ use crate::proxy::relay::failure::shutting_down;
 use crate::proxy::relay::fetch::Question;
 use crate::proxy::relay::forward::{AgentCall, Origin, address, callee};
 use crate::proxy::relay::refuse_redirect;
+use crate::proxy::relay::rewrite::Rewrite;
 use crate::proxy::relay::upstream::{Call, Connection};
 use crate::proxy::request::body::{CallShape, complete};
 use crate::proxy::request::checked::CheckedCall;
@@ -176,6 +178,9 @@ impl Sender {
         exchange.request_bytes = call.body.len() as u64;
         exchange.trace(&context.relay.traces, &stored.head, Came::LATER);
         let Destination::Agent(agent) = &admitted.destination else {
+            let options = admitted.options();
+            let met = meet_inbox(context, options, exchange, &mut call).await;
+            met.map_err(not_sent)?;
             return self.put_into_inbox(job, call).await;
         };
         let agents = AgentCall {
@@ -183,6 +188,8 @@ impl Sender {
             admitted,
             agent,
         };
+        let met = meet(&agents, None, exchange, &mut call).await;
+        met.map_err(refused)?;
         let path = agents.set_path(None, exchange, &mut call).await;
         path.map_err(refused)?;
         let asker = LookupFor::calling(admitted.allowed.account());
@@ -195,7 +202,7 @@ impl Sender {
             head: &stored.head,
             client: stored.client,
         };
-        let wire = agents.head(&origin, exchange, &call);
+        let wire = agents.head(&origin, exchange, &call).await;
         let upstream = &context.relay.upstream;
         let peer = upstream.peer(agent, address, timeouts.connect).await;
         let question = Question {
@@ -206,7 +213,7 @@ impl Sender {
             idle: exchange.config.upstream.idle,
             late,
         };
-        self.ask(job, &question, exchange).await
+        self.ask(job, &question, call.rewrite, exchange).await
     }
 
     /// Attempts the call. Everything up to the connection can be repeated; the rest happens once.
@@ -214,6 +221,7 @@ impl Sender {
         &self,
         job: &Job,
         question: &Question<'_>,
+        rewrite: Option<Rewrite>,
         exchange: &mut Exchange,
     ) -> Result<Attempt, Rejection> {
         let mut cut = self.0.relay.drain.watch();
@@ -232,7 +240,7 @@ impl Sender {
         if cut.is_requested() {
             return Err(shutting_down(Delivery::NotSent));
         }
-        let (head, body) = tokio::select! {
+        let (mut head, mut body) = tokio::select! {
             biased;
             answered = question.ask_over(connection, &self.0.relay.upstream, &self.0.relay.metrics) => answered?,
             () = cut.requested() => return Err(shutting_down(Delivery::Unknown)),
@@ -240,6 +248,9 @@ impl Sender {
         exchange.called(head.status);
         exchange.answer.status = head.status.as_u16();
         exchange.answer.bytes = body.len() as u64;
+        if let Some(rewrite) = rewrite {
+            body = rewrite.answer(&mut head, body).await?;
+        }
         let ending = read(&head, &body)?;
         if let Some(task) = TaskScan::new(Binding::Rpc).push(&body) {
             self.0
@@ -296,7 +307,7 @@ impl Sender {
                     message_only: false,
                 };
                 let bare = bare_call(&job.id, &task.text, generation);
-                let completed = complete(exchange, &admitted.allowed.permit, bare, &shape)?;
+                let completed = complete(exchange, &admitted.allowed.permit, bare, &shape).await?;
                 // The gateway wrote the call, so there is no reference to check.
                 let (call, _) = CheckedCall::completed(completed, generation, share);
                 let client = task.client.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));

@@ -26,6 +26,7 @@ use crate::hierarchy::Permit;
 use crate::identity::{Allowance, Proof, may_be_credential};
 use crate::ids::{RequestId, WorkspaceId};
 use crate::metrics::{Metrics, Outcome, Shape};
+use crate::proxy::bridged::Fields;
 use crate::proxy::outcome::{BrokenOff, Ended};
 use crate::rejection::{Reason, Rejection};
 use crate::tasks::Learner;
@@ -104,6 +105,8 @@ pub(super) struct Exchange {
     client: Option<ShownAddress>,
     /// The task of the exchange, once it is known.
     pub(super) task: Option<String>,
+    /// The fields of an answer that is translated for the caller.
+    pub(super) bridged: Option<Fields>,
     /// The binding of the caller's answer: where its result is.
     pub(super) binding: Binding,
     /// Searches the answer for the task, until the task and its state are found.
@@ -149,6 +152,7 @@ impl Exchange {
             request_bytes: 0,
             client: None,
             task: None,
+            bridged: None,
             binding: Binding::Rpc,
             learner: None,
             trace: None,
@@ -248,6 +252,11 @@ impl Exchange {
         });
     }
 
+    /// Returns the generations between which the call was translated.
+    fn translation(&self) -> Option<&'static str> {
+        self.bridged.map(|bridged| bridged.label)
+    }
+
     fn rule(&self) -> Option<&'static str> {
         self.granted.as_ref().map(|granted| granted.rule)
     }
@@ -319,6 +328,7 @@ impl Exchange {
             status: self.answer.status,
             ms: u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX),
             stream: self.answer.shape == Shape::Stream,
+            bridged: self.translation().map(str::to_owned),
         });
     }
 
@@ -344,6 +354,7 @@ impl Exchange {
             response_bytes: self.answer.bytes,
             duration_ms: u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX),
             task_id: self.task.take(),
+            bridged: self.translation(),
             ..Draft::new(EventType::A2aCall)
         });
     }
@@ -382,6 +393,7 @@ impl Drop for Exchange {
             callee = self.named_callee().map(WorkspaceId::as_str),
             rule = self.rule(),
             method = self.method.label(),
+            bridged = self.translation(),
             outcome = outcome.as_str(),
             status = self.answer.status,
             request_bytes = self.request_bytes,

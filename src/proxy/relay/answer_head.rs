@@ -7,18 +7,18 @@ use std::collections::HashSet;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use pingora::http::ResponseHeader;
 
-use super::failure::{broken_http, too_large};
+use super::answer::{AnswerHead, HEAD_BYTES_MAX};
+use super::failure::{broken_http, head_too_long, too_large};
 use crate::a2a::accept::is_json;
 use crate::config::Config;
 use crate::proxy::hop_by_hop::named_by_connection;
-use crate::proxy::request::validate::states_length;
 use crate::rejection::{Delivery, Reason, Rejection};
-
-/// Maximum bytes of the head of an agent's answer.
-const HEAD_BYTES_MAX: usize = 64 * 1024;
 
 /// Maximum fields of that head.
 const FIELDS_MAX: usize = 100;
+
+/// Fields for which the head for a caller has room at first: the usual ones, and the gateway's own.
+const FIELDS: usize = 12;
 
 /// Fields that pass besides `forward.response_headers`. The gateway sets the length itself, and `WWW-Authenticate`
 /// passes on a 401 only.
@@ -63,7 +63,8 @@ impl ResponseFields {
         &self,
         agent: &ResponseHeader,
     ) -> pingora::Result<ResponseHeader> {
-        let mut head = ResponseHeader::build(agent.status, Some(agent.headers.len() + 12))?;
+        // Without the map of spelled names, which is as large as that of the fields: a stream keeps its head.
+        let mut head = ResponseHeader::build_no_case(agent.status, Some(FIELDS))?;
         for (name, value) in &agent.headers {
             // Of several media types a browser takes the last one, but the check below reads the first.
             let repeats = *name == header::CONTENT_TYPE && head.headers.contains_key(name);
@@ -102,36 +103,31 @@ fn is_json_answer(agent: &ResponseHeader) -> bool {
 ///
 /// # Errors
 /// `agent_protocol_error` if the head has too many bytes or fields.
-fn refuse_large_head(agent: &ResponseHeader, raw: &[u8]) -> Result<(), Rejection> {
-    let message = if raw.len() > HEAD_BYTES_MAX {
-        format!(
-            "the head of the agent's answer has {} bytes, and may have {HEAD_BYTES_MAX}",
-            raw.len()
-        )
-    } else if agent.headers.len() > FIELDS_MAX {
-        format!(
-            "the head of the agent's answer has {} fields, and may have {FIELDS_MAX}",
-            agent.headers.len()
-        )
-    } else {
-        return Ok(());
-    };
-    Err(Rejection::new(Reason::AgentProtocolError, message).delivered(Delivery::Sent))
+fn refuse_large_head(head: &AnswerHead) -> Result<(), Rejection> {
+    let fields = head.fields.headers.len();
+    if head.bytes > HEAD_BYTES_MAX {
+        return Err(head_too_long(Some(head.bytes), HEAD_BYTES_MAX));
+    }
+    if fields > FIELDS_MAX {
+        let message = format!(
+            "the head of the agent's answer has {fields} fields, and may have {FIELDS_MAX}"
+        );
+        return Err(Rejection::new(Reason::AgentProtocolError, message).delivered(Delivery::Sent));
+    }
+    Ok(())
 }
 
 /// Rejects an answer with a head that is too large, with ambiguous framing, or with a transfer coding that would be
 /// lost, as for requests (RFC 9112, 6.1 and 6.3).
-pub(in crate::proxy) fn refuse_by_framing(
-    head: &ResponseHeader,
-    raw: &[u8],
-) -> Result<(), Rejection> {
-    refuse_large_head(head, raw)?;
-    let mut codings = head.headers.get_all(header::TRANSFER_ENCODING).iter();
+pub(in crate::proxy) fn refuse_by_framing(head: &AnswerHead) -> Result<(), Rejection> {
+    refuse_large_head(head)?;
+    let headers = &head.fields.headers;
+    let mut codings = headers.get_all(header::TRANSFER_ENCODING).iter();
     let Some(coding) = codings.next() else {
         return Ok(());
     };
     let chunked = coding.as_bytes().eq_ignore_ascii_case(b"chunked") && codings.next().is_none();
-    if states_length(raw) || !chunked {
+    if head.framed_twice || !chunked {
         return Err(broken_http(None));
     }
     Ok(())

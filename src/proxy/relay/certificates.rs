@@ -32,8 +32,9 @@ impl Certificates {
 
     /// Sets the agent's CA certificates and the gateway's client certificate on the connection.
     ///
-    /// Pingora's pool keys connections by address, name and serial number of the client certificate, but not by the CA
-    /// certificates. Each agent with certificates of its own therefore gets a pool of its own.
+    /// Connections are pooled by what Pingora hashes of a peer: address, name and serial number of the client
+    /// certificate, but not the CA certificates. Each agent with certificates of its own therefore has connections of
+    /// its own.
     pub(in crate::proxy) async fn apply_to(
         &self,
         peer: &mut HttpPeer,

@@ -58,3 +58,13 @@ pub(in crate::proxy) fn too_large(limit: u64) -> Rejection {
     .fact("limit", limit)
     .delivered(Delivery::Sent)
 }
+
+/// Builds the rejection of a head of so many bytes; `None`: of more than `max`.
+pub(in crate::proxy) fn head_too_long(bytes: Option<usize>, max: usize) -> Rejection {
+    let bytes = bytes.map_or_else(|| format!("more than {max}"), |bytes| bytes.to_string());
+    Rejection::new(
+        Reason::AgentProtocolError,
+        format!("the head of the agent's answer has {bytes} bytes, and may have {max}"),
+    )
+    .delivered(Delivery::Sent)
+}

@@ -4,16 +4,16 @@
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use http::{StatusCode, header};
+use http::header;
 use pingora::http::ResponseHeader;
-use pingora::protocols::http::v1::client::HttpSession;
 use pingora::upstreams::peer::HttpPeer;
 use tokio::time::{Instant, timeout_at};
 
+use super::answer::AnswerReader;
 use super::answer_head::{content_length, refuse_by_framing};
 use super::upstream::{Call, Connection, Upstream};
 use crate::metrics::Metrics;
-use crate::proxy::relay::failure::{broken_http, too_large};
+use crate::proxy::relay::failure::too_large;
 use crate::rejection::{Delivery, Reason, Rejection};
 
 /// A request with an answer that is read whole.
@@ -59,21 +59,20 @@ impl Question<'_> {
     ) -> Result<(ResponseHeader, Bytes), Rejection> {
         let sent = upstream.send_over(connection, self.peer, &self.call, self.deadline, metrics);
         let answered = async {
-            let mut session = sent.await?;
-            let head = head(&mut session).await?;
-            let body = self.body(&mut session, &head).await?;
-            Ok((session, head, body))
+            let mut answer = sent.await?;
+            let head = head(&mut answer).await?;
+            let body = self.body(&mut answer, &head).await?;
+            Ok((answer, head, body))
         };
         let answered = timeout_at(self.deadline, answered).await;
-        let (session, head, body) = answered.unwrap_or_else(|_| Err((self.late)()))?;
-        let home = upstream.home(self.peer, self.idle);
-        home.take_back(session).await;
+        let (answer, head, body) = answered.unwrap_or_else(|_| Err((self.late)()))?;
+        upstream.home(self.idle).take_back(answer);
         Ok((head, body))
     }
 
     async fn body(
         &self,
-        session: &mut HttpSession,
+        answer: &mut AnswerReader,
         head: &ResponseHeader,
     ) -> Result<Bytes, Rejection> {
         let limit = self.bytes_max as u64;
@@ -81,11 +80,7 @@ impl Question<'_> {
             return Err(too_large(limit));
         }
         let mut body = BytesMut::new();
-        while !session.is_body_done() {
-            let piece = session.read_body_bytes().await;
-            let Some(piece) = piece.map_err(|e| broken_http(Some(e)))? else {
-                break;
-            };
+        while let Some(piece) = answer.read_piece().await? {
             if body.len() + piece.len() > self.bytes_max {
                 return Err(too_large(limit));
             }
@@ -96,24 +91,15 @@ impl Question<'_> {
 }
 
 /// Returns the head of the answer, after informational ones.
-async fn head(session: &mut HttpSession) -> Result<ResponseHeader, Rejection> {
-    loop {
-        let read = session.read_response().await;
-        read.map_err(|e| broken_http(Some(e)))?;
-        let head = session.resp_header().ok_or_else(|| broken_http(None))?;
-        if head.status == StatusCode::SWITCHING_PROTOCOLS {
-            return Err(broken_http(None));
-        }
-        if head.status.is_informational() {
-            continue;
-        }
-        refuse_by_framing(head, &session.get_headers_raw_bytes())?;
-        let coded = head.headers.get(header::CONTENT_ENCODING);
-        if coded.is_some_and(|coding| coding.as_bytes() != b"identity") {
-            let message = "the agent compresses an answer without being asked to";
-            let refusal = Rejection::new(Reason::AgentProtocolError, message);
-            return Err(refusal.delivered(Delivery::Sent));
-        }
-        return Ok(head.clone());
+async fn head(answer: &mut AnswerReader) -> Result<ResponseHeader, Rejection> {
+    answer.read_head().await?;
+    let head = *answer.take_head()?;
+    refuse_by_framing(&head)?;
+    let coded = head.fields.headers.get(header::CONTENT_ENCODING);
+    if coded.is_some_and(|coding| coding.as_bytes() != b"identity") {
+        let message = "the agent compresses an answer without being asked to";
+        let refusal = Rejection::new(Reason::AgentProtocolError, message);
+        return Err(refusal.delivered(Delivery::Sent));
     }
+    Ok(head.fields)
 }

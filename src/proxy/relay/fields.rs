@@ -1,14 +1,18 @@
 //! The head of a request to an agent: the fields that pass, and those that the gateway sets.
 
 use std::collections::HashSet;
+use std::fmt::Display;
+use std::io::Write as _;
 use std::net::IpAddr;
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method, header};
 use pingora::http::RequestHeader;
-use secrecy::{ExposeSecret, SecretString};
+use secrecy::ExposeSecret;
 
 use crate::directory::Agent;
+use crate::identity::CallerToken;
 use crate::ids::{RequestId, WorkspaceId};
+use crate::proxy::bridged::Wire;
 use crate::proxy::hop_by_hop::{is_hop_by_hop, named_by_connection};
 use crate::proxy::record::trace::{context_fields, is_context};
 use crate::proxy::request::validate::authority;
@@ -47,7 +51,7 @@ pub(in crate::proxy) struct Forwarded<'a> {
     /// The proven caller, if it is a workspace.
     pub(in crate::proxy) caller: Option<&'a WorkspaceId>,
     /// The token that proves the caller to the target.
-    pub(in crate::proxy) caller_token: &'a SecretString,
+    pub(in crate::proxy) caller_token: &'a CallerToken,
     /// The number of gateways that the call has passed, this one included.
     pub(in crate::proxy) hops: u32,
     /// The client's address: the peer's, or the one that a trusted proxy forwarded.
@@ -56,6 +60,8 @@ pub(in crate::proxy) struct Forwarded<'a> {
     pub(in crate::proxy) scheme: &'static str,
     /// True if the gateway wrapped the call for a 1.0 target, so that it must declare the version.
     pub(in crate::proxy) version_1_0: bool,
+    /// The fields of a translated request, in place of the caller's.
+    pub(in crate::proxy) wire: Option<&'a Wire>,
     /// The trace context for the agent. `None` if nothing is traced: the caller's own context passes.
     pub(in crate::proxy) context: Option<&'a SpanContext>,
     /// Length of the completed body.
@@ -67,64 +73,100 @@ pub(in crate::proxy) fn request_head(
     forwarded: &Forwarded<'_>,
     extra: &HashSet<HeaderName>,
 ) -> Vec<u8> {
-    let mut wire = Vec::with_capacity(1024 + forwarded.body_len.min(super::upstream::ONE_WRITE));
-    wire.extend_from_slice(forwarded.verb.as_str().as_bytes());
-    wire.push(b' ');
-    wire.extend_from_slice(forwarded.target.as_bytes());
-    wire.extend_from_slice(b" HTTP/1.1\r\n");
-    let mut put = |name: &str, value: &[u8]| {
-        wire.extend_from_slice(name.as_bytes());
-        wire.extend_from_slice(b": ");
-        wire.extend_from_slice(value);
-        wire.extend_from_slice(b"\r\n");
-    };
-    put("host", forwarded.agent.endpoint.host.as_bytes());
+    let mut head = Wired(Vec::with_capacity(
+        1024 + forwarded.body_len.min(super::upstream::ONE_WRITE),
+    ));
+    head.0.extend_from_slice(forwarded.verb.as_str().as_bytes());
+    head.0.push(b' ');
+    head.0.extend_from_slice(forwarded.target.as_bytes());
+    head.0.extend_from_slice(b" HTTP/1.1\r\n");
+    head.put("host", forwarded.agent.endpoint.host.as_bytes());
     let auth = forwarded.agent.upstream_auth.as_ref();
-    let caller_token = forwarded.caller_token.expose_secret();
+    let caller_token = forwarded.caller_token;
     if let Some(auth) = auth {
-        put(auth.name(), auth.value().expose_secret().as_bytes());
-        put(CALLER_TOKEN, caller_token.as_bytes());
+        head.put(auth.name(), auth.value().expose_secret().as_bytes());
+        head.put(CALLER_TOKEN, caller_token.bare().as_bytes());
     } else {
-        put("authorization", format!("Bearer {caller_token}").as_bytes());
+        head.put("authorization", caller_token.authorization().as_bytes());
     }
     let headers = &forwarded.head.headers;
     let mut typed = false;
     for (name, value) in headers {
         let own = auth.is_some_and(|auth| auth.name() == name.as_str())
-            || forwarded.context.is_some() && is_context(name);
+            || forwarded.context.is_some() && is_context(name)
+            || forwarded.wire.is_some() && is_translated(name);
         if !own && passes((name, value), headers, extra) {
             typed |= *name == header::CONTENT_TYPE;
-            put(name.as_str(), value.as_bytes());
+            head.put(name.as_str(), value.as_bytes());
         }
     }
     // RFC 9110, 8.6: Content-Length is sent if the method gives a body a meaning.
     let bodiless = forwarded.body_len == 0
         && !matches!(*forwarded.verb, Method::POST | Method::PUT | Method::PATCH);
-    if !typed && forwarded.body_len > 0 {
-        put("content-type", b"application/json");
+    if let Some(wire) = forwarded.wire {
+        head.put("accept", wire.accept.as_bytes());
+        head.put("a2a-version", wire.version.as_bytes());
+        if forwarded.body_len > 0 {
+            head.put("content-type", wire.content_type.as_bytes());
+        }
+        let named = EXTENSIONS.iter().flat_map(|name| headers.get_all(*name));
+        for value in named {
+            head.put(wire.extensions, value.as_bytes());
+        }
+    } else if !typed && forwarded.body_len > 0 {
+        head.put("content-type", b"application/json");
     }
-    if forwarded.version_1_0 && !headers.contains_key("a2a-version") {
-        put("a2a-version", b"1.0");
+    if forwarded.wire.is_none() && forwarded.version_1_0 && !headers.contains_key("a2a-version") {
+        head.put("a2a-version", b"1.0");
     }
     if !bodiless {
-        put("content-length", forwarded.body_len.to_string().as_bytes());
+        head.put_shown("content-length", forwarded.body_len);
     }
     for (name, value) in forwarded.context.into_iter().flat_map(context_fields) {
-        put(name.as_str(), value.as_bytes());
+        head.put(name.as_str(), value.as_bytes());
     }
-    put("x-request-id", forwarded.request_id.as_str().as_bytes());
+    head.put("x-request-id", forwarded.request_id.as_str().as_bytes());
     if let Some(caller) = forwarded.caller {
-        put("x-workspace-id", caller.as_str().as_bytes());
+        head.put("x-workspace-id", caller.as_str().as_bytes());
     }
-    put("x-forwarded-for", forwarded.client.to_string().as_bytes());
-    put("x-forwarded-proto", forwarded.scheme.as_bytes());
+    head.put_shown("x-forwarded-for", forwarded.client);
+    head.put("x-forwarded-proto", forwarded.scheme.as_bytes());
     if let Some(host) = authority(forwarded.head) {
-        put("x-forwarded-host", host.as_bytes());
+        head.put("x-forwarded-host", host.as_bytes());
     }
-    put("x-a2a-hops", forwarded.hops.to_string().as_bytes());
-    put("via", b"1.1 a2a-gateway");
-    wire.extend_from_slice(b"\r\n");
-    wire
+    head.put_shown("x-a2a-hops", forwarded.hops);
+    head.put("via", b"1.1 a2a-gateway");
+    head.0.extend_from_slice(b"\r\n");
+    head.0
+}
+
+/// A head that is being written.
+struct Wired(Vec<u8>);
+
+impl Wired {
+    fn put(&mut self, name: &str, value: &[u8]) {
+        self.0.extend_from_slice(name.as_bytes());
+        self.0.extend_from_slice(b": ");
+        self.0.extend_from_slice(value);
+        self.0.extend_from_slice(b"\r\n");
+    }
+
+    /// Puts a value that is shown, without a text of its own.
+    fn put_shown(&mut self, name: &str, value: impl Display) {
+        self.put(name, b"");
+        self.0.truncate(self.0.len() - b"\r\n".len());
+        // Writing to memory cannot fail.
+        let _ = write!(self.0, "{value}\r\n");
+    }
+}
+
+/// The fields in which either generation names extensions.
+const EXTENSIONS: [&str; 2] = ["a2a-extensions", "x-a2a-extensions"];
+
+/// True for a field that a translated request has anew.
+fn is_translated(name: &HeaderName) -> bool {
+    matches!(name.as_str(), "accept" | "content-type" | "a2a-version")
+        || EXTENSIONS.contains(&name.as_str())
 }
 
 /// True if a request field passes to the agent.

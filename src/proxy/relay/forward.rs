@@ -11,12 +11,14 @@ use pingora::upstreams::peer::HttpPeer;
 use super::fields::{Forwarded, request_head};
 use super::refuse_redirect;
 use super::rewrite::{OwnTasks, Rewrite};
+use super::upstream::Call;
 use crate::a2a::done::Done;
 use crate::a2a::method::Method;
 use crate::a2a::task::Binding;
 use crate::directory::{Agent, LookupFor};
 use crate::identity::Principal;
 use crate::proxy::admit::{Admitted, Allowed};
+use crate::proxy::beside;
 use crate::proxy::cards::extended::ExtendedCard;
 use crate::proxy::context::Context;
 use crate::proxy::outcome::Ended;
@@ -26,6 +28,8 @@ use crate::proxy::record::trace::Callee;
 use crate::proxy::request::checked::CheckedCall;
 use crate::proxy::respond::internal;
 use crate::rejection::Rejection;
+use crate::trust::body_hash;
+use crate::workspace::CallerProof;
 
 /// The request that a call stands for: its head, and the address of its client.
 pub(in crate::proxy) struct Origin<'a> {
@@ -52,7 +56,7 @@ impl AgentCall<'_> {
         exchange: &Exchange,
         call: &mut CheckedCall,
     ) -> Result<(), Ended> {
-        if call.path.is_none() && self.agent.options.path_in_card {
+        if call.path.is_none() && call.route.is_none() && self.agent.options.path_in_card {
             let method = call.method_name.as_deref();
             let cards = &self.context.cards;
             let path = cards.json_rpc(caller, exchange, self.admitted, method);
@@ -62,11 +66,25 @@ impl AgentCall<'_> {
         Ok(())
     }
 
-    /// Writes the request head in wire format, with a new caller token.
+    /// Returns the request for the task with which a subscription begins.
+    ///
+    /// # Errors
+    /// As [`AgentCall::head`].
+    pub(in crate::proxy) async fn snapshot(
+        &self,
+        origin: &Origin<'_>,
+        exchange: &Exchange,
+        asks: &CheckedCall,
+    ) -> Result<Call, Rejection> {
+        let head = self.head(origin, exchange, asks).await?;
+        Ok(Call::new(head, asks.body.clone()))
+    }
+
+    /// Writes the request head in wire format, with a caller token of the proof that the agent asks for.
     ///
     /// # Errors
     /// The token cannot be signed.
-    pub(in crate::proxy) fn head(
+    pub(in crate::proxy) async fn head(
         &self,
         origin: &Origin<'_>,
         exchange: &Exchange,
@@ -74,11 +92,16 @@ impl AgentCall<'_> {
     ) -> Result<Vec<u8>, Rejection> {
         let Allowed { proof, permit } = &self.admitted.allowed;
         let agent = self.agent;
-        let caller_token = self.context.gateway.identity.signed.issue_caller(
-            permit.pair(&proof.principal.to_string()),
-            call.method_name.as_deref(),
-            &call.body,
-        )?;
+        let caller = proof.principal.name();
+        let pair = permit.pair(&caller);
+        let signed = &self.context.gateway.identity.signed;
+        let caller_token = match agent.proof {
+            CallerProof::Pair => signed.caller_of_pair(pair),
+            CallerProof::Request => {
+                let hash = beside::on(&call.body, body_hash).await;
+                signed.caller_of_request(pair, call.method_name.as_deref(), hash)
+            }
+        }?;
         let path = call.path.as_deref();
         let forwarded = Forwarded {
             head: origin.head,
@@ -96,6 +119,7 @@ impl AgentCall<'_> {
                 "http"
             },
             version_1_0: call.version_1_0,
+            wire: call.wire.as_ref(),
             context: exchange.outgoing(),
             body_len: call.body.len(),
         };
@@ -163,15 +187,20 @@ pub(in crate::proxy) async fn rewrite(
     context: &Context,
     exchange: &Exchange,
     admitted: &Admitted,
-    binding: Binding,
+    call: &CheckedCall,
 ) -> Result<Option<Rewrite>, Rejection> {
     let Allowed { proof, permit } = &admitted.allowed;
+    let binding = match call.route {
+        Some(_) => Binding::Rest,
+        None => Binding::Rpc,
+    };
     Ok(match exchange.method {
         Method::GetExtendedCard => {
             let card = ExtendedCard {
                 gateway: Arc::clone(&context.gateway),
                 config: Arc::clone(&exchange.config),
                 source: rare(context.gateway.resolution.card_source(permit)).await?,
+                generation: call.generation(),
             };
             Some(Rewrite::ExtendedCard(binding, Box::new(card)))
         }

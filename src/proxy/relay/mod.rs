@@ -2,12 +2,15 @@
 //! short unary answer is held back, so that a failure can still be answered with an error instead of a broken
 //! connection.
 
+pub(in crate::proxy) mod answer;
 pub(in crate::proxy) mod answer_head;
+pub(in crate::proxy) mod back;
 mod certificates;
 pub(in crate::proxy) mod failure;
 pub(in crate::proxy) mod fetch;
 pub(in crate::proxy) mod fields;
 pub(in crate::proxy) mod forward;
+pub(in crate::proxy) mod pool;
 pub(in crate::proxy) mod rewrite;
 pub(in crate::proxy) mod stream;
 pub(in crate::proxy) mod upstream;
@@ -19,14 +22,15 @@ use bytes::{Bytes, BytesMut};
 use http::{Method, StatusCode, header};
 use pingora::http::ResponseHeader;
 use pingora::protocols::http::ServerSession;
-use pingora::protocols::http::v1::client::HttpSession;
 use pingora::upstreams::peer::HttpPeer;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
+use self::answer::{AnswerHead, AnswerReader};
 use self::answer_head::{ResponseFields, content_length, refuse_by_framing, refuse_by_head};
 pub(in crate::proxy) use self::answer_head::{content_length_of, is_event_stream, refuse_redirect};
-use self::failure::{broken_http, shutting_down, silent, timed_out, too_large};
+use self::failure::{shutting_down, silent, timed_out, too_large};
 use self::rewrite::Rewrite;
+use self::stream::Snapshot;
 use self::upstream::{Call, Home, Upstream};
 use crate::config::{Derived, Live, Timeouts};
 use crate::delivery::streams::Streams;
@@ -45,7 +49,7 @@ use crate::shares::Share;
 use crate::standing::{CutOff, Needs};
 use crate::telemetry::traces::Traces;
 
-/// Maximum pooled connections to all agents.
+/// Maximum pooled connections to all agents, of all threads.
 const POOL_SIZE: usize = 4096;
 
 /// Maximum bytes of a unary answer that are held back, so that most failures can still be answered with an error. A
@@ -116,6 +120,8 @@ pub(super) struct Forward {
     pub(super) clocks: Clocks,
     /// The rewrite of the answer.
     pub(super) rewrite: Option<Rewrite>,
+    /// The request for the task with which a stream begins.
+    pub(super) snapshot: Option<Call>,
     /// The concurrency slot of the call at its target, until it is over.
     pub(super) slot: Option<directory::Slot>,
 }
@@ -129,6 +135,7 @@ impl Relay {
         streams: Option<Arc<Streams>>,
         traces: Traces,
     ) -> Self {
+        let threads = config.get().server.threads();
         Self {
             standing: None,
             streams,
@@ -137,8 +144,8 @@ impl Relay {
             load: Load::new(config.clone(), Arc::clone(&metrics), Arc::clone(&drain)),
             config,
             metrics,
+            upstream: Upstream::new(POOL_SIZE, threads, Arc::clone(&drain)),
             drain,
-            upstream: Upstream::new(POOL_SIZE),
         }
     }
 
@@ -196,11 +203,11 @@ impl Relay {
         });
         await_head(Some(session), &mut upstream, &clocks, &mut cut).await?;
         exchange.answer.head = Some(exchange.started.elapsed());
-        let head = upstream.resp_header().ok_or_else(|| broken_http(None))?;
+        let agents = upstream.take_head()?;
+        let head = &agents.fields;
         exchange.called(head.status);
         let limit = exchange.config.limits.response_bytes.0;
-        let rewrite = whole.as_ref().map(|whole| &whole.rewrite);
-        refuse_answer(head, &upstream.get_headers_raw_bytes(), limit, rewrite)?;
+        refuse_answer(&agents, limit, whole.as_ref().map(|w| &w.rewrite))?;
         let head_only = session.req_header().method == Method::HEAD;
         let is_stream = is_event_stream(head) && !head_only;
         let answer = answer(head, session, exchange)?;
@@ -209,10 +216,11 @@ impl Relay {
         let idle = exchange.config.upstream.idle;
         let framed = length.is_some() || head.headers.contains_key(header::TRANSFER_ENCODING);
         let answering = Answering {
-            home: self.upstream.home(&forward.peer, idle),
+            home: self.upstream.home(idle),
             upstream,
         };
-        drop(forward.peer);
+        // A waiting stream does not hold it.
+        drop(agents);
         if is_stream {
             exchange.streams();
             let begun = stream::Begun {
@@ -220,6 +228,7 @@ impl Relay {
                 cut,
                 framed,
                 rewrite: whole.map(|whole| whole.rewrite),
+                snapshot: Snapshot::new(forward.snapshot, forward.peer),
                 slot: forward.slot,
                 cut_off: self.cut_off(
                     Needs::Credential,
@@ -250,46 +259,32 @@ impl Relay {
 /// Waits for the head, after informational ones, until a clock or the caller, if there is one, ends the wait.
 pub(super) async fn await_head(
     mut session: Option<&mut ServerSession>,
-    upstream: &mut HttpSession,
+    upstream: &mut AnswerReader,
     clocks: &Clocks,
     cut: &mut Cut,
 ) -> Result<(), Ended> {
     let head = Instant::now() + clocks.head;
     let deadline = head.min(clocks.total);
-    while upstream
-        .resp_header()
-        .is_none_or(|h| h.status.is_informational())
-    {
-        tokio::select! {
-            biased;
-            read = upstream.read_response() => {
-                read.map_err(|e| broken_http(Some(e)))?;
-            }
-            () = sleep_until(deadline) => {
-                let clock = if head <= clocks.total { "head" } else { "total" };
-                return Err(timed_out(clock).into());
-            }
-            () = gone(&mut session) => return Err(Ended::CallerLeft),
-            () = cut.requested() => return Err(shutting_down(Delivery::Sent).into()),
+    tokio::select! {
+        biased;
+        read = upstream.read_head() => Ok(read?),
+        () = sleep_until(deadline) => {
+            let clock = if head <= clocks.total { "head" } else { "total" };
+            Err(timed_out(clock).into())
         }
-        if upstream
-            .resp_header()
-            .is_some_and(|h| h.status == StatusCode::SWITCHING_PROTOCOLS)
-        {
-            return Err(broken_http(None).into());
-        }
+        () = gone(&mut session) => Err(Ended::CallerLeft),
+        () = cut.requested() => Err(shutting_down(Delivery::Sent).into()),
     }
-    Ok(())
 }
 
 /// Rejects an answer by its head, before any part of it is passed on.
 pub(in crate::proxy) fn refuse_answer(
-    head: &ResponseHeader,
-    raw: &[u8],
+    head: &AnswerHead,
     limit: u64,
     rewrite: Option<&Rewrite>,
 ) -> Result<(), Rejection> {
-    refuse_by_framing(head, raw)?;
+    refuse_by_framing(head)?;
+    let head = &head.fields;
     refuse_by_head(head, limit)?;
     match rewrite {
         Some(rewrite) => rewrite.refuse_by_head(head, is_event_stream(head)),
@@ -299,7 +294,7 @@ pub(in crate::proxy) fn refuse_answer(
 
 /// An agent's answer that is being read, and the place of its connection in the pool afterwards.
 struct Answering<'a> {
-    upstream: Box<HttpSession>,
+    upstream: AnswerReader,
     home: Home<'a>,
 }
 
@@ -393,12 +388,18 @@ impl Unary<'_> {
             }
             self.write(session, exchange, piece, false).await?;
         }
-        answering.home.take_back(answering.upstream).await;
+        answering.home.take_back(answering.upstream);
         let mut rest = held.freeze();
+        // Until the caller has it: an answer may be longer in its generation.
+        let mut share = None;
         if let (Some(whole), Some(head)) = (self.whole.take(), &mut self.head) {
+            let received = rest.len();
             let changed = Box::pin(whole.rewrite.answer(head, rest));
             let changed = timeout_at(self.clocks.total, changed).await;
             rest = changed.map_err(|_| timed_out("total"))??;
+            let held = share.insert(whole.share);
+            let taken = whole.load.hold(held, rest.len().saturating_sub(received));
+            taken.map_err(|full| full.delivered(Delivery::Sent))?;
             exchange.answer.status = head.status.as_u16();
         }
         self.begin(session, Some(rest.len() as u64)).await?;
@@ -423,7 +424,8 @@ impl Unary<'_> {
             _ if bodiless => {}
             None if self.head_only => {}
             Some(length) => {
-                head.insert_header(header::CONTENT_LENGTH, length)
+                // One allocation: from a number it would take two.
+                head.insert_header(header::CONTENT_LENGTH, length.to_string())
                     .map_err(internal)?;
             }
             None => chunk(session, &mut head).map_err(internal)?,
@@ -446,17 +448,22 @@ impl Unary<'_> {
 /// Returns the next piece of the body, or what ended the wait: a clock, or the caller, if there is one.
 pub(in crate::proxy) async fn next_piece(
     mut session: Option<&mut ServerSession>,
-    upstream: &mut HttpSession,
+    upstream: &mut AnswerReader,
     clocks: &Clocks,
     cut: &mut Cut,
 ) -> Result<Option<Bytes>, Ended> {
-    if upstream.is_body_done() {
+    if upstream.is_done() {
         return Ok(None);
     }
-    let idle = Instant::now() + clocks.idle;
+    let now = Instant::now();
+    // An agent that sends without a pause leaves no poll to the clock below.
+    if now >= clocks.total {
+        return Err(timed_out("total").into());
+    }
+    let idle = now + clocks.idle;
     tokio::select! {
         biased;
-        read = upstream.read_body_bytes() => read.map_err(|e| broken_http(Some(e)).into()),
+        read = upstream.read_piece() => Ok(read?),
         () = sleep_until(idle.min(clocks.total)) => {
             Err(if idle < clocks.total { silent(clocks.idle) } else { timed_out("total") }.into())
         }

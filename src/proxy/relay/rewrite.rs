@@ -7,6 +7,7 @@ use bytes::Bytes;
 use http::{StatusCode, header};
 use pingora::http::ResponseHeader;
 
+use super::back::Back;
 use crate::a2a::bare_result;
 use crate::a2a::error::RpcError;
 use crate::a2a::reply::Reply;
@@ -27,6 +28,9 @@ pub(in crate::proxy) enum Rewrite {
     ExtendedCard(Binding, Box<ExtendedCard>),
     /// The answer lists tasks, some of them of other callers.
     Tasks(Binding, Box<OwnTasks>),
+    /// The call was translated for an agent of another generation or binding; then the rewrite of the answer in the
+    /// caller's form.
+    Bridged(Box<Back>, Option<Box<Rewrite>>),
 }
 
 /// The filter of a task list: the caller may see only its own tasks.
@@ -67,7 +71,7 @@ impl Rewrite {
                 "the agent compressed its answer, which was not asked for",
             ));
         }
-        if is_stream && !matches!(self, Self::BareResult) {
+        if is_stream && !self.takes_streams() {
             return Err(unreadable(
                 "the agent answered with a stream where it was asked for one thing",
             ));
@@ -93,6 +97,16 @@ impl Rewrite {
             Self::Tasks(binding, own) => {
                 with_result(binding, success, &body, async |text| own.only(text).await).await?
             }
+            Self::Bridged(back, then) => {
+                for name in OF_THE_BODY {
+                    head.remove_header(name);
+                }
+                let (body, is_error) = back.answer(head, body).await?;
+                return match then {
+                    Some(then) if !is_error => Box::pin(then.answer(head, body)).await,
+                    _ => Ok(body),
+                };
+            }
         };
         let Some(changed) = changed else {
             return Ok(body);
@@ -103,11 +117,39 @@ impl Rewrite {
         Ok(changed.into())
     }
 
-    /// Rewrites complete events.
-    pub(in crate::proxy) fn events(&self, events: Bytes) -> Bytes {
+    /// Rewrites complete events. Returns the reason that one of them cannot be rewritten with those before it.
+    pub(in crate::proxy) fn events(&mut self, events: Bytes) -> (Bytes, Option<Rejection>) {
         match self {
-            Self::BareResult => bare_result::events(&events).into(),
-            Self::ExtendedCard(..) | Self::Tasks(..) => events,
+            Self::BareResult => (bare_result::events(&events).into(), None),
+            Self::ExtendedCard(..) | Self::Tasks(..) => (events, None),
+            Self::Bridged(back, then) => {
+                let (events, why) = back.events(&events);
+                match then {
+                    Some(then) => (then.events(events).0, why),
+                    None => (events, why),
+                }
+            }
+        }
+    }
+
+    /// Rejects an incomplete event of so many bytes.
+    ///
+    /// # Errors
+    /// `response_too_large`.
+    pub(in crate::proxy) fn check_pending(&self, bytes: usize) -> Result<(), Rejection> {
+        match self {
+            Self::Bridged(back, _) => back.check_pending(bytes),
+            Self::BareResult | Self::ExtendedCard(..) | Self::Tasks(..) => Ok(()),
+        }
+    }
+
+    fn takes_streams(&self) -> bool {
+        match self {
+            Self::BareResult => true,
+            Self::ExtendedCard(..) | Self::Tasks(..) => false,
+            Self::Bridged(back, then) => {
+                back.streams() && then.as_ref().is_none_or(|then| then.takes_streams())
+            }
         }
     }
 }

@@ -1,24 +1,28 @@
-//! One call to an agent over Pingora's connection pool: connect, send once, wait for the head.
+//! One call to an agent: connect, or take an idle connection, and send once. The head is awaited in `relay/mod.rs`.
 //!
-//! Head and body are sent in one write, which Pingora's own client cannot do; that client reads the response.
+//! Pingora dials. Head and body are sent in one write, which Pingora's own client cannot do; [`super::answer`] reads
+//! the answer, and [`super::pool`] keeps the connection afterwards.
 //! HTTP/1.1 only: agents' servers all support it, and a broken HTTP/2 connection would take several exchanges
 //! with it (`ARCHITECTURE.md`).
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use pingora::connectors::{ConnectorOptions, TransportConnector};
 use pingora::listeners::ALPN;
 use pingora::protocols::Stream;
-use pingora::protocols::http::v1::client::HttpSession;
-use pingora::upstreams::peer::{HttpPeer, Peer};
+use pingora::upstreams::peer::HttpPeer;
 use pingora::{Error, ErrorType};
 use tokio::io::AsyncWriteExt;
 use tokio::time::{Instant, timeout, timeout_at};
 
+use super::answer::AnswerReader;
 use super::certificates::Certificates;
+use super::pool::{Key, Pool};
 use crate::directory::Agent;
+use crate::drain::Drain;
 use crate::metrics::Metrics;
 use crate::proxy::outcome::Failure;
 use crate::rejection::{Delivery, Reason, Rejection};
@@ -35,6 +39,7 @@ const EARLY_ANSWER: Duration = Duration::from_secs(1);
 /// Connections to agents.
 pub(in crate::proxy) struct Upstream {
     connector: TransportConnector,
+    pool: Arc<Pool>,
     certificates: Certificates,
 }
 
@@ -79,6 +84,7 @@ pub(in crate::proxy) struct Connection {
     stream: Stream,
     /// True for a pooled connection, which may be dead.
     reused: bool,
+    key: Key,
 }
 
 /// Progress of a write before it failed.
@@ -90,11 +96,14 @@ enum Unsent {
 }
 
 impl Upstream {
-    /// Creates a pool of at most `pool_size` unused connections.
-    pub(in crate::proxy) fn new(pool_size: usize) -> Self {
-        let options = ConnectorOptions::new(pool_size);
+    /// Creates a pool of at most `pool_size` unused connections, of `threads` and all others, which are closed when the
+    /// drain begins.
+    pub(in crate::proxy) fn new(pool_size: usize, threads: usize, drain: Arc<Drain>) -> Self {
+        // Its own pool is not used.
+        let options = ConnectorOptions::new(0);
         Self {
             connector: TransportConnector::new(Some(options)),
+            pool: Arc::new(Pool::new(pool_size, threads, drain)),
             certificates: Certificates::new(),
         }
     }
@@ -117,11 +126,10 @@ impl Upstream {
         peer
     }
 
-    /// Returns the place to which a connection of `peer` returns, to be kept for `idle`.
-    pub(in crate::proxy) fn home(&self, peer: &HttpPeer, idle: Duration) -> Home<'_> {
+    /// Returns the place to which connections return, to be kept for `idle`.
+    pub(in crate::proxy) fn home(&self, idle: Duration) -> Home<'_> {
         Home {
-            upstream: self,
-            peer: peer.reuse_hash(),
+            pool: &self.pool,
             idle,
         }
     }
@@ -131,14 +139,19 @@ impl Upstream {
     /// # Errors
     /// `agent_unreachable`, `agent_timeout`.
     pub(in crate::proxy) async fn connect(&self, peer: &HttpPeer) -> Result<Connection, Rejection> {
-        if let Some(stream) = self.connector.reused_stream(peer).await {
-            let reused = true;
-            return Ok(Connection { stream, reused });
-        }
-        // The pool is empty, the agent closed the connection, or the task that watches it still holds it.
-        tracing::debug!(%peer, "no idle connection to the agent; dialling");
-        let (stream, reused) = (self.dial(peer).await?, false);
-        Ok(Connection { stream, reused })
+        let key = self.pool.key(peer);
+        let (stream, reused) = match self.pool.take(&key) {
+            Some(stream) => (stream, true),
+            None => {
+                tracing::debug!(%peer, "no idle connection to the agent; dialling");
+                (self.dial(peer).await?, false)
+            }
+        };
+        Ok(Connection {
+            stream,
+            reused,
+            key,
+        })
     }
 
     /// Opens a new connection to the agent.
@@ -158,7 +171,7 @@ impl Upstream {
         call: &Call,
         deadline: Instant,
         metrics: &Metrics,
-    ) -> Result<Box<HttpSession>, Rejection> {
+    ) -> Result<AnswerReader, Rejection> {
         let connected = timeout_at(deadline, self.connect(peer)).await;
         let connection = connected.unwrap_or_else(|_| Err(not_connected()))?;
         self.send_over(connection, peer, call, deadline, metrics)
@@ -172,12 +185,16 @@ impl Upstream {
     /// `agent_unreachable`, `agent_timeout`, `agent_protocol_error`, each with its [`Delivery`].
     pub(in crate::proxy) async fn send_over(
         &self,
-        Connection { mut stream, reused }: Connection,
+        Connection {
+            mut stream,
+            reused,
+            key,
+        }: Connection,
         peer: &HttpPeer,
         call: &Call,
         deadline: Instant,
         metrics: &Metrics,
-    ) -> Result<Box<HttpSession>, Rejection> {
+    ) -> Result<AnswerReader, Rejection> {
         let mut written = timeout_at(deadline, write(&mut stream, call)).await;
         if reused && matches!(written, Ok(Err(Unsent::Nothing(_)))) {
             metrics.resends.inc();
@@ -185,7 +202,7 @@ impl Upstream {
             stream = dialled.unwrap_or_else(|_| Err(not_connected()))?;
             written = timeout_at(deadline, write(&mut stream, call)).await;
         }
-        let session = Box::new(HttpSession::new_with_options(stream, peer));
+        let answer = AnswerReader::new(stream).kept_as(key);
         match written {
             Err(_) => Err(Rejection::new(
                 Reason::AgentTimeout,
@@ -193,14 +210,14 @@ impl Upstream {
             )
             .fact("clock", "total")
             .delivered(Delivery::Unknown)),
-            Ok(Ok(())) => Ok(session),
+            Ok(Ok(())) => Ok(answer),
             Ok(Err(Unsent::Nothing(error))) => Err(Rejection::new(
                 Reason::AgentUnreachable,
                 "the agent closed the connection at once",
             )
             .delivered(Delivery::NotSent)
             .cause(error)),
-            Ok(Err(Unsent::Perhaps(error))) => early_answer(session, error).await,
+            Ok(Err(Unsent::Perhaps(error))) => early_answer(answer, error).await,
         }
     }
 }
@@ -208,29 +225,18 @@ impl Upstream {
 /// Place of a connection in the pool after a complete response.
 #[derive(Clone, Copy)]
 pub(in crate::proxy) struct Home<'a> {
-    upstream: &'a Upstream,
-    /// Key of the agent's connections: their `reuse_hash`.
-    peer: u64,
+    pool: &'a Arc<Pool>,
     /// Time that it is kept in the pool.
     idle: Duration,
 }
 
 impl Home<'_> {
     /// Returns the connection to the pool if the agent left it usable. Called before the last byte is sent to
-    /// the caller, so that the caller's next call, on another thread, finds it there.
-    pub(in crate::proxy) async fn take_back(self, mut session: Box<HttpSession>) {
-        // A cut stream leaves its connection in the middle of a body.
-        if !session.is_body_done() {
-            return;
-        }
-        session.respect_keepalive();
-        // Drop a connection that is not kept: a graceful close could block on an agent that does not read.
-        if !session.will_keepalive() {
-            return;
-        }
-        if let Some(stream) = session.reuse().await {
-            let pool = &self.upstream.connector;
-            pool.release_stream(stream, self.peer, Some(self.idle));
+    /// the caller, so that the caller's next call finds it there.
+    pub(in crate::proxy) fn take_back(self, answer: AnswerReader) {
+        // One that is not kept is dropped: a graceful close could block on an agent that does not read.
+        if let Some((key, stream)) = answer.key().zip(answer.into_reusable()) {
+            self.pool.put(key, stream, self.idle);
         }
     }
 }
@@ -257,11 +263,11 @@ async fn write(stream: &mut Stream, call: &Call) -> Result<(), Unsent> {
 
 /// Reads an early response: an agent may send one, such as 413, and close without reading the rest.
 async fn early_answer(
-    mut session: Box<HttpSession>,
+    mut answer: AnswerReader,
     error: std::io::Error,
-) -> Result<Box<HttpSession>, Rejection> {
-    match timeout(EARLY_ANSWER, session.read_response()).await {
-        Ok(Ok(_)) => Ok(session),
+) -> Result<AnswerReader, Rejection> {
+    match timeout(EARLY_ANSWER, answer.read_head()).await {
+        Ok(Ok(())) => Ok(answer),
         _ => Err(Rejection::new(
             Reason::AgentProtocolError,
             "the agent closed the connection while the request was being sent",

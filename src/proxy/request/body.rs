@@ -4,6 +4,7 @@ use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, Version, header};
 use pingora::http::RequestHeader;
 use pingora::protocols::http::ServerSession;
+use tokio::task::yield_now;
 use tokio::time::{Instant, timeout_at};
 
 use super::Request;
@@ -14,14 +15,19 @@ use crate::a2a::envelope::{self, Completed, Completion, Fault, FaultKind};
 use crate::a2a::method::Method;
 use crate::config::{Complete, Config, Timeouts};
 use crate::hierarchy::Permit;
+use crate::ids::WorkspaceId;
 use crate::proxy::admit::too_large;
+use crate::proxy::beside;
 use crate::proxy::connection::chunks;
 use crate::proxy::load::Load;
-use crate::proxy::outcome::{Ended, NoBody};
+use crate::proxy::outcome::{Ended, NoBody, rare};
 use crate::proxy::record::Exchange;
 use crate::proxy::respond::write_with_timeout;
 use crate::rejection::{Reason, Rejection};
 use crate::shares::{Account, Share};
+
+/// Bytes of a body after which other calls of the thread have a turn.
+const YIELD_EVERY: usize = 256 * 1024;
 
 /// A body, with the share of the memory of bodies that it takes.
 pub(in crate::proxy) struct Received {
@@ -67,7 +73,12 @@ pub(in crate::proxy) async fn read(
             return Err(too_large(limit.0).into());
         }
         load.hold(&mut share, piece.len())?;
+        let rounds = held.len() / YIELD_EVERY;
         held.keep(piece);
+        if held.len() / YIELD_EVERY > rounds {
+            // A body that arrives as fast as it is read would be read in one turn of its thread.
+            yield_now().await;
+        }
     }
 }
 
@@ -196,7 +207,7 @@ fn broken_framing() -> NoBody {
 ///
 /// # Errors
 /// `parse_error`, `invalid_request`, `invalid_params`.
-pub(in crate::proxy) fn complete(
+pub(in crate::proxy) async fn complete(
     exchange: &mut Exchange,
     permit: &Permit,
     body: Bytes,
@@ -204,17 +215,32 @@ pub(in crate::proxy) fn complete(
 ) -> Result<Completed, Rejection> {
     // A body that is not even an object gets the general message of a route that takes messages only.
     let is_object = !call.message_only || body.trim_ascii_start().starts_with(b"{");
-    let completion = Completion {
-        target: permit.target().as_str(),
-        caller: permit.caller().map(crate::ids::WorkspaceId::as_str),
-        complete: call.complete,
-        generation: call.generation,
-        accept_prefers_stream: call.prefers_stream,
+    let (complete, generation, accept_prefers_stream) =
+        (call.complete, call.generation, call.prefers_stream);
+    let completed = move |body, target: &WorkspaceId, caller: Option<&WorkspaceId>| {
+        let completion = Completion {
+            target: target.as_str(),
+            caller: caller.map(WorkspaceId::as_str),
+            complete,
+            generation,
+            accept_prefers_stream,
+        };
+        envelope::complete(body, &completion)
     };
-    match envelope::complete(body, &completion) {
-        Ok(completed) => {
+    let (target, caller) = (permit.target(), permit.caller());
+    let completed = if beside::is_long(body.len()) {
+        let (target, caller) = (target.clone(), caller.cloned());
+        rare(beside::run(move || {
+            completed(body, &target, caller.as_ref())
+        }))
+        .await
+    } else {
+        completed(body, target, caller)
+    };
+    match completed {
+        Ok(mut completed) => {
             exchange.method = completed.method;
-            exchange.rpc_id.clone_from(&completed.rpc_id);
+            exchange.rpc_id = completed.rpc_id.take();
             exchange.request_bytes = completed.body.len() as u64;
             if call.message_only {
                 require_message(&completed, call)?;

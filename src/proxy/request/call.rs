@@ -18,6 +18,7 @@ use crate::a2a::task::Binding;
 use crate::hops::hops;
 use crate::ids::{InvalidWorkspaceId, WorkspaceId};
 use crate::proxy::admit::{Admitted, Allowed, allow};
+use crate::proxy::beside;
 use crate::proxy::destination::deferred::{AskedJob, JobWords, asked_job, may_ask_for_a_job};
 use crate::proxy::destination::{self, Away, deferred, idempotency};
 use crate::proxy::outcome::Ended;
@@ -141,7 +142,8 @@ pub(in crate::proxy) async fn send(
         } => generation,
         _ if options.has_card => options.generation,
         _ => {
-            let is_bare = matches!(form, Form::Message { .. }) || envelope::is_bare(&received.body);
+            let is_bare = matches!(form, Form::Message { .. })
+                || beside::on(&received.body, envelope::is_bare).await;
             rare(request.generation(&admitted, is_bare)).await?
         }
     };
@@ -166,7 +168,7 @@ pub(in crate::proxy) async fn send(
     };
     authorize_references(request, &admitted, &refs, Binding::Rpc).await?;
     call.rewrite = match form {
-        Form::Call => rewrite(context, request.exchange, &admitted, Binding::Rpc).await?,
+        Form::Call => rewrite(context, request.exchange, &admitted, &call).await?,
         Form::Message { .. } => Some(Rewrite::BareResult),
     };
     drop(refs);
@@ -185,7 +187,7 @@ async fn complete_call(
     shape: &CallShape,
 ) -> Result<ControlFlow<Ended, (CheckedCall, Refs)>, Ended> {
     let Received { body, share } = received;
-    let completed = body::complete(request.exchange, &allowed.permit, body.clone(), shape)?;
+    let completed = body::complete(request.exchange, &allowed.permit, body.clone(), shape).await?;
     if !shape.message_only
         && let Some(id) = asked_job(completed.method, &completed.refs)
     {
@@ -200,7 +202,7 @@ async fn complete_call(
         }
     }
     let head = request.session.req_header();
-    let key = idempotency::key(request.exchange, head, Some(&completed), &body)?;
+    let key = idempotency::key(request.exchange, head, Some(&completed), &body).await?;
     let (call, refs) = CheckedCall::completed(completed, shape.generation, share);
     Ok(ControlFlow::Continue((CheckedCall { key, ..call }, refs)))
 }

@@ -9,8 +9,32 @@ use crate::a2a::envelope::Completed;
 use crate::a2a::refs::Refs;
 use crate::delivery::calls::Key;
 use crate::directory::Agent;
+use crate::proxy::bridged::Wire;
 use crate::proxy::relay::rewrite::Rewrite;
 use crate::shares::Share;
+
+/// A route of HTTP+JSON below the base.
+#[derive(Clone)]
+pub(in crate::proxy) struct Route {
+    /// The path below the base, without the slash before it.
+    pub(in crate::proxy) tail: String,
+    /// The query.
+    pub(in crate::proxy) query: Option<String>,
+    /// The generation of the path.
+    pub(in crate::proxy) generation: Generation,
+}
+
+impl Route {
+    /// Returns path and query of the route below an agent's interface.
+    pub(in crate::proxy) fn below(&self, interface: &str) -> String {
+        let mut path = format!("{interface}/{}", self.tail);
+        if let Some(query) = &self.query {
+            path.push('?');
+            path.push_str(query);
+        }
+        path
+    }
+}
 
 /// A call after the checks of its body.
 pub(in crate::proxy) struct CheckedCall {
@@ -26,6 +50,14 @@ pub(in crate::proxy) struct CheckedCall {
     pub(in crate::proxy) method_name: Option<String>,
     /// True if the gateway wrapped the call for a 1.0 target, so that it must declare the version.
     pub(in crate::proxy) version_1_0: bool,
+    /// The fields of a request that was translated for its agent; `None`: the caller's.
+    pub(in crate::proxy) wire: Option<Wire>,
+    /// The route of an HTTP+JSON call, as its caller sent it; `None`: it is one of JSON-RPC.
+    pub(in crate::proxy) route: Option<Route>,
+    /// The request for the task with which the answer begins.
+    pub(in crate::proxy) snapshot: Option<Box<Self>>,
+    /// The body and the method before the translation, if the call is one that can be deferred.
+    pub(in crate::proxy) original: Option<Box<(Bytes, Option<String>)>>,
     /// The completions made, for `X-A2A-Completed`.
     pub(in crate::proxy) done: Done,
     /// The rewrite of the answer.
@@ -44,6 +76,10 @@ impl CheckedCall {
             share,
             method_name: None,
             version_1_0: false,
+            wire: None,
+            route: None,
+            snapshot: None,
+            original: None,
             done: Done::default(),
             rewrite: None,
             key: None,
@@ -65,9 +101,25 @@ impl CheckedCall {
         (call, completed.refs)
     }
 
+    /// Returns the generation in which its caller sent it.
+    pub(in crate::proxy) fn generation(&self) -> Generation {
+        match &self.route {
+            Some(route) => route.generation,
+            None => Generation::of_method(self.method_name.as_deref().unwrap_or_default()),
+        }
+    }
+
+    /// Takes a translation back.
+    pub(in crate::proxy) fn restore(&mut self) {
+        if let Some(original) = self.original.take() {
+            (self.body, self.method_name) = *original;
+            (self.path, self.wire, self.rewrite) = (None, None, None);
+        }
+    }
+
     /// Sets the path of a JSON-RPC call from the agent's registered card, if it differs from the registered URL's.
     pub(in crate::proxy) fn take_path_of(&mut self, agent: &Agent) {
-        if self.path.is_none() {
+        if self.path.is_none() && self.route.is_none() {
             let method = self.method_name.as_deref();
             self.path = agent.json_rpc.path_of_method(method).map(str::to_owned);
         }

@@ -132,7 +132,7 @@ impl Origins {
         response: &mut ResponseHeader,
     ) {
         // Cannot fail, here and below: the map's limit is far above a handful of fields.
-        let _ = response.insert_header(header::X_CONTENT_TYPE_OPTIONS, NOSNIFF);
+        let _ = response.insert_header("x-content-type-options", NOSNIFF);
         let Some(origin) = origin(request).filter(|o| self.allows(o)) else {
             return;
         };

@@ -157,15 +157,6 @@ fn check_length(headers: &HeaderMap) -> Result<(), Rejection> {
     }
 }
 
-/// True if a raw head has a Content-Length. The parsed head does not show it beside a Transfer-Encoding: Pingora has
-/// dropped it by then.
-pub(in crate::proxy) fn states_length(raw: &[u8]) -> bool {
-    raw.split(|b| *b == b'\n').any(|line| {
-        line.get(..15)
-            .is_some_and(|name| name.eq_ignore_ascii_case(b"content-length:"))
-    })
-}
-
 /// Returns the host and port of the request: from `:authority`, an absolute target, or `Host`.
 pub(in crate::proxy) fn authority(head: &RequestHeader) -> Option<&str> {
     let from_target = head.uri.authority().map(http::uri::Authority::as_str);

@@ -177,6 +177,7 @@ impl Guard {
             share,
             clocks: Clocks::new(timeouts, exchange.started, None, None),
             rewrite: None,
+            snapshot: None,
             slot: None,
         })
     }

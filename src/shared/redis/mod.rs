@@ -25,7 +25,7 @@ use tokio::runtime::{Handle, Id};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, timeout, timeout_at};
 
-pub(super) use self::probe::refuses_writes;
+pub(super) use self::probe::{clock, refuses_writes, write_probe};
 use super::client::client;
 use super::connections::{CONNECT_MAX, Connections, connect};
 use super::log::{BATCH_MAX, Entry, EntryId, Look};

@@ -11,22 +11,21 @@ use crate::store::Cause;
 const PROBE_KEY: &str = "gw:probe";
 const PROBE_TTL: Duration = Duration::from_secs(10);
 
-impl Redis {
-    /// Writes a key without meaning and deletes it. `PING` is not enough, as a replica answers it;
-    /// nor is `DEL` alone, which a full server accepts. Idempotent.
-    pub(in crate::shared) async fn write_probe(&self) -> Result<(), Cause> {
-        let mut probe = pipe();
-        probe.cmd("SET").arg(PROBE_KEY).arg(1);
-        probe.arg("PX").arg(milliseconds(PROBE_TTL)).ignore();
-        probe.cmd("DEL").arg(PROBE_KEY).ignore();
-        self.ask(&probe, Repeat::Once).await
-    }
+/// Writes a key without meaning and deletes it. `PING` is not enough, as a replica answers it;
+/// nor is `DEL` alone, which a full server accepts. Idempotent.
+pub(in crate::shared) async fn write_probe(redis: &Redis) -> Result<(), Cause> {
+    let mut probe = pipe();
+    probe.cmd("SET").arg(PROBE_KEY).arg(1);
+    probe.arg("PX").arg(milliseconds(PROBE_TTL)).ignore();
+    probe.cmd("DEL").arg(PROBE_KEY).ignore();
+    redis.ask(&probe, Repeat::Once).await
+}
 
-    pub(in crate::shared) async fn clock(&self) -> Result<SystemTime, Cause> {
-        let (seconds, micros): (u64, u64) = self.one(pipe().cmd("TIME"), Repeat::Once).await?;
-        let since = Duration::from_secs(seconds) + Duration::from_micros(micros);
-        Ok(SystemTime::UNIX_EPOCH + since)
-    }
+/// Returns the time of the server.
+pub(in crate::shared) async fn clock(redis: &Redis) -> Result<SystemTime, Cause> {
+    let (seconds, micros): (u64, u64) = redis.one(pipe().cmd("TIME"), Repeat::Once).await?;
+    let since = Duration::from_secs(seconds) + Duration::from_micros(micros);
+    Ok(SystemTime::UNIX_EPOCH + since)
 }
 
 /// Returns true if the server answers but takes no writes: it is a replica, is full, cannot save,

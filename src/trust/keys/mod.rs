@@ -323,18 +323,17 @@ impl Keys {
     /// # Errors
     /// [`SignError`].
     pub fn sign(&self, typ: &str, claims: &impl Serialize) -> Result<String, SignError> {
-        let ring = self.ring.load();
-        let (alg, kid) = (ring.signing.algorithm().as_str(), ring.signing.kid());
-        // `typ` is a constant of this crate, and a kid has no character that JSON would escape.
-        let head = format!(r#"{{"alg":"{alg}","typ":"{typ}","kid":"{kid}"}}"#);
-        let mut token = String::with_capacity(768);
-        URL_SAFE_NO_PAD.encode_string(head, &mut token);
-        token.push('.');
-        URL_SAFE_NO_PAD.encode_string(serde_json::to_vec(claims)?, &mut token);
-        let signature = ring.signing.sign(token.as_bytes());
-        token.push('.');
-        token.push_str(&signature.ok_or(SignError::Randomness)?);
-        Ok(token)
+        self.ring.load().signing.token("", typ, claims)
+    }
+
+    /// Returns the keys in force, to sign several tokens with the same one.
+    pub fn signer(&self) -> Signer {
+        Signer(self.ring.load_full())
+    }
+
+    /// Returns true until the keys are read anew after `signer` was taken.
+    pub fn are_of(&self, signer: &Signer) -> bool {
+        Arc::ptr_eq(&self.ring.load(), &signer.0)
     }
 
     /// Signs `payload` as a JWS with detached content (RFC 7515, appendix F). Returns header and signature,
@@ -436,6 +435,24 @@ impl Keys {
         };
         let looked = timeout(LOOK_WAIT_MAX, look).await;
         looked.unwrap_or(Err(LookError(None)))
+    }
+}
+
+/// The keys that were in force at one time. They sign on after a rotation: [`Keys::are_of`] tells of it.
+pub struct Signer(Arc<Ring>);
+
+impl Signer {
+    /// Signs `claims` as a compact JWT of type `typ`. Returns it after `prefix`.
+    ///
+    /// # Errors
+    /// [`SignError`].
+    pub fn sign_after(
+        &self,
+        prefix: &str,
+        typ: &str,
+        claims: &impl Serialize,
+    ) -> Result<String, SignError> {
+        self.0.signing.token(prefix, typ, claims)
     }
 }
 

@@ -9,10 +9,11 @@ use aws_lc_rs::signature::{
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use secrecy::{ExposeSecret, SecretSlice, SecretString};
+use serde::Serialize;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use super::KeyError;
+use super::{KeyError, SignError};
 
 /// Length of the key id, in characters: 96 bits of the thumbprint distinguish a handful of keys.
 pub(super) const KID_LEN: usize = 16;
@@ -83,6 +84,27 @@ impl SigningKey {
         jwk["use"] = "sig".into();
         jwk["alg"] = self.algorithm().as_str().into();
         jwk
+    }
+
+    /// Signs `claims` as a compact JWT of type `typ`. Returns it after `prefix`.
+    pub(super) fn token(
+        &self,
+        prefix: &str,
+        typ: &str,
+        claims: &impl Serialize,
+    ) -> Result<String, SignError> {
+        let (alg, kid) = (self.algorithm().as_str(), self.kid());
+        // `typ` is a constant of this crate, and a kid has no character that JSON would escape.
+        let head = format!(r#"{{"alg":"{alg}","typ":"{typ}","kid":"{kid}"}}"#);
+        let mut token = String::with_capacity(768);
+        token.push_str(prefix);
+        URL_SAFE_NO_PAD.encode_string(head, &mut token);
+        token.push('.');
+        URL_SAFE_NO_PAD.encode_string(serde_json::to_vec(claims)?, &mut token);
+        let signature = self.sign(&token.as_bytes()[prefix.len()..]);
+        token.push('.');
+        token.push_str(&signature.ok_or(SignError::Randomness)?);
+        Ok(token)
     }
 
     /// Returns the signature of `message`, in base64url. `None`: the system gives no randomness.

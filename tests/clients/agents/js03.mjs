@@ -29,11 +29,18 @@ const executor = {
       status("input-required", true);
     } else if (word === "fail") {
       status("failed", true);
+    } else if (word === "pieces") {
+      ["one, ", "two, ", "three"].forEach((text, at) => {
+        const artifact = { artifactId: "pieces", parts: [{ kind: "text", text }] };
+        bus.publish({ kind: "artifact-update", taskId, contextId, artifact, append: at > 0, lastChunk: at === 2 });
+      });
+      status("completed", true);
     } else {
       for (let n = 1; word === "stream" && n <= number; n += 1) {
         status("working", false, { metadata: { n } });
       }
-      const parts = [{ kind: "text", text: word === "big" ? "x".repeat(number) : "made" }];
+      const made = [{ kind: "text", text: word === "big" ? "x".repeat(number) : "made" }];
+      const parts = word === "parts" ? userMessage.parts : made;
       const artifact = { artifactId: randomUUID(), name: "result", parts };
       bus.publish({ kind: "artifact-update", taskId, contextId, artifact, lastChunk: true });
       status("completed", true);
@@ -58,6 +65,7 @@ serve((url) => {
       { url: `${url}/a2a/rest`, transport: "HTTP+JSON" },
     ],
     capabilities: { streaming: true, pushNotifications: true },
+    supportsAuthenticatedExtendedCard: true,
     defaultInputModes: ["text/plain"],
     defaultOutputModes: ["text/plain"],
     skills: [{ id: "act", name: "act", description: "does what it is told", tags: ["test"] }],
@@ -65,7 +73,8 @@ serve((url) => {
   const store = new InMemoryPushNotificationStore();
   // Tells nobody: the tests look at the configurations only.
   const sender = { send: async () => {} };
-  const requestHandler = new DefaultRequestHandler(card, new InMemoryTaskStore(), executor, undefined, store, sender);
+  const extended = { ...card, skills: [...card.skills, { ...card.skills[0], id: "more" }] };
+  const requestHandler = new DefaultRequestHandler(card, new InMemoryTaskStore(), executor, undefined, store, sender, async () => extended);
   const userBuilder = UserBuilder.noAuthentication;
   const app = express();
   app.use("/.well-known/agent-card.json", agentCardHandler({ agentCardProvider: requestHandler }));

@@ -13,6 +13,12 @@ from serving import serve, word_and_number
 from starlette.applications import Starlette
 
 
+async def in_pieces(task):
+    for n, text in enumerate(("one, ", "two, ", "three"), 1):
+        await task.add_artifact([new_text_part(text)], artifact_id="pieces", append=n > 1, last_chunk=n == 3)
+    await task.complete()
+
+
 class Executor(AgentExecutor):
     async def execute(self, context, queue):
         word, number = word_and_number(context.get_user_input())
@@ -22,6 +28,8 @@ class Executor(AgentExecutor):
             await queue.enqueue_event(new_task_from_user_message(context.message))
         task = TaskUpdater(queue, context.task_id, context.context_id)
         await task.start_work()
+        if word == "pieces":
+            return await in_pieces(task)
         if word == "wait":
             # Ended by a cancel, which cancels this call.
             return await asyncio.Event().wait()
@@ -32,7 +40,8 @@ class Executor(AgentExecutor):
         if word == "stream":
             for n in range(1, number + 1):
                 await task.update_status(TaskState.TASK_STATE_WORKING, metadata={"n": n})
-        await task.add_artifact([new_text_part("x" * number if word == "big" else "made")], name="result", last_chunk=True)
+        made = context.message.parts if word == "parts" else [new_text_part("x" * number if word == "big" else "made")]
+        await task.add_artifact(made, name="result", last_chunk=True)
         await task.complete()
 
     async def cancel(self, context, queue):
@@ -47,11 +56,15 @@ def make(url):
         name="py13", description="a2a-sdk 1.3.0", version="1",
         supported_interfaces=[AgentInterface(url=f"{url}/a2a/{path}", protocol_binding=binding, protocol_version=version)
                               for version in versions for binding, path in paths.items()],
-        capabilities=AgentCapabilities(streaming=True, push_notifications=True),
+        capabilities=AgentCapabilities(streaming=True, push_notifications=True, extended_agent_card=True),
         default_input_modes=["text/plain"], default_output_modes=["text/plain"],
         skills=[AgentSkill(id="act", name="act", description="does what it is told", tags=["test"])],
     )
-    handler = DefaultRequestHandler(Executor(), InMemoryTaskStore(), card,
+    extended = AgentCard()
+    extended.CopyFrom(card)
+    extended.skills.add().CopyFrom(card.skills[0])
+    extended.skills[1].id = "more"
+    handler = DefaultRequestHandler(Executor(), InMemoryTaskStore(), card, extended_agent_card=extended,
                                     push_config_store=InMemoryPushNotificationConfigStore())
     return Starlette(routes=[
         *create_agent_card_routes(card),

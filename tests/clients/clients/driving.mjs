@@ -5,6 +5,9 @@ const PATIENCE = 90_000;
 const TEXT_MAX = 64;
 const UNKNOWN = "00000000-0000-4000-8000-000000000000";
 const HOOK = "http://127.0.0.1:9/hook";
+export const DATA = { n: 7, deep: [1.5, null, "ü"] };
+export const BYTES = "AP8=";
+export const PLACE = "http://127.0.0.1:9/f.png";
 
 /** The SDK has no such call. */
 export class NotOffered extends Error {}
@@ -14,8 +17,8 @@ export const state = (name) => name.replace(/^TASK_STATE_/, "").toLowerCase().re
 
 export const shown = (text) => (text.length <= TEXT_MAX ? text : `${text.length} characters`);
 
-/** An event without the ids, which differ from run to run. */
-const told = ({ task_id, context_id, ...rest }) => rest;
+/** An event without the ids, which differ from run to run, and without its place in an artifact. */
+const told = ({ task_id, context_id, append, last, ...rest }) => rest;
 
 /** A `fetch` that proves the caller, and writes down status, type and body of each answer. */
 export class Recording {
@@ -81,12 +84,20 @@ class Scenarios {
   send = async () => told(await this.one("hello"));
   task = async () => told(await this.one("task"));
   stream = async (text = "stream 3") => (await all(this.sdk.stream(text))).map(told);
+  parts = () => this.sdk.parts();
+  extended = () => this.sdk.extended();
   long = async () => (await this.stream("stream 20000")).length;
   big = () => this.stream(`big ${9 << 20}`);
   get = async () => told(await this.sdk.get((await this.one("task")).task_id));
   fail = async () => told(await this.one("fail"));
   unknown = async () => told(await this.sdk.get(UNKNOWN));
   terminal = async () => told(await this.sdk.cancel((await this.one("task")).task_id));
+
+  pieces = async () => {
+    const seen = await all(this.sdk.stream("pieces"));
+    const places = seen.filter((event) => "artifact" in event).map(({ append, last }) => [append, last]);
+    return { stream: seen.map(told), places, task: told(await this.sdk.get(seen.at(-1).task_id)) };
+  };
 
   crowd = async () => {
     const streams = await Promise.all(Array.from({ length: 50 }, () => this.stream()));

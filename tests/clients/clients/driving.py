@@ -22,6 +22,10 @@ SCENARIO_PATIENCE = 90
 TEXT_MAX = 64
 UNKNOWN = "00000000-0000-4000-8000-000000000000"
 HOOK = "http://127.0.0.1:9/hook"
+# What `parts` sends beside its text.
+DATA = {"n": 7, "deep": [1.5, None, "ü"]}
+BYTES = "AP8="
+PLACE = "http://127.0.0.1:9/f.png"
 
 
 class NotOffered(Exception):
@@ -70,8 +74,8 @@ def shown(text):
 
 
 def told(event):
-    """An event without the ids, which differ from run to run."""
-    return {name: value for name, value in event.items() if name not in ("task_id", "context_id")}
+    """An event without the ids, which differ from run to run, and without its place in an artifact."""
+    return {name: value for name, value in event.items() if name not in ("task_id", "context_id", "append", "last")}
 
 
 class Scenarios:
@@ -99,6 +103,23 @@ class Scenarios:
     async def stream(self, text="stream 3"):
         async with aclosing(self.sdk.send(text, stream=True)) as events:
             return [told(event) async for event in events]
+
+    async def pieces(self):
+        """An artifact in pieces as they came, and the task with the whole of it."""
+        async with aclosing(self.sdk.send("pieces", stream=True)) as events:
+            seen = [event async for event in events]
+        places = [[event["append"], event["last"]] for event in seen if "artifact" in event]
+        task = told(await self.sdk.get(seen[-1]["task_id"]))
+        return {"stream": [told(event) for event in seen], "places": places, "task": task}
+
+    async def parts(self):
+        return await self.sdk.parts()
+
+    async def extended(self):
+        return await self.sdk.extended()
+
+    async def talk(self, texts):
+        return await self.sdk.talk(texts)
 
     async def long(self):
         return len(await self.stream("stream 20000"))

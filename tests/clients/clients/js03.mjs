@@ -1,9 +1,14 @@
 // Drives @a2a-js/sdk 0.3.14 as a client.
 import { randomUUID } from "node:crypto";
 import { ClientFactory, ClientFactoryOptions, DefaultAgentCardResolver, JsonRpcTransportFactory, RestTransportFactory } from "@a2a-js/sdk/client";
-import { NotOffered, run, shown, state } from "./driving.mjs";
+import { BYTES, DATA, NotOffered, PLACE, run, shown, state } from "./driving.mjs";
 
 const texts = (parts) => shown(parts.map((part) => part.text).join(""));
+
+function content({ kind, text, data, file }) {
+  if (kind !== "file") return [kind, text ?? data];
+  return [...("bytes" in file ? ["bytes", file.bytes] : ["url", file.uri]), file.mimeType, file.name];
+}
 
 /** A message, a task or an update, in the form that all drivers share. */
 function read(event) {
@@ -19,7 +24,7 @@ function read(event) {
         context_id: event.contextId,
       };
     case "artifact-update":
-      return { artifact: texts(event.artifact.parts), ...ids };
+      return { artifact: texts(event.artifact.parts), append: Boolean(event.append), last: Boolean(event.lastChunk), ...ids };
     default:
       return { status: state(event.status.state), n: event.metadata?.n ?? null, ...ids };
   }
@@ -35,7 +40,11 @@ class Sdk {
   }
 
   async connect() {
-    this.client = await this.factory.createFromUrl(`${this.job.base}/`);
+    const { base, binding, unlisted } = this.job;
+    const card = await this.resolver.resolve(`${base}/`);
+    // The card names this binding of 1.0 only.
+    const stated = unlisted ? { preferredTransport: binding, additionalInterfaces: [] } : {};
+    this.client = await this.factory.createFromAgentCard({ ...card, ...stated });
   }
 
   async card() {
@@ -43,13 +52,28 @@ class Sdk {
     return { name: card.name, skills: card.skills.map(({ id }) => id) };
   }
 
-  #message(text, { task, context } = {}) {
+  async extended() {
+    const card = await this.client.getAgentCard();
+    return { name: card.name, skills: card.skills.map(({ id }) => id) };
+  }
+
+  #message(text, { task, context, more = [] } = {}) {
     const message = { kind: "message", role: "user", messageId: randomUUID(), taskId: task, contextId: context };
-    return { message: { ...message, parts: [{ kind: "text", text }] } };
+    return { message: { ...message, parts: [{ kind: "text", text }, ...more] } };
   }
 
   async send(text, more) {
     return read(await this.client.sendMessage(this.#message(text, more)));
+  }
+
+  async parts() {
+    const more = [
+      { kind: "data", data: DATA },
+      { kind: "file", file: { bytes: BYTES, mimeType: "application/octet-stream", name: "b.bin" } },
+      { kind: "file", file: { uri: PLACE, mimeType: "image/png", name: "f.png" } },
+    ];
+    const task = await this.client.sendMessage(this.#message("parts", { more }));
+    return task.artifacts.flatMap(({ parts }) => parts.map(content));
   }
 
   async *stream(text) {

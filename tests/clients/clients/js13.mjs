@@ -13,10 +13,15 @@ import {
   taskStateToJSON,
 } from "@a2a-js/sdk";
 import { ClientFactory, ClientFactoryOptions, DefaultAgentCardResolver, JsonRpcTransportFactory, RestTransportFactory } from "@a2a-js/sdk/client";
-import { NotOffered, run, shown, state } from "./driving.mjs";
+import { BYTES, DATA, NotOffered, PLACE, run, shown, state } from "./driving.mjs";
 
 const texts = (parts) => shown(parts.map(({ content }) => content.value).join(""));
 const stateOf = (status) => state(taskStateToJSON(status.state));
+
+function content({ content: { $case, value }, mediaType, filename }) {
+  if ($case === "text" || $case === "data") return [$case, value];
+  return [...($case === "raw" ? ["bytes", Buffer.from(value).toString("base64")] : ["url", value]), mediaType, filename];
+}
 
 const readTask = (task) => ({
   task: stateOf(task.status),
@@ -34,7 +39,7 @@ function read({ payload: { $case, value } }) {
     case "task":
       return readTask(value);
     case "artifactUpdate":
-      return { artifact: texts(value.artifact.parts), ...ids };
+      return { artifact: texts(value.artifact.parts), append: value.append, last: value.lastChunk, ...ids };
     default:
       return { status: stateOf(value.status), n: value.metadata?.n ?? null, ...ids };
   }
@@ -43,7 +48,7 @@ function read({ payload: { $case, value } }) {
 class Sdk {
   constructor({ fetch: fetchImpl }, job) {
     this.job = job;
-    const options = { fetchImpl, legacyCompat: { enabled: true } };
+    const options = { fetchImpl, legacyCompat: { enabled: !job.alone } };
     this.resolver = new DefaultAgentCardResolver(options);
     const Transport = job.binding === "JSONRPC" ? JsonRpcTransportFactory : RestTransportFactory;
     const wanted = { transports: [new Transport(options)], cardResolver: this.resolver };
@@ -65,14 +70,29 @@ class Sdk {
     return { name: card.name, skills: card.skills.map(({ id }) => id) };
   }
 
-  #request(text, { task, context } = {}) {
-    const message = { role: "ROLE_USER", messageId: randomUUID(), taskId: task, contextId: context, parts: [{ text }] };
+  async extended() {
+    const card = await this.client.getAgentCard();
+    return { name: card.name, skills: card.skills.map(({ id }) => id) };
+  }
+
+  #request(text, { task, context, more = [] } = {}) {
+    const message = { role: "ROLE_USER", messageId: randomUUID(), taskId: task, contextId: context, parts: [{ text }, ...more] };
     return SendMessageRequest.fromJSON({ message });
   }
 
   async send(text, more) {
     const result = await this.client.sendMessage(this.#request(text, more));
     return "parts" in result ? { message: texts(result.parts) } : readTask(result);
+  }
+
+  async parts() {
+    const more = [
+      { data: DATA },
+      { raw: BYTES, mediaType: "application/octet-stream", filename: "b.bin" },
+      { url: PLACE, mediaType: "image/png", filename: "f.png" },
+    ];
+    const task = await this.client.sendMessage(this.#request("parts", { more }));
+    return task.artifacts.flatMap(({ parts }) => parts.map(content));
   }
 
   async *stream(text) {

@@ -5,6 +5,10 @@ import uuid
 
 from a2a.client import A2ACardResolver, ClientConfig, ClientFactory
 from a2a.types import (
+    DataPart,
+    FilePart,
+    FileWithBytes,
+    FileWithUri,
     GetTaskPushNotificationConfigParams,
     Message,
     Part,
@@ -16,11 +20,20 @@ from a2a.types import (
     TaskQueryParams,
     TextPart,
 )
-from driving import NotOffered, run, shown, state
+from driving import BYTES, DATA, PLACE, NotOffered, run, shown, state
 
 
 def texts(parts):
     return shown("".join(part.root.text for part in parts))
+
+
+def content(part):
+    part = part.root
+    if isinstance(part, FilePart):
+        file = part.file
+        kind, value = ("bytes", file.bytes) if isinstance(file, FileWithBytes) else ("url", file.uri)
+        return [kind, value, file.mime_type, file.name]
+    return [part.kind, part.text if isinstance(part, TextPart) else part.data]
 
 
 def read(event):
@@ -34,7 +47,7 @@ def read(event):
         return {"task": state(event.status.state.value), "artifacts": artifacts, "task_id": event.id, "context_id": event.context_id}
     ids = {"task_id": event.task_id, "context_id": event.context_id}
     if isinstance(event, TaskArtifactUpdateEvent):
-        return {"artifact": texts(event.artifact.parts), **ids}
+        return {"artifact": texts(event.artifact.parts), "append": bool(event.append), "last": bool(event.last_chunk), **ids}
     return {"status": state(event.status.state.value), "n": (event.metadata or {}).get("n"), **ids}
 
 
@@ -44,6 +57,9 @@ class Sdk:
 
     async def connect(self):
         card = await A2ACardResolver(self.http, self.job["base"]).get_agent_card()
+        if self.job.get("unlisted"):
+            # The card names this binding of 1.0 only.
+            card.preferred_transport, card.additional_interfaces = self.job["binding"], []
         self.clients = {}
         for stream in (False, True):
             config = ClientConfig(httpx_client=self.http, streaming=stream, supported_transports=[self.job["binding"]])
@@ -53,11 +69,27 @@ class Sdk:
         card = await A2ACardResolver(self.http, self.job["base"]).get_agent_card()
         return {"name": card.name, "skills": [skill.id for skill in card.skills]}
 
-    async def send(self, text, stream, task=None, context=None):
-        message = Message(role="user", message_id=str(uuid.uuid4()), task_id=task, context_id=context,
-                          parts=[Part(root=TextPart(text=text))])
-        async for event in self.clients[stream].send_message(message):
+    async def extended(self):
+        card = await self.clients[False].get_card()
+        return {"name": card.name, "skills": [skill.id for skill in card.skills]}
+
+    def _send(self, text, stream, task=None, context=None, more=()):
+        parts = [Part(root=part) for part in (TextPart(text=text), *more)]
+        message = Message(role="user", message_id=str(uuid.uuid4()), task_id=task, context_id=context, parts=parts)
+        return self.clients[stream].send_message(message)
+
+    async def send(self, text, stream, **more):
+        async for event in self._send(text, stream, **more):
             yield read(event)
+
+    async def parts(self):
+        more = [
+            DataPart(data=DATA),
+            FilePart(file=FileWithBytes(bytes=BYTES, mime_type="application/octet-stream", name="b.bin")),
+            FilePart(file=FileWithUri(uri=PLACE, mime_type="image/png", name="f.png")),
+        ]
+        [(task, _)] = [event async for event in self._send("parts", False, more=more)]
+        return [content(part) for artifact in task.artifacts for part in artifact.parts]
 
     async def get(self, task_id):
         return read(await self.clients[False].get_task(TaskQueryParams(id=task_id)))

@@ -1,12 +1,14 @@
 """Drives a2a-sdk 1.3.0 as a client, to interfaces of A2A 1.0 and of 0.3."""
 
 import asyncio
+import base64
 import uuid
 
 from a2a.client import A2ACardResolver, ClientConfig, ClientFactory
 from a2a.types import (
     CancelTaskRequest,
     DeleteTaskPushNotificationConfigRequest,
+    GetExtendedAgentCardRequest,
     GetTaskPushNotificationConfigRequest,
     GetTaskRequest,
     ListTaskPushNotificationConfigsRequest,
@@ -19,12 +21,23 @@ from a2a.types import (
     TaskPushNotificationConfig,
     TaskState,
 )
-from driving import NotOffered, run, shown, state
-from google.protobuf.json_format import MessageToDict
+from driving import BYTES, DATA, PLACE, NotOffered, run, shown, state
+from google.protobuf.json_format import MessageToDict, ParseDict
+from google.protobuf.struct_pb2 import Value
 
 
 def texts(parts):
     return shown("".join(part.text for part in parts))
+
+
+def content(part):
+    kind = part.WhichOneof("content")
+    if kind == "text":
+        return ["text", part.text]
+    if kind == "data":
+        return ["data", MessageToDict(part.data)]
+    file = ("bytes", base64.b64encode(part.raw).decode()) if kind == "raw" else ("url", part.url)
+    return [*file, part.media_type, part.filename]
 
 
 def task(event):
@@ -42,7 +55,7 @@ def read(response):
         return task(event)
     ids = {"task_id": event.task_id, "context_id": event.context_id}
     if kind == "artifact_update":
-        return {"artifact": texts(event.artifact.parts), **ids}
+        return {"artifact": texts(event.artifact.parts), "append": event.append, "last": event.last_chunk, **ids}
     n = MessageToDict(event.metadata).get("n")
     return {"status": state(TaskState.Name(event.status.state)), "n": n and int(n), **ids}
 
@@ -67,10 +80,27 @@ class Sdk:
         card = await A2ACardResolver(self.http, self.job["base"]).get_agent_card()
         return {"name": card.name, "skills": [skill.id for skill in card.skills]}
 
-    async def send(self, text, stream, task=None, context=None):
-        message = Message(role=Role.ROLE_USER, message_id=str(uuid.uuid4()), task_id=task, context_id=context, parts=[Part(text=text)])
-        async for response in self.clients[stream].send_message(SendMessageRequest(message=message)):
+    async def extended(self):
+        card = await self.clients[False].get_extended_agent_card(GetExtendedAgentCardRequest())
+        return {"name": card.name, "skills": [skill.id for skill in card.skills]}
+
+    def _send(self, text, stream, task=None, context=None, more=()):
+        parts = [Part(text=text), *more]
+        message = Message(role=Role.ROLE_USER, message_id=str(uuid.uuid4()), task_id=task, context_id=context, parts=parts)
+        return self.clients[stream].send_message(SendMessageRequest(message=message))
+
+    async def send(self, text, stream, **more):
+        async for response in self._send(text, stream, **more):
             yield read(response)
+
+    async def parts(self):
+        more = [
+            Part(data=ParseDict(DATA, Value())),
+            Part(raw=base64.b64decode(BYTES), media_type="application/octet-stream", filename="b.bin"),
+            Part(url=PLACE, media_type="image/png", filename="f.png"),
+        ]
+        [response] = [response async for response in self._send("parts", False, more=more)]
+        return [content(part) for artifact in response.task.artifacts for part in artifact.parts]
 
     async def get(self, task_id):
         return task(await self.clients[False].get_task(GetTaskRequest(id=task_id)))

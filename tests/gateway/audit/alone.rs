@@ -15,7 +15,7 @@ use super::asked;
 use crate::harness::{calmly, until_holds};
 
 /// The room alone, on an SQLite file that is not migrated yet: it is away.
-fn room(folder: &std::path::Path, spool_bytes: u64) -> (Arc<Audit>, Db, Arc<Metrics>) {
+pub(super) fn room(folder: &std::path::Path, spool_bytes: u64) -> (Arc<Audit>, Db, Arc<Metrics>) {
     let overrides = vec![
         format!("stores.sql=sqlite:{}", folder.join("gateway.db").display()),
         format!("audit.spool_dir={}", folder.join("spool").display()),
@@ -41,7 +41,7 @@ fn room(folder: &std::path::Path, spool_bytes: u64) -> (Arc<Audit>, Db, Arc<Metr
 }
 
 /// Has it chain and write until it is flushed.
-fn start(audit: &Arc<Audit>) -> tokio::task::JoinHandle<()> {
+pub(super) fn start(audit: &Arc<Audit>) -> tokio::task::JoinHandle<()> {
     let running = Arc::clone(audit);
     tokio::spawn(async move { running.run().await })
 }
@@ -66,8 +66,8 @@ async fn what_a_small_spool_loses_is_counted_and_the_chain_says_so() {
         audit.record(Draft::new(EventType::ConfigChanged));
         tokio::time::sleep(Duration::from_millis(500)).await;
         let (calls, told): (i64, String) = (
-            sqlx::query_scalar("SELECT COUNT(*) FROM structure_events WHERE event_type = 'A2A_CALL'").fetch_one(db.pool()).await.unwrap(),
-            sqlx::query_scalar::<_, String>("SELECT COALESCE(GROUP_CONCAT(detail), '') FROM structure_events WHERE event_type = 'AUDIT_LOST'").fetch_one(db.pool()).await.unwrap(),
+            sqlx::query_scalar("SELECT COUNT(*) FROM structure_events WHERE event_type = (SELECT id FROM audit_words WHERE word = 'A2A_CALL')").fetch_one(db.pool()).await.unwrap(),
+            sqlx::query_scalar::<_, String>("SELECT COALESCE(GROUP_CONCAT(detail), '') FROM structure_events WHERE event_type = (SELECT id FROM audit_words WHERE word = 'AUDIT_LOST')").fetch_one(db.pool()).await.unwrap(),
         );
         let told: u64 = told
             .split(|c: char| !c.is_ascii_digit())
@@ -187,7 +187,7 @@ async fn what_is_lost_before_the_end_is_told_of_by_the_end() {
         db.take_as_it_is();
         let run = start(&next);
         let deadline = Instant::now() + Duration::from_secs(30);
-        let told = "SELECT COALESCE(GROUP_CONCAT(detail), '') FROM structure_events WHERE event_type IN ('AUDIT_LOST', 'AUDIT_STOPPED')";
+        let told = "SELECT COALESCE(GROUP_CONCAT(detail), '') FROM structure_events WHERE event_type IN (SELECT id FROM audit_words WHERE word IN ('AUDIT_LOST', 'AUDIT_STOPPED'))";
         loop {
             let told: String = sqlx::query_scalar(told).fetch_one(db.pool()).await.unwrap();
             let sum: u64 = told
@@ -299,7 +299,7 @@ async fn an_export_is_proven_also_when_records_come_while_it_is_read() {
 
 /// How many rows a chain has.
 async fn rows_of(db: &Db, replica: &str) -> i64 {
-    let count = "SELECT COUNT(*) FROM structure_events WHERE replica = $1";
+    let count = "SELECT COUNT(*) FROM structure_events WHERE chain = (SELECT chain FROM audit_replicas WHERE replica = $1)";
     let count = sqlx::query_scalar(count).bind(replica);
     count.fetch_one(db.pool()).await.unwrap()
 }
@@ -352,7 +352,7 @@ async fn what_others_left_holds_up_no_record_of_ones_own() {
         db.take_as_it_is();
         let run = start(&next);
         let deadline = Instant::now() + Duration::from_secs(60);
-        let ended = "SELECT replica FROM structure_events WHERE event_type = 'AUDIT_STOPPED'";
+        let ended = "SELECT replica FROM structure_events JOIN audit_replicas USING (chain) WHERE event_type = (SELECT id FROM audit_words WHERE word = 'AUDIT_STOPPED')";
         loop {
             let ended: Vec<String> = sqlx::query_scalar(ended).fetch_all(db.pool()).await.unwrap();
             let mut counts = Vec::new();

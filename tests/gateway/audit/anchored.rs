@@ -7,7 +7,7 @@ use a2a_gateway::db::Db;
 use serde_json::Value;
 
 use super::{audit, end, recorded};
-use crate::harness::{Agent, Builder, CALL, Gateway, Recorded, Request, Step, ok_json};
+use crate::harness::{Agent, Builder, CALL, Gateway, Pair, Recorded, Request, Step, ok_json};
 use crate::on_both_pairs;
 use crate::stores::open_db;
 
@@ -70,7 +70,11 @@ on_both_pairs! {
         }
 
         let (replica, last, statement, signed_at) = old;
-        execute(&db, &format!("DELETE FROM structure_events WHERE replica = '{replica}' AND seq > {last}")).await;
+        let of_chain = match pair {
+            Pair::Embedded => format!("chain = (SELECT chain FROM audit_replicas WHERE replica = '{replica}')"),
+            Pair::External => format!("replica = '{replica}'"),
+        };
+        execute(&db, &format!("DELETE FROM structure_events WHERE {of_chain} AND seq > {last}")).await;
         execute(&db, &format!(
             "UPDATE audit_chains SET last_seq = {last}, statement = '{statement}', signed_at = {signed_at} WHERE replica = '{replica}'"
         )).await;
@@ -130,7 +134,7 @@ on_both_pairs! {
         assert_eq!(status, Some(0), "{said}");
         let db = open_db(&gateway.sql_url());
         for table in ["structure_events", "audit_chains"] {
-            execute(&db, &format!("DELETE FROM {table} WHERE replica <> ''")).await;
+            execute(&db, &format!("DELETE FROM {table}")).await;
         }
         let (said, status) = audit(&gateway, &["verify", "--anchor", log.to_str().unwrap()]);
         assert_eq!(status, Some(1), "{said}");

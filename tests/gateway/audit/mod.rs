@@ -4,6 +4,7 @@ mod alone;
 mod anchored;
 mod clients;
 mod edges;
+mod older;
 mod outage;
 mod records;
 mod retention;
@@ -43,7 +44,7 @@ pub(crate) async fn recorded(gateway: &Gateway, query: &str, least: usize) -> Ve
 }
 
 /// What `a2a-gateway audit` says about a gateway's database, and its exit status.
-fn audit(gateway: &Gateway, arguments: &[&str]) -> (String, Option<i32>) {
+pub(crate) fn audit(gateway: &Gateway, arguments: &[&str]) -> (String, Option<i32>) {
     let keys = gateway.dir.join("keys");
     let output = Command::new(env!("CARGO_BIN_EXE_a2a-gateway"))
         .arg("audit")
@@ -61,7 +62,7 @@ fn audit(gateway: &Gateway, arguments: &[&str]) -> (String, Option<i32>) {
 }
 
 /// Ends it in order, so that everything is written and signed.
-fn end(gateway: &mut Gateway) {
+pub(crate) fn end(gateway: &mut Gateway) {
     gateway.terminate();
     assert!(gateway.wait(Duration::from_secs(20)).success());
 }

@@ -89,7 +89,7 @@ async fn nothing_goes_because_a_row_says_that_it_is_old() {
             .await
             .unwrap()
     };
-    run("CREATE TABLE times AS SELECT replica, seq, time FROM structure_events").await;
+    run("CREATE TABLE times AS SELECT id, time FROM structure_events").await;
     run("UPDATE structure_events SET time = 0").await;
     run("UPDATE audit_chains SET signed_at = 0").await;
     gateway.restart().await;
@@ -108,8 +108,8 @@ async fn nothing_goes_because_a_row_says_that_it_is_old() {
     })
     .await;
     end(&mut gateway);
-    run("UPDATE structure_events SET time = (SELECT time FROM times WHERE times.replica = structure_events.replica \
-         AND times.seq = structure_events.seq) WHERE time = 0").await;
+    run("UPDATE structure_events SET time = (SELECT time FROM times WHERE times.id = structure_events.id) \
+         WHERE time = 0").await;
     let (said, status) = audit(&gateway, &["verify"]);
     assert_eq!(status, Some(0), "{said}");
     let (lines, _) = audit(&gateway, &["export", "--request-id", "new"]);

@@ -12,59 +12,50 @@ use crate::stores::open_db;
 const TAMPERINGS: &[(&str, &[&str], &str)] = &[
     (
         "a record is changed",
-        &["UPDATE structure_events SET outcome = 'answered' WHERE replica = '{a}' AND seq = 4"],
+        &["UPDATE structure_events SET outcome = {answered} WHERE {of a} AND seq = 4"],
         "{a}: record 4 was changed",
     ),
     (
         "its caller is",
-        &["UPDATE structure_events SET caller = NULL WHERE replica = '{b}' AND seq = 3"],
+        &["UPDATE structure_events SET caller = NULL WHERE {of b} AND seq = 3"],
         "{b}: record 3 was changed",
     ),
     (
         "its time is",
-        &["UPDATE structure_events SET time = time + 1 WHERE replica = '{a}' AND seq = 2"],
+        &["UPDATE structure_events SET time = time + 1 WHERE {of a} AND seq = 2"],
         "{a}: record 2 was changed",
     ),
     (
         "a hash is",
-        &["UPDATE structure_events SET hash = '0' WHERE replica = '{a}' AND seq = 2"],
+        &["UPDATE structure_events SET hash = '0' WHERE {of a} AND seq = 2"],
         "{a}: record 2 was changed",
     ),
     (
         "a record is removed",
-        &["DELETE FROM structure_events WHERE replica = '{a}' AND seq = 5"],
+        &["DELETE FROM structure_events WHERE {of a} AND seq = 5"],
         "{a}: record 6 comes too early: record 5 is missing",
     ),
     (
         "the first is",
-        &["DELETE FROM structure_events WHERE replica = '{a}' AND seq = 1"],
+        &["DELETE FROM structure_events WHERE {of a} AND seq = 1"],
         "{a}: record 2 is the first of its chain: records 1 to 1 are missing",
     ),
     (
-        "two are reordered",
-        &[
-            "UPDATE structure_events SET seq = -1 WHERE replica = '{a}' AND seq = 4",
-            "UPDATE structure_events SET seq = 4 WHERE replica = '{a}' AND seq = 5",
-            "UPDATE structure_events SET seq = 5 WHERE replica = '{a}' AND seq = -1",
-        ],
-        "{a}: record 4 was changed",
-    ),
-    (
         "the end is cut off",
-        &["DELETE FROM structure_events WHERE replica = '{a}' AND seq > 6"],
+        &["DELETE FROM structure_events WHERE {of a} AND seq > 6"],
         "{a}: record 7 is missing, and all behind it",
     ),
     (
         "the last is",
         &[
-            "DELETE FROM structure_events WHERE replica = '{b}' AND seq = (SELECT MAX(seq) FROM structure_events WHERE replica = '{b}')",
+            "DELETE FROM structure_events WHERE {of b} AND seq = (SELECT MAX(seq) FROM structure_events WHERE {of b})",
         ],
         "is missing: it is signed as the end",
     ),
     (
         "the end and what is signed of it",
         &[
-            "DELETE FROM structure_events WHERE replica = '{a}' AND seq > 6",
+            "DELETE FROM structure_events WHERE {of a} AND seq > 6",
             "UPDATE audit_chains SET last_seq = 6 WHERE replica = '{a}'",
         ],
         "{a}: its row says something else than the signed statement in it",
@@ -72,7 +63,7 @@ const TAMPERINGS: &[(&str, &[&str], &str)] = &[
     (
         "a whole chain is",
         &[
-            "DELETE FROM structure_events WHERE replica = '{a}'",
+            "DELETE FROM structure_events WHERE {of a}",
             "DELETE FROM audit_chains WHERE replica = '{a}'",
         ],
         "{a}: the whole chain is missing: a checkpoint of {b} saw its record 9",
@@ -85,15 +76,13 @@ const TAMPERINGS: &[(&str, &[&str], &str)] = &[
     (
         "a checkpoint is changed",
         &[
-            "UPDATE structure_events SET detail = '{\"statement\":\"x\"}' WHERE replica = '{a}' AND event_type = 'AUDIT_CHECKPOINT'",
+            "UPDATE structure_events SET detail = '{\"statement\":\"x\"}' WHERE {of a} AND event_type = {checkpoint}",
         ],
         "was changed",
     ),
     (
         "the text of a checkpoint is none",
-        &[
-            "UPDATE structure_events SET detail = 'x' WHERE replica = '{a}' AND event_type = 'AUDIT_CHECKPOINT'",
-        ],
+        &["UPDATE structure_events SET detail = 'x' WHERE {of a} AND event_type = {checkpoint}"],
         "was changed",
     ),
     (
@@ -111,28 +100,14 @@ const TAMPERINGS: &[(&str, &[&str], &str)] = &[
         "{a}: the statement of where it ends",
     ),
     (
-        "a record is put in behind the end",
-        &[
-            "INSERT INTO structure_events (replica, seq, time, event_type, request_id, trace_id, caller, credential_kind, credential_prefix, target, org, rule, method, outcome, status, request_bytes, response_bytes, duration_ms, task_id, detail, prev, hash) SELECT replica, seq + 1, time, event_type, request_id, trace_id, caller, credential_kind, credential_prefix, target, org, rule, method, outcome, status, request_bytes, response_bytes, duration_ms, task_id, detail, prev, hash FROM structure_events WHERE replica = '{a}' AND seq = (SELECT MAX(seq) FROM structure_events WHERE replica = '{a}')",
-        ],
-        "was changed",
-    ),
-    (
-        "a record is put in before the beginning",
-        &[
-            "INSERT INTO structure_events (replica, seq, time, event_type, request_id, trace_id, caller, credential_kind, credential_prefix, target, org, rule, method, outcome, status, request_bytes, response_bytes, duration_ms, task_id, detail, prev, hash) SELECT replica, 0, time, event_type, request_id, trace_id, caller, credential_kind, credential_prefix, target, org, rule, method, outcome, status, request_bytes, response_bytes, duration_ms, task_id, detail, prev, hash FROM structure_events WHERE replica = '{a}' AND seq = 4",
-        ],
-        "{a}: record 0 was",
-    ),
-    (
         "what is nothing is written as such",
-        &["UPDATE structure_events SET detail = 'null' WHERE replica = '{a}' AND seq = 4"],
+        &["UPDATE structure_events SET detail = 'null' WHERE {of a} AND seq = 4"],
         "{a}: record 4 was changed",
     ),
     (
         "a detail is written in another form",
         &[
-            "UPDATE structure_events SET detail = REPLACE(detail, ':', ': ') WHERE replica = '{a}' AND seq = 1",
+            "UPDATE structure_events SET detail = REPLACE(detail, ':', ': ') WHERE {of a} AND seq = 1",
         ],
         "{a}: record 1 was changed",
     ),
@@ -143,35 +118,111 @@ const TAMPERINGS: &[(&str, &[&str], &str)] = &[
     ),
 ];
 
-/// What only SQLite lets anybody do.
-const TAMPERINGS_OF_TYPES: &[(&str, &[&str], &str)] = &[
+/// The same where records are texts, in PostgreSQL.
+const TAMPERINGS_OF_TEXTS: &[(&str, &[&str], &str)] = &[
+    (
+        "two are reordered",
+        &[
+            "UPDATE structure_events SET seq = -1 WHERE {of a} AND seq = 4",
+            "UPDATE structure_events SET seq = 4 WHERE {of a} AND seq = 5",
+            "UPDATE structure_events SET seq = 5 WHERE {of a} AND seq = -1",
+        ],
+        "{a}: record 4 was changed",
+    ),
+    (
+        "a record is put in behind the end",
+        &[
+            "INSERT INTO structure_events (replica, seq, time, event_type, request_id, trace_id, caller, credential_kind, credential_prefix, target, org, rule, method, outcome, status, request_bytes, response_bytes, duration_ms, task_id, detail, prev, hash) SELECT replica, seq + 1, time, event_type, request_id, trace_id, caller, credential_kind, credential_prefix, target, org, rule, method, outcome, status, request_bytes, response_bytes, duration_ms, task_id, detail, prev, hash FROM structure_events WHERE {of a} AND seq = (SELECT MAX(seq) FROM structure_events WHERE {of a})",
+        ],
+        "was changed",
+    ),
+    (
+        "a record is put in before the beginning",
+        &[
+            "INSERT INTO structure_events (replica, seq, time, event_type, request_id, trace_id, caller, credential_kind, credential_prefix, target, org, rule, method, outcome, status, request_bytes, response_bytes, duration_ms, task_id, detail, prev, hash) SELECT replica, 0, time, event_type, request_id, trace_id, caller, credential_kind, credential_prefix, target, org, rule, method, outcome, status, request_bytes, response_bytes, duration_ms, task_id, detail, prev, hash FROM structure_events WHERE {of a} AND seq = 4",
+        ],
+        "{a}: record 0 was",
+    ),
+];
+
+/// The same for SQLite, where records are rows of numbers and words, and changes that only SQLite allows.
+const TAMPERINGS_OF_ROWS: &[(&str, &[&str], &str)] = &[
+    (
+        "two are reordered",
+        &[
+            "UPDATE structure_events SET id = id + 1000 WHERE {of a} AND seq = 4",
+            "UPDATE structure_events SET id = id - 1 WHERE {of a} AND seq = 5",
+            "UPDATE structure_events SET id = id - 999 WHERE {of a} AND seq = 1004",
+        ],
+        "{a}: record 4 was changed",
+    ),
+    (
+        "a record is put in behind the end",
+        &[
+            "INSERT INTO structure_events (id, {columns}) SELECT id + 1, {columns} FROM structure_events WHERE {of a} AND seq = (SELECT MAX(seq) FROM structure_events WHERE {of a})",
+        ],
+        "was changed",
+    ),
+    (
+        "a record is put in before the beginning",
+        &[
+            "INSERT INTO structure_events (id, {columns}) SELECT id - 4, {columns} FROM structure_events WHERE {of a} AND seq = 4",
+        ],
+        "{a}: record 0 was",
+    ),
+    (
+        "a record gets another one before it",
+        &["UPDATE structure_events SET prev = zeroblob(32) WHERE {of a} AND seq = 4"],
+        "{a}: record 4 was changed",
+    ),
+    (
+        "a word is another one",
+        &["UPDATE audit_words SET word = 'allowed' WHERE word = 'answered'"],
+        "was changed",
+    ),
+    (
+        "a word has no meaning",
+        &["UPDATE structure_events SET rule = 9999 WHERE {of a} AND seq = 4"],
+        "{a}: record 4 was changed",
+    ),
+    (
+        "a word is written out",
+        &["UPDATE structure_events SET event_type = 'A2A_CALL' WHERE {of a} AND seq = 4"],
+        "{a}: record 4 was changed",
+    ),
+    (
+        "a chain has another name",
+        &["UPDATE audit_replicas SET replica = 'other' WHERE replica = '{a}'"],
+        "{a}: record 1 is missing, and all behind it",
+    ),
+    (
+        "a chain has no name",
+        &["DELETE FROM audit_replicas WHERE replica = '{a}'"],
+        "{a}: record 1 is missing, and all behind it",
+    ),
     (
         "a number is a word",
-        &["UPDATE structure_events SET request_bytes = 'none' WHERE replica = '{a}' AND seq = 1"],
+        &["UPDATE structure_events SET request_bytes = 'none' WHERE {of a} AND seq = 1"],
         "{a}: record 1 was changed",
     ),
     (
         "a number is a fraction",
-        &["UPDATE structure_events SET request_bytes = 0.5 WHERE replica = '{a}' AND seq = 1"],
+        &["UPDATE structure_events SET request_bytes = 0.5 WHERE {of a} AND seq = 1"],
         "{a}: record 1 was changed",
     ),
     (
         "what is nothing is bytes",
-        &["UPDATE structure_events SET task_id = x'41' WHERE replica = '{a}' AND seq = 1"],
+        &["UPDATE structure_events SET task_id = x'41' WHERE {of a} AND seq = 1"],
         "{a}: record 1 was changed",
     ),
     (
         "a text is bytes that are none",
-        &[
-            "UPDATE structure_events SET task_id = CAST(x'fffe' AS TEXT) WHERE replica = '{b}' AND seq = 4",
-        ],
+        &["UPDATE structure_events SET task_id = CAST(x'fffe' AS TEXT) WHERE {of b} AND seq = 4"],
         "{b}: record 4 was changed",
     ),
     (
         "so is a hash",
-        &[
-            "UPDATE structure_events SET hash = CAST(x'fffe' AS TEXT) WHERE replica = '{a}' AND seq = 1",
-        ],
+        &["UPDATE structure_events SET hash = CAST(x'fffe' AS TEXT) WHERE {of a} AND seq = 1"],
         "{a}: record 1 was changed",
     ),
     (
@@ -180,13 +231,42 @@ const TAMPERINGS_OF_TYPES: &[(&str, &[&str], &str)] = &[
         "{a}: its row in audit_chains was changed",
     ),
     (
-        "there are very many without a number",
+        "there are very many without a number among the old ones",
         &[
-            "INSERT INTO structure_events (replica, seq, time, event_type, request_id, trace_id, caller, credential_kind, credential_prefix, target, org, rule, method, outcome, status, request_bytes, response_bytes, duration_ms, task_id, detail, prev, hash) WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 4100) SELECT replica, 'x' || i, time, event_type, request_id, trace_id, caller, credential_kind, credential_prefix, target, org, rule, method, outcome, status, request_bytes, response_bytes, duration_ms, task_id, detail, prev, hash FROM structure_events, n WHERE replica = '{b}' AND seq = 1",
+            "INSERT INTO structure_events_1 (replica, seq, time, event_type, outcome, status, request_bytes, response_bytes, duration_ms, prev, hash) WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 4100) SELECT '{b}', 'x' || i, 1, 'A2A_CALL', 'answered', 0, 0, 0, 0, '', '' FROM n",
         ],
         "that is not a text or not a number: they were changed",
     ),
 ];
+
+/// The columns of a row but its id.
+const COLUMNS: &str = "time, event_type, request_id, trace_id, caller, credential_kind, credential_prefix, client_address, target, org, rule, method, outcome, status, request_bytes, response_bytes, duration_ms, task_id, detail, prev, hash";
+
+/// Fills in how a database names chains and words.
+fn filled(pair: Pair, text: &str, [first, second]: [&str; 2]) -> String {
+    let rows = matches!(pair, Pair::Embedded);
+    let of = |replica: &str| {
+        if rows {
+            format!("chain = (SELECT chain FROM audit_replicas WHERE replica = '{replica}')")
+        } else {
+            format!("replica = '{replica}'")
+        }
+    };
+    let word = |word: &str| {
+        if rows {
+            format!("(SELECT id FROM audit_words WHERE word = '{word}')")
+        } else {
+            format!("'{word}'")
+        }
+    };
+    text.replace("{of a}", &of(first))
+        .replace("{of b}", &of(second))
+        .replace("{answered}", &word("answered"))
+        .replace("{checkpoint}", &word("AUDIT_CHECKPOINT"))
+        .replace("{columns}", COLUMNS)
+        .replace("{a}", first)
+        .replace("{b}", second)
+}
 
 async fn execute(db: &Db, text: &str) -> u64 {
     let query = sqlx::query(sqlx::AssertSqlSafe(text.to_owned()));
@@ -197,15 +277,37 @@ async fn execute(db: &Db, text: &str) -> u64 {
         .rows_affected()
 }
 
-/// Both tables as they were.
-async fn restore(db: &Db) {
-    for table in ["structure_events", "audit_chains"] {
+/// The tables, with the columns that are kept.
+fn tables(pair: Pair) -> Vec<(&'static str, String)> {
+    let mut tables = vec![("audit_chains", "*".to_owned())];
+    if matches!(pair, Pair::Embedded) {
+        tables.push(("structure_events", format!("id, {COLUMNS}")));
+        let whole = ["structure_events_1", "audit_replicas", "audit_words"];
+        tables.extend(whole.map(|table| (table, "*".to_owned())));
+    } else {
+        tables.push(("structure_events", "*".to_owned()));
+    }
+    tables
+}
+
+async fn keep(db: &Db, pair: Pair) {
+    for (table, columns) in tables(pair) {
+        let kept = format!("CREATE TABLE kept_{table} AS SELECT {columns} FROM {table}");
+        execute(db, &kept).await;
+    }
+}
+
+/// The tables as they were.
+async fn restore(db: &Db, pair: Pair) {
+    for (table, columns) in tables(pair) {
         execute(db, &format!("DELETE FROM {table}")).await;
-        execute(
-            db,
-            &format!("INSERT INTO {table} SELECT * FROM kept_{table}"),
-        )
-        .await;
+        let into = if columns == "*" {
+            String::new()
+        } else {
+            format!(" ({columns})")
+        };
+        let kept = format!("INSERT INTO {table}{into} SELECT * FROM kept_{table}");
+        execute(db, &kept).await;
     }
 }
 
@@ -234,14 +336,12 @@ on_both_pairs! {
         assert_eq!(status, Some(0), "untouched: {said}");
         assert!(said.contains("2 chains, 2 signed checkpoints"), "{said}");
         let db = open_db(&gateway.sql_url());
-        for table in ["structure_events", "audit_chains"] {
-            execute(&db, &format!("CREATE TABLE kept_{table} AS SELECT * FROM {table}")).await;
-        }
+        keep(&db, pair).await;
         let last: i64 = sqlx::query_scalar("SELECT last_seq FROM audit_chains WHERE replica = $1")
             .bind(&first).fetch_one(db.pool()).await.unwrap();
-        let of_types = if matches!(pair, Pair::Embedded) { TAMPERINGS_OF_TYPES } else { &[] };
-        for (what, statements, named) in TAMPERINGS.iter().chain(of_types) {
-            let own = |text: &str| text.replace("{a}", &first).replace("{b}", &second);
+        let of_form = if matches!(pair, Pair::Embedded) { TAMPERINGS_OF_ROWS } else { TAMPERINGS_OF_TEXTS };
+        let own = |text: &str| filled(pair, text, [&first, &second]);
+        for (what, statements, named) in TAMPERINGS.iter().chain(of_form) {
             for statement in *statements {
                 assert_ne!(execute(&db, &own(statement)).await, 0, "{what}");
             }
@@ -249,14 +349,14 @@ on_both_pairs! {
             assert_eq!(status, Some(1), "{what}: {said}");
             let named = own(named).replace("its record 9", &format!("its record {last}"));
             assert!(said.contains(&named), "{what}: {said}");
-            restore(&db).await;
+            restore(&db, pair).await;
         }
         let (said, status) = audit(&gateway, &["verify"]);
         assert_eq!(status, Some(0), "restored: {said}");
         // What a checkpoint carries is no end, although the same key signed it.
-        let carried = Checkpoint::of(&gateway, &db, &second).await;
+        let carried = Checkpoint::of(&gateway, &db, pair, &second).await;
         for statement in [
-            format!("DELETE FROM structure_events WHERE replica = '{second}' AND seq >= {}", carried.seq),
+            own(&format!("DELETE FROM structure_events WHERE {{of b}} AND seq >= {}", carried.seq)),
             format!("UPDATE audit_chains SET last_seq = {}, statement = '{}' WHERE replica = '{second}'", carried.seq - 1, carried.statement),
         ] {
             assert_ne!(execute(&db, &statement).await, 0);
@@ -264,12 +364,12 @@ on_both_pairs! {
         let (said, status) = audit(&gateway, &["verify"]);
         assert_eq!(status, Some(1), "{said}");
         assert!(said.contains(&format!("{second}: the statement of where it ends is no signed")), "{said}");
-        restore(&db).await;
+        restore(&db, pair).await;
         // The newest chain as a whole: nobody saw it, but for who kept a line of the log.
         let expect = format!("{second}:{}:{}", carried.seq, carried.hash);
         assert_eq!(audit(&gateway, &["verify", "--expect", &expect]).1, Some(0));
-        for table in ["structure_events", "audit_chains"] {
-            execute(&db, &format!("DELETE FROM {table} WHERE replica = '{second}'")).await;
+        for statement in ["DELETE FROM structure_events WHERE {of b}", "DELETE FROM audit_chains WHERE replica = '{b}'"] {
+            execute(&db, &own(statement)).await;
         }
         let (said, status) = audit(&gateway, &["verify", "--expect", &expect]);
         assert_eq!(status, Some(1), "{said}");
@@ -286,9 +386,10 @@ struct Checkpoint {
 }
 
 impl Checkpoint {
-    async fn of(gateway: &Gateway, db: &Db, replica: &str) -> Self {
-        let detail: String = sqlx::query_scalar("SELECT detail FROM structure_events WHERE replica = $1 AND event_type = 'AUDIT_CHECKPOINT' ORDER BY seq DESC LIMIT 1")
-            .bind(replica).fetch_one(db.pool()).await.unwrap();
+    async fn of(gateway: &Gateway, db: &Db, pair: Pair, replica: &str) -> Self {
+        let last = "SELECT detail FROM structure_events WHERE {of a} AND event_type = {checkpoint} ORDER BY seq DESC LIMIT 1";
+        let last = sqlx::AssertSqlSafe(filled(pair, last, [replica, ""]));
+        let detail: String = sqlx::query_scalar(last).fetch_one(db.pool()).await.unwrap();
         let detail: Value = serde_json::from_str(&detail).unwrap();
         // As the log of a gateway has it.
         let log = gateway.log();

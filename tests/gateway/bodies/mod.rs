@@ -92,7 +92,6 @@ async fn a_well_formed_call_arrives_byte_for_byte() {
         r#"{"jsonrpc":"2.0","id":1,"method":"tasks/get","params":{"id":"t"}}"#,
         "{ \"jsonrpc\" : \"2.0\",\n\t\"id\" : 1.0e2, \"method\":\"x/unknown\", \"params\": [1e400, -0, 1.10] }\n",
         r#"{"jsonrpc":"2.0","method":"message/send","params":{"message":{"messageId":"\ud800\u0000","role":"user","parts":[]}}}"#,
-        r#"{"jsonrpc":"2.0","id":"1","method":"SendMessage","params":{"message":{"messageId":"m","role":"ROLE_USER","parts":[{"text":"x"}]}}}"#,
         r#"{"jsonrpc":"1.0","id":1,"method":"message/send"}"#,
         r#"{"jsonrpc":null,"id":true}"#,
         r#"{"jsonrpc":"2.0","id":null,"method":"message/send","params":null}"#,
@@ -352,10 +351,13 @@ async fn a_1_0_target_gets_its_own_dialect() {
         Some("1.0"),
         "the gateway wrapped the call"
     );
-    // An envelope's version is the caller's to say.
-    let enveloped = Request::post(path, CALL).bearer(&case.caller.token);
+    // The version of an envelope that the agent speaks is the caller's to say, and its bytes stay.
+    let body = r#"{"jsonrpc":"2.0","id":"1","method":"SendMessage","params":{"message":{"messageId":"m","role":"ROLE_USER","parts":[{"text":"x"}]}}}"#;
+    let enveloped = Request::post(path, body).bearer(&case.caller.token);
     assert_eq!(case.gateway.call(&enveloped).await.status, 200);
-    assert_eq!(agent.take().field("a2a-version"), None);
+    let arrived = agent.take();
+    assert_eq!(arrived.field("a2a-version"), None);
+    assert_eq!(String::from_utf8_lossy(&arrived.body), body);
 }
 
 #[tokio::test]

@@ -176,7 +176,7 @@ async fn a_card_is_kept_until_it_changes() {
     for (name, value) in [
         ("content-type", "application/json"),
         ("cache-control", "private, max-age=30"),
-        ("vary", "Authorization, Origin"),
+        ("vary", "Authorization, Origin, A2A-Version"),
     ] {
         assert_eq!(answers[0].field(name), Some(value));
     }

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{add, asked_for, card_of, served};
+use super::{add, asked_for, card_of, patch, served};
 use crate::harness::{Agent, CALL, Gateway, Request, Seat, Step, card, card_1_0, ok_json};
 use crate::on_both_pairs;
 
@@ -98,18 +98,24 @@ on_both_pairs! {
 
     async fn a_card_says_which_generations_its_agent_speaks(pair: Pair) {
         let gateway = Gateway::start(pair).await;
-        for (id, card, speaks, hint) in [
-            ("old", card("old"), "0.x", Some("SendMessage")),
-            ("new", card_1_0("new"), "1.x", Some("url: Field required")),
+        for (id, card, speaks, own, other) in [
+            ("old", card("old"), "0.x", "0.3 JSONRPC", ("1.0 JSONRPC", "1.0>0.3")),
+            ("new", card_1_0("new"), "1.x", "1.0 JSONRPC", ("0.3 JSONRPC", "0.3>1.0")),
         ] {
             let agent = Agent::scripted(|_| vec![Step::write("HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")]);
             registered(&gateway, id, agent.await, card).await;
             let answer = card_of(&gateway, id).await;
+            assert_eq!(answer.field("x-a2a-speaks"), Some("0.x, 1.x"), "{id}: translated");
+            let bridge = call_fact(&gateway, id).await["bridge"].clone();
+            assert_eq!((&bridge["mode"], &bridge["agent_speaks"]), (&json!("auto"), &json!([own])), "{bridge}");
+            assert_eq!(bridge["calls"][other.0], other.1, "{bridge}");
+            patch(&gateway, id, json!({"bridge": "off"})).await;
+            let answer = card_of(&gateway, id).await;
             assert_eq!(answer.field("x-a2a-speaks"), Some(speaks), "{id}");
-            let fact = call_fact(&gateway, id).await;
-            let said = fact["a2a_hint"].as_str();
-            assert_eq!(said.is_some(), hint.is_some(), "{fact}");
-            assert!(said.unwrap_or_default().contains(hint.unwrap_or_default()), "{fact}");
+            let bridge = call_fact(&gateway, id).await["bridge"].clone();
+            assert_eq!(bridge["mode"], "off", "{bridge}");
+            assert_eq!(bridge["calls"][own], Value::Null, "{bridge}");
+            assert_eq!(bridge["calls"][other.0], "version_not_supported", "{bridge}");
         }
     }
 

@@ -161,7 +161,13 @@ on_both_pairs! {
             for location in locations("target") {
                 let answer = gateway.as_operator(Request::get(&location)).await;
                 assert_eq!(answer.status, 200, "{location}: {}", answer.text());
-                assert_eq!(answer.text(), whole.text(), "{generation} at {location}");
+                // Only clients of 0.3 and before read that path.
+                if location.ends_with("/agent.json") {
+                    let asked = Request::get(locations("target").remove(0)).field("A2A-Version", "0.3");
+                    assert_eq!(answer.text(), gateway.as_operator(asked).await.text(), "{generation}");
+                } else {
+                    assert_eq!(answer.text(), whole.text(), "{generation} at {location}");
+                }
                 for hidden in [&address, &agent.port.to_string(), "127.0.0.1", "localhost"] {
                     assert!(!answer.text().contains(hidden), "{generation} at {location}: {}", answer.text());
                 }
@@ -174,7 +180,7 @@ on_both_pairs! {
                 connection.send(&head.bearer(ADMIN).wire(&gateway.public.to_string())).await;
                 let head = connection.read_head().await.unwrap();
                 assert_eq!(head.status, 200);
-                assert_eq!(head.field("content-length"), Some(whole.body.len().to_string().as_str()));
+                assert_eq!(head.field("content-length"), Some(answer.body.len().to_string().as_str()));
                 assert_eq!(head.field("etag"), answer.field("etag"));
             }
             assert_eq!(agent.count(), 1, "{generation}: fetched once");
@@ -185,6 +191,7 @@ on_both_pairs! {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_generation_is_served_in_its_own_words() {
     let gateway = Builder::new(Pair::Embedded)
+        .set("a2a.bridge", "off")
         .set("server.public_url", PUBLIC)
         .start()
         .await;

@@ -448,27 +448,31 @@ async fn the_extended_card_tells_no_more_of_the_agents_place() {
     };
     let extended = agent(result).await;
     let _target = gateway.seat("target", "", extended).await;
-    for method in ["agent/getAuthenticatedExtendedCard", "GetExtendedAgentCard"] {
+    let of_1_0 = "/securitySchemes/bearer/httpAuthSecurityScheme/scheme";
+    for (method, url, scheme) in [
+        (
+            "agent/getAuthenticatedExtendedCard",
+            "/url",
+            "/securitySchemes/bearer/scheme",
+        ),
+        ("GetExtendedAgentCard", "/supportedInterfaces/0/url", of_1_0),
+    ] {
         let answer = call("target", method).await;
         assert_eq!(answer.status, 200, "{}", answer.text());
-        assert!(
-            answer
-                .text()
-                .starts_with(r#"{"jsonrpc":"2.0","id":7.0,"result":{"#),
-            "{}",
-            answer.text()
-        );
+        let text = answer.text();
+        let envelope = r#"{"jsonrpc":"2.0","id":7.0,"result":{"#;
+        assert!(text.starts_with(envelope), "{text}");
         let card = &answer.json()["result"];
         let base = format!("http://{}/workspaces/target/a2a", gateway.public);
         assert_eq!(
-            (&card["url"], &card["description"]),
-            (&json!(base), &json!(format!("at {base}")))
+            (card.pointer(url), &card["description"]),
+            (Some(&json!(base)), &json!(format!("at {base}")))
         );
         assert_eq!(
             (&card["name"], card.get("signatures")),
             (&json!("extended"), None)
         );
-        assert_eq!(card["securitySchemes"]["bearer"]["scheme"], "bearer");
+        assert_eq!(card.pointer(scheme), Some(&json!("bearer")));
     }
     for (at, (body, status)) in [
         (r#"{"jsonrpc":"2.0","id":7,"error":{"code":-32007,"message":"none"}}"#, 200),
@@ -481,7 +485,7 @@ async fn the_extended_card_tells_no_more_of_the_agents_place() {
     {
         let id = format!("other{at}");
         let _seat = gateway.seat(&id, "", agent(body).await).await;
-        let answer = call(&id, "GetExtendedAgentCard").await;
+        let answer = call(&id, "agent/getAuthenticatedExtendedCard").await;
         assert_eq!(answer.status, status, "{body}: {}", answer.text());
         if status == 200 {
             assert_eq!(answer.text(), body);

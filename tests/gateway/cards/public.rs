@@ -66,7 +66,9 @@ on_both_pairs! {
         for path in locations("open") {
             let answer = anonymous(&gateway, &path).await;
             assert_eq!(answer.status, 200, "{path}: {}", answer.text());
-            assert_eq!(answer.body, with_credential.body, "{path}");
+            // The path of 0.3 has that form.
+            let is_old = path.ends_with("/agent.json");
+            assert_eq!(answer.body == with_credential.body, !is_old, "{path}");
             let tag = answer.field("etag").unwrap();
             let known = gateway.call(&Request::get(&path).field("if-none-match", tag)).await;
             assert_eq!(known.status, 304, "{path}");

@@ -286,8 +286,7 @@ async fn a_stream_that_breaks_off_mid_event_says_so() {
 
 #[tokio::test]
 async fn a_stream_that_the_agent_ends_gets_no_last_event() {
-    // One thread: on several, Pingora's pool makes another connection when its watcher lets go in the
-    // instant of the next call.
+    // Each thread keeps connections of its own.
     let gateway = quick().set("server.threads", "1").start().await;
     let case = Case::on(gateway, || {
         vec![

@@ -36,7 +36,7 @@ const EXPLAINED: [Reason; 15] = [
 ];
 
 /// What is not, and why.
-const NOT_APPLICABLE: [(Reason, &str); 23] = [
+const NOT_APPLICABLE: [(Reason, &str); 24] = [
     (Reason::ParseError, "the body"),
     (Reason::InvalidRequest, "the head and the body"),
     (Reason::InvalidParams, "the body"),
@@ -46,6 +46,10 @@ const NOT_APPLICABLE: [(Reason, &str); 23] = [
     (Reason::NotFound, "the request's path"),
     (Reason::TaskNotFound, "a task that the body names"),
     (Reason::PushNotSupported, "what the body asks for"),
+    (
+        Reason::VersionNotSupported,
+        "the method that the body names",
+    ),
     (Reason::MethodNotAllowed, "the request's method"),
     (Reason::RequestTimeout, "how fast the body comes"),
     (Reason::Conflict, "the control plane's"),
@@ -305,7 +309,7 @@ async fn addresses(pair: Pair, seen: &mut Seen) {
     .await;
     let card = json!({"name": "c", "description": "c", "version": "1", "capabilities": {}, "skills": [],
         "defaultInputModes": ["text/plain"], "defaultOutputModes": ["text/plain"],
-        "supportedInterfaces": [{"url": "http://127.0.0.1/rest", "protocolBinding": "HTTP+JSON", "protocolVersion": "1.0"}]});
+        "url": "http://127.0.0.1/rest", "preferredTransport": "HTTP+JSON", "protocolVersion": "0.3.0"});
     let card = ok_json(&card.to_string());
     let cards = Agent::scripted(move |_| vec![Step::Write(card.clone())]).await;
     let builder = Builder::new(pair).set("address.nameservers", &dns.address.to_string());
@@ -341,6 +345,14 @@ async fn addresses(pair: Pair, seen: &mut Seen) {
         let name = format!("{id}.test");
         assert_eq!(step(&explained, "url")["fact"]["url"], named(&name));
     }
+    // An agent with HTTP+JSON alone, and no translation.
+    operator(
+        &gateway,
+        "PATCH",
+        "/workspaces/restful",
+        json!({"bridge": "off"}),
+    )
+    .await;
     // Where its card is not known nothing is fetched for an explanation.
     let explained = explain(&gateway, "operator", "restful").await;
     assert_eq!(explained["admitted"], true, "{explained:#}");

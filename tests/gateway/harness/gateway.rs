@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::agent::Agent;
+use super::cards::card_of_both;
 use super::client::{Answer, Connection, Request};
 use super::planted;
 use super::seat::Seat;
@@ -406,17 +407,19 @@ impl Gateway {
 
     /// A workspace with a registered agent in it. `parent` empty: a root.
     pub(crate) async fn seat(&self, id: &str, parent: &str, agent: Agent) -> Seat {
+        self.seat_of(card_of_both(id), parent, agent).await
+    }
+
+    /// The same, with a card whose name is the id.
+    pub(crate) async fn seat_of(&self, card: Value, parent: &str, agent: Agent) -> Seat {
+        let id = card["name"].as_str().unwrap().to_owned();
         let mut workspace = json!({"id": id, "name": id});
         if !parent.is_empty() {
             workspace["parent_id"] = parent.into();
         }
         let enrolment = self.create(workspace).await;
-        let token = self.register(id, &enrolment, &agent.url(), card(id)).await;
-        Seat {
-            id: id.into(),
-            token,
-            agent,
-        }
+        let token = self.register(&id, &enrolment, &agent.url(), card).await;
+        Seat { id, token, agent }
     }
 
     /// Two siblings: a caller `caller` and a target `target` with the given agent.
@@ -468,21 +471,6 @@ impl Gateway {
 
 /// A well-formed 0.3 call.
 pub(crate) const CALL: &str = r#"{"jsonrpc":"2.0","id":"c-1","method":"message/send","params":{"message":{"kind":"message","messageId":"m-1","role":"user","parts":[{"kind":"text","text":"hi"}]}}}"#;
-
-/// A minimal 0.3 card.
-pub(crate) fn card(name: &str) -> Value {
-    json!({"name": name, "description": name, "version": "1", "protocolVersion": "0.3.0",
-        "url": "http://127.0.0.1/", "capabilities": {}, "defaultInputModes": ["text/plain"],
-        "defaultOutputModes": ["text/plain"], "skills": []})
-}
-
-/// A minimal 1.0 card.
-pub(crate) fn card_1_0(name: &str) -> Value {
-    json!({"name": name, "description": name, "version": "1", "capabilities": {},
-        "supportedInterfaces": [{"url": "http://127.0.0.1/", "protocolBinding": "JSONRPC",
-            "protocolVersion": "1.0"}],
-        "defaultInputModes": ["text/plain"], "defaultOutputModes": ["text/plain"], "skills": []})
-}
 
 /// A port below the ephemeral range, so that no outgoing connection of another test takes it
 /// between this look and the gateway's own.

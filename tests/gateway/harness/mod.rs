@@ -6,6 +6,7 @@ pub(crate) mod agent;
 pub(crate) mod authority;
 pub(crate) mod balancer;
 pub(crate) mod calm;
+mod cards;
 pub(crate) mod client;
 pub(crate) mod collector;
 pub(crate) mod dns;
@@ -30,8 +31,9 @@ pub(crate) mod watcher;
 
 pub(crate) use self::agent::{Agent, LAST_CHUNK, Recorded, SSE_HEAD, Step, chunk, ok_json};
 pub(crate) use self::calm::calmly;
+pub(crate) use self::cards::{card, card_1_0, card_of_both};
 pub(crate) use self::client::{Answer, Connection, Request};
-pub(crate) use self::gateway::{ADMIN, Builder, CALL, Gateway, Pair, card, card_1_0};
+pub(crate) use self::gateway::{ADMIN, Builder, CALL, Gateway, Pair};
 pub(crate) use self::numbered::unnumbered;
 pub(crate) use self::refusal::assert_refusal;
 pub(crate) use self::seat::Seat;

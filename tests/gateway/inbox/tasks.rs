@@ -1,5 +1,6 @@
 //! Tasks that messages begin: answered, continued, given up.
 
+use a2a_gateway::a2a::Generation;
 use a2a_gateway::a2a::dialect::Update;
 use a2a_gateway::a2a::state::TaskState;
 use a2a_gateway::delivery::inbox::{InboxTask, NewActivity, Source, Wanted};
@@ -150,7 +151,7 @@ on_both_pairs! {
         let dev = id("dev");
         let begun = room.put("dev", "hi").await;
         assert_eq!(reason(room.inbox.put(message("dev", "x")).await), "agent_busy");
-        let cancel = async || room.inbox.cancel(&dev, &begun.id, Source::Canvas, "caller".into()).await;
+        let cancel = async || room.inbox.cancel(&dev, &begun.id, (Source::Canvas, "caller".into()), Generation::V0).await;
         let task = cancel().await.unwrap();
         assert_eq!((task.state, task.updates), (TaskState::Canceled, 1));
         assert_eq!(reason(cancel().await), "invalid_params");

@@ -27,7 +27,7 @@ use crate::harness::{Agent, Answer, Gateway, Recorded, Request, Seat, Step, ok_j
 /// What a busy machine may take.
 const SOON: Duration = Duration::from_secs(20);
 
-/// Answers a message with one that repeats its text.
+/// Answers a message with one that repeats its text, in the generation of the call.
 pub(crate) fn echo(request: &Recorded) -> Vec<Step> {
     vec![Step::Write(ok_json(&answer(request).to_string()))]
 }
@@ -35,8 +35,14 @@ pub(crate) fn echo(request: &Recorded) -> Vec<Step> {
 pub(crate) fn answer(request: &Recorded) -> Value {
     let call: Value = serde_json::from_slice(&request.body).unwrap();
     let text = &call["params"]["message"]["parts"][0]["text"];
-    json!({"jsonrpc": "2.0", "id": call["id"], "result": {"kind": "message", "role": "agent",
-        "messageId": "a-1", "parts": [{"kind": "text", "text": format!("echo: {}", text.as_str().unwrap())}]}})
+    let text = format!("echo: {}", text.as_str().unwrap());
+    let result = match call["method"].as_str() {
+        Some("SendMessage") => json!({"message": {"role": "ROLE_AGENT", "messageId": "a-1",
+            "parts": [{"text": text}]}}),
+        _ => json!({"kind": "message", "role": "agent", "messageId": "a-1",
+            "parts": [{"kind": "text", "text": text}]}),
+    };
+    json!({"jsonrpc": "2.0", "id": call["id"], "result": result})
 }
 
 /// The texts of the messages that an agent got, in their order.

@@ -15,7 +15,9 @@ use std::time::{Duration, Instant};
 
 use crate::harness::relay::Relay;
 use crate::harness::servers::{self, Redis};
-use crate::harness::{Agent, Answer, Builder, CALL, Connection, Gateway, Pair, Request, Seat};
+use crate::harness::{
+    Agent, Answer, Builder, CALL, Connection, Gateway, Pair, Request, Seat, card_1_0,
+};
 
 /// `stores.timeout` of these cases.
 const TIMEOUT: Duration = Duration::from_secs(1);
@@ -92,7 +94,10 @@ impl Question {
         }
         if status == 200 {
             let name = if who == Who::Warm { "target" } else { "far" };
-            assert_eq!(answer.json()["result"], name, "{said}");
+            let result = answer.json()["result"].to_string();
+            assert!(result.contains(name), "{said}");
+            let bridged = answer.field("x-a2a-bridged");
+            assert_eq!(bridged.is_some(), who == Who::Warm, "{said}");
         }
     }
 }
@@ -125,7 +130,9 @@ impl Site {
             .set("stores.timeout", "1s");
         let gateway = more(builder).start().await;
         let caller = sit(&gateway, "caller", "").await;
-        let target = sit(&gateway, "target", "").await;
+        // The calls of the warm, of 0.3, are translated.
+        let agent = Agent::json(&answer_1_0("target")).await;
+        let target = gateway.seat_of(card_1_0("target"), "", agent).await;
         let stranger = sit(&gateway, "stranger", "caller").await;
         let cold_caller = sit(&gateway, "cold", "").await;
         let cold_target = sit(&gateway, "far", "").await;
@@ -235,6 +242,14 @@ async fn becomes_unready(gateway: &Gateway, sql: &str, shared: &str) {
         }
         assert!(Instant::now() < deadline, "{parts}");
     }
+}
+
+/// The answer of an agent of 1.0, with a text.
+fn answer_1_0(text: &str) -> String {
+    let result = format!(
+        r#"{{"message":{{"messageId":"a","role":"ROLE_AGENT","parts":[{{"text":"{text}"}}]}}}}"#
+    );
+    format!(r#"{{"jsonrpc":"2.0","id":"c-1","result":{result}}}"#)
 }
 
 /// A workspace whose agent answers with its name.

@@ -15,11 +15,11 @@ use serde_json::{Value, json};
 use crate::harness::{Agent, Answer, Builder, Gateway, Pair, Request, Seat, card};
 
 /// A caller, and a workspace that polls.
-struct Case {
-    gateway: Gateway,
-    caller: Seat,
+pub(crate) struct Case {
+    pub(crate) gateway: Gateway,
+    pub(crate) caller: Seat,
     /// The token of the workspace `poller`.
-    token: String,
+    pub(crate) token: String,
 }
 
 impl Case {
@@ -27,7 +27,7 @@ impl Case {
         Self::with(Builder::new(pair), card("poller")).await
     }
 
-    async fn with(builder: Builder, card: Value) -> Self {
+    pub(crate) async fn with(builder: Builder, card: Value) -> Self {
         let gateway = builder.start().await;
         let caller = gateway.seat("caller", "", Agent::json("{}").await).await;
         let token = poller(&gateway, "poller", card).await;

@@ -38,7 +38,7 @@ async fn each_route_becomes_the_call_of_the_targets_generation() {
         ),
         (
             "GET",
-            "tasks/t-1?A2A-Version=1.0&historyLength=7",
+            "tasks/t-1?historyLength=7",
             get,
             json!({"id": "t-1", "historyLength": 7}),
         ),
@@ -131,11 +131,6 @@ async fn what_is_no_message_or_no_argument_is_refused_and_reaches_nobody() {
         ("tasks/send", "{", 400, "parse_error"),
         ("tasks/send", "", 400, "parse_error"),
         ("tasks/t-1", "{}", 405, "method_not_allowed"),
-        ("message:send", "{}", 404, "not_found"),
-        ("v1/message:send", "{}", 404, "not_found"),
-        ("tasks/t-1:cancel", "", 404, "not_found"),
-        ("tasks/t-1:subscribe", "", 404, "not_found"),
-        ("tasks/t-1/pushNotificationConfigs", "{}", 404, "not_found"),
     ];
     for (tail, body, status, reason) in posts {
         let answer = case.post(tail, body).await;
@@ -146,7 +141,6 @@ async fn what_is_no_message_or_no_argument_is_refused_and_reaches_nobody() {
             (400, _) if body.starts_with("{}") => "\"message\" object",
             (400, _) if body == "{" => "not JSON",
             (400, _) => "{\"message\": {…}}",
-            (404, _) => "tasks/{task_id}/cancel",
             _ => "read with GET",
         };
         let said = answer.json()["error"]["message"].clone();
@@ -165,11 +159,9 @@ async fn what_is_no_message_or_no_argument_is_refused_and_reaches_nobody() {
             400,
             "invalid_params",
         ),
-        ("tasks", 404, "not_found"),
         ("tasks/send/stream", 405, "method_not_allowed"),
         ("tasks/t-1/cancel", 405, "method_not_allowed"),
         ("tasks/t-1?other=1", 400, "invalid_params"),
-        ("extendedAgentCard", 404, "not_found"),
     ];
     for (tail, status, reason) in gets {
         let answer = case.get(tail).await;

@@ -16,13 +16,11 @@ pub(super) struct Stage {
 }
 
 impl Stage {
-    async fn start(agent: Agent, more: Value) -> Self {
+    async fn start(agent: Agent, more: Value, arguments: &[&str]) -> Self {
         let gateway = Gateway::start(Pair::Embedded).await;
         let caller = gateway.seat("caller", "", Agent::json("{}").await).await;
-        let sidecar = Sidecar::spawn(
-            &agent,
-            &["--gateway", &format!("http://{}", gateway.public)],
-        );
+        let at = format!("http://{}", gateway.public);
+        let sidecar = Sidecar::spawn(&agent, &[&["--gateway", &at], arguments].concat());
         sidecar.await_ready().await;
         let url = format!("http://{}/", sidecar.address);
         register(&gateway, &url, more).await;
@@ -61,6 +59,13 @@ pub(super) async fn register(gateway: &Gateway, url: &str, more: Value) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_the_gateway_forwards_is_admitted() {
+    let request = (json!({"proof": "request"}), &["--require-bound"][..]);
+    for (proof, arguments) in [(json!({}), &[][..]), request] {
+        forwarded_is_admitted(proof, arguments).await;
+    }
+}
+
+async fn forwarded_is_admitted(proof: Value, arguments: &[&str]) {
     let agent = Agent::scripted(|request| {
         if request.text().contains("message/stream") {
             return vec![
@@ -73,10 +78,10 @@ async fn what_the_gateway_forwards_is_admitted() {
             r#"{"jsonrpc":"2.0","id":"c-1","result":{}}"#,
         ))]
     });
-    let stage = Stage::start(agent.await, json!({})).await;
+    let stage = Stage::start(agent.await, proof, arguments).await;
     for body in [
         CALL.to_owned(),
-        // The token is bound to what leaves the gateway, not to what came.
+        // A token of a request is bound to what leaves the gateway, not to what came.
         r#"{"message":{"text":"héllo"}}"#.to_owned(),
         CALL.replace("message/send", "tasks/list"),
         CALL.replace("message/send", "message\\/send"),
@@ -94,7 +99,7 @@ async fn what_the_gateway_forwards_is_admitted() {
         .await;
     assert_eq!(stream.unnumbered().text(), "data: {\"n\":1}\n\n");
     stage.agent.take();
-    // The same call twice is two requests, each with its own token.
+    // The same call twice is two requests: a token that is bound is not the same.
     stage.call(CALL).await;
     stage.call(CALL).await;
     let calls = stage.agent.requests();
@@ -122,7 +127,7 @@ async fn what_the_gateway_forwards_is_admitted() {
 async fn the_credential_of_an_agent_and_the_token_of_its_caller_stand_side_by_side() {
     let agent = Agent::json(r#"{"jsonrpc":"2.0","id":"c-1","result":{}}"#).await;
     let own = json!({"upstream_auth": {"type": "bearer", "token": "s3cret"}});
-    let stage = Stage::start(agent, own).await;
+    let stage = Stage::start(agent, own, &[]).await;
     stage.call(CALL).await;
     let seen = stage.agent.take();
     assert_eq!(seen.fields("authorization"), ["Bearer s3cret"]);
@@ -133,10 +138,35 @@ async fn the_credential_of_an_agent_and_the_token_of_its_caller_stand_side_by_si
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_token_from_discovery_calls_the_target_directly() {
     let agent = Agent::json(r#"{"jsonrpc":"2.0","id":"c-1","result":{}}"#).await;
-    let stage = Stage::start(agent, json!({})).await;
+    let stage = Stage::start(agent, json!({}), &[]).await;
     let found = Request::get(format!("/registry/discover/{GUARDED}")).bearer(&stage.caller.token);
     let found = stage.gateway.call(&found).await.json();
     let direct = Request::post("/", CALL).bearer(found["token"].as_str().unwrap());
     assert_eq!(stage.sidecar.call(&direct).await.status, 200);
     assert_eq!(stage.agent.take().fields("x-workspace-id"), ["caller"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_strict_sidecar_says_what_to_set_until_it_is_set() {
+    let agent = Agent::json(r#"{"jsonrpc":"2.0","id":"c-1","result":{}}"#).await;
+    let stage = Stage::start(agent, json!({}), &["--require-bound"]).await;
+    let request = Request::post(format!("/workspaces/{GUARDED}/a2a"), CALL);
+    let request = request.bearer(&stage.caller.token);
+    let refused = stage.gateway.call(&request).await;
+    assert_eq!(refused.status, 401, "{}", refused.text());
+    assert!(
+        refused.json().to_string().contains(r#"proof: \"request\""#),
+        "{}",
+        refused.text()
+    );
+    assert_eq!(stage.agent.count(), 0);
+    let changed = stage
+        .gateway
+        .patch(GUARDED, json!({"proof": "request"}))
+        .await;
+    assert_eq!(changed.status, 200, "{}", changed.text());
+    for _ in 0..2 {
+        stage.call(CALL).await;
+    }
+    assert_eq!(stage.agent.count(), 2);
 }

@@ -181,13 +181,26 @@ async fn a_bound_token_counts_once_and_an_unbound_one_as_long_as_it_is_good() {
     ] {
         assert!(metrics.contains(line), "{line}");
     }
-    let strict = Guarded::start(&["--bound-only"]).await;
-    let unbound = strict.sign(&claims(json!({})));
-    assert_eq!(
-        strict.call(&call(&unbound)).await.reason(),
-        "unauthenticated"
-    );
-    assert_eq!(strict.call(&call(&strict.token(CALL))).await.status, 200);
+    // An earlier name of the same.
+    for strict in ["--require-bound", "--bound-only"] {
+        let strict = Guarded::start(&[strict]).await;
+        // Of discovery, and of a workspace that does not ask for more.
+        for kind in [json!({}), json!({"token_use": "caller"})] {
+            let unbound = strict.sign(&claims(kind));
+            for request in [
+                call(&unbound),
+                Request::get("/auth/verify").bearer(&unbound),
+            ] {
+                let answer = strict.call(&request).await;
+                assert_eq!(answer.reason(), "unauthenticated");
+                let said = answer.json().to_string();
+                let helps = said.contains(r#"proof: \"request\""#) && said.contains("PATCH");
+                assert!(helps, "{said}");
+            }
+        }
+        assert_eq!(strict.call(&call(&strict.token(CALL))).await.status, 200);
+        assert_eq!(strict.agent.count(), 1);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -374,7 +387,7 @@ fn wrong_arguments_end_it_before_a_port_is_bound() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = taken.local_addr().unwrap().to_string();
     let cases: [(&[&str], i32, &str); 9] = [
-        (&["--help"], 0, "--bound-only"),
+        (&["--help"], 0, "--require-bound"),
         (&[], 64, "--workspace"),
         (&["--workspace", "pm"], 64, "--upstream"),
         (

@@ -79,7 +79,7 @@ impl Cases {
     async fn of_a_gateway(gateway: &Gateway) -> Self {
         const ANSWER: &str = r#"{"jsonrpc":"2.0","id":"c-1","result":{}}"#;
         let agent = Agent::json(ANSWER).await;
-        register(gateway, &agent.url(), json!({})).await;
+        register(gateway, &agent.url(), json!({"proof": "request"})).await;
         let caller = gateway.seat("caller", "", Agent::json("{}").await).await;
         let other = gateway.seat("other", "", Agent::json(ANSWER).await).await;
         let call =
@@ -93,6 +93,15 @@ impl Cases {
         let seen = agent.take();
         let (token, body) = (of(&seen), seen.body);
         let others = of(&other.agent.take());
+        assert_eq!(
+            gateway
+                .patch(GUARDED, json!({"proof": "pair"}))
+                .await
+                .status,
+            200
+        );
+        assert_eq!(gateway.call(&call(GUARDED)).await.status, 200);
+        let of_pair = of(&agent.take());
         let discovered =
             Request::get(format!("/registry/discover/{GUARDED}")).bearer(&caller.token);
         let discovered = gateway.call(&discovered).await.json()["token"]
@@ -118,6 +127,7 @@ impl Cases {
         };
         let rows = [
             ("forwarded", token.clone(), body.clone(), None),
+            ("forwarded, of the pair", of_pair, body.clone(), None),
             ("discovered", discovered, b"{}".to_vec(), None),
             ("made here", forger.saying(json!({})), CALL.into(), None),
             ("a flipped byte", token.clone(), flipped, other_body()),

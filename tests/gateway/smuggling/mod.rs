@@ -22,10 +22,10 @@ async fn agent() -> Agent {
     Agent::json(r#"{"jsonrpc":"2.0","id":1,"result":{}}"#).await
 }
 
-/// Long enough that a busy machine does not count as idleness. One thread: on several, Pingora's pool
-/// makes another connection when a connection is asked for in the instant in which its watcher lets go.
+/// Long enough that a busy machine does not count as idleness.
 fn builder() -> Builder {
     Builder::new(Pair::Embedded)
+        // Each thread keeps connections of its own.
         .set("server.threads", "1")
         .set("upstream.idle", "120s")
         .set("timeouts.request_head", "3s")

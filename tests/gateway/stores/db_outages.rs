@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use a2a_gateway::db::Db;
 
 use super::{SLACK, TIMEOUT, open_db_with};
-use crate::harness::calmly;
 use crate::harness::servers::{self, Postgres};
+use crate::harness::{calmly, until_holds};
 
 async fn sleep(db: &Db, seconds: f64) -> Result<(), a2a_gateway::store::Unavailable> {
     db.run("sleep", async {
@@ -31,7 +31,8 @@ async fn recovers(db: &Db) {
     panic!("no recovery within 10 s");
 }
 
-/// Makes as many connections as there may be.
+/// Makes as many connections as there may be, and waits until all are idle: a connection that is given back is probed once
+/// more, for as long as `stores.timeout`, so one that dies at that moment is no idle one.
 async fn warmed(db: &Db) {
     let sleepers = (0..4).map(|_| {
         let db = db.clone();
@@ -40,6 +41,8 @@ async fn warmed(db: &Db) {
     for sleeper in sleepers.collect::<Vec<_>>() {
         sleeper.await.unwrap().unwrap();
     }
+    let idle = async || db.pool().idle() == 4;
+    until_holds("all connections are idle", idle).await;
 }
 
 /// More callers than connections, all of which must hear soon that they get no answer.

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::{call, echoing, rpc};
 use crate::harness::dns::Dns;
-use crate::harness::{Builder, Connection, Gateway, Pair, Seat, card};
+use crate::harness::{Builder, Connection, Gateway, Pair, Seat, card_of_both};
 
 /// Everything that asks an agent to call `url`.
 fn asking(url: &str) -> Vec<String> {
@@ -56,7 +56,7 @@ fn asking(url: &str) -> Vec<String> {
 async fn team(gateway: &Gateway, agent: crate::harness::Agent) -> Seat {
     let enrolment = gateway.create(json!({"id": "dev", "name": "dev"})).await;
     let token = gateway
-        .register("dev", &enrolment, &agent.url(), card("dev"))
+        .register("dev", &enrolment, &agent.url(), card_of_both("dev"))
         .await;
     Seat {
         id: "dev".into(),

@@ -282,7 +282,10 @@ async fn no_forged_token_proves_anything() {
         ("nbf", (now() + 30).into()),
         ("jti", "".into()),
         ("gen", "0".into()),
-        // For one request, to its target: the gateway is not that.
+        // For a forwarded request, to its target: the gateway is not that.
+        ("token_use", "caller".into()),
+        ("token_use", "another".into()),
+        ("token_use", 1.into()),
         ("bh", "47DEQpj8HBSa-_TImW-5JCeuQeRkm5NMpJWZG3hSuFU".into()),
         ("method", "message/send".into()),
     ] {

@@ -3,6 +3,7 @@
 
 mod command_line;
 mod forged;
+mod proof;
 mod rotation;
 
 use a2a_gateway::trust::body_hash;
@@ -141,6 +142,7 @@ on_both_pairs! {
     async fn a_forwarded_request_tells_its_target_who_calls_and_what(pair: Pair) {
         let family = Family::new(pair).await;
         let gateway = &family.gateway;
+        assert_eq!(gateway.patch("two", json!({"proof": "request"})).await.status, 200);
         let canvas = json!({"user": "ada", "org": "acme"}).to_string();
         let canvas = gateway.as_operator(Request::post("/canvas/tokens", canvas)).await;
         let canvas = canvas.json()["token"].as_str().unwrap().to_owned();
@@ -170,6 +172,7 @@ on_both_pairs! {
                 assert_eq!(claims["org"].as_str(), org);
                 assert_eq!(claims["method"].as_str(), method, "{}", arrived.text());
                 assert_eq!(claims["bh"], body_hash(arrived.text().as_bytes()));
+                assert_eq!(claims["token_use"], "caller");
                 assert_eq!(claims["exp"].as_i64().unwrap() - claims["iat"].as_i64().unwrap(), 60);
                 seen.push(claims["jti"].as_str().unwrap().to_owned());
                 // It proves its caller to the target, and to nobody else.
@@ -306,7 +309,14 @@ async fn what_verifiers_need_is_published() {
     assert_eq!(said["tokens"]["pair"]["lifetime_seconds"], 120);
     assert_eq!(said["tokens"]["caller"]["lifetime_seconds"], 60);
     let claims = said["tokens"]["caller"]["claims"].as_array().unwrap();
-    assert!(claims.contains(&"bh".into()) && claims.contains(&"method".into()));
+    for claim in ["token_use", "bh", "method"] {
+        assert!(claims.contains(&claim.into()), "{claim}");
+        let discovered = &said["tokens"]["pair"]["claims"];
+        assert!(
+            !discovered.as_array().unwrap().contains(&claim.into()),
+            "{claim}"
+        );
+    }
     for path in ["/.well-known/a2a-gateway", "/.well-known/jwks.json"] {
         let answer = gateway.call(&Request::get(path)).await;
         assert_eq!(answer.status, 200);

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use a2a_gateway::time::Timestamp;
 use a2a_gateway::trust::{Keys, PAIR_TYP, PairClaims, SigningAlgorithm, rotate};
 
 use super::{Family, claims, jwks};
@@ -167,6 +168,7 @@ async fn replicas_that_share_keys_take_each_others_tokens_across_rotations() {
         let claims = PairClaims::new(
             "https://gw.example.com".into(),
             pair,
+            Timestamp::now(),
             Duration::from_secs(60),
         );
         let token = ours.sign(PAIR_TYP, &claims).unwrap();

@@ -34,15 +34,18 @@ pub enum Binding {
 }
 
 impl Binding {
+    /// Returns its name in cards.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::JsonRpc => "JSONRPC",
+            Self::HttpJson => "HTTP+JSON",
+        }
+    }
+
     /// `None`: gRPC, or an unknown binding.
     fn parse(word: &str) -> Option<Self> {
-        if word.eq_ignore_ascii_case("JSONRPC") {
-            Some(Self::JsonRpc)
-        } else if word.eq_ignore_ascii_case("HTTP+JSON") {
-            Some(Self::HttpJson)
-        } else {
-            None
-        }
+        let named = |binding: &Self| word.eq_ignore_ascii_case(binding.name());
+        [Self::JsonRpc, Self::HttpJson].into_iter().find(named)
     }
 }
 
@@ -142,7 +145,7 @@ pub(super) fn all(card: &Fields<'_>) -> Vec<Interface> {
     found
 }
 
-fn generation(version: Option<String>, otherwise: Generation) -> Generation {
+pub(super) fn generation(version: Option<String>, otherwise: Generation) -> Generation {
     match version
         .as_deref()
         .and_then(|version| version.split('.').next())

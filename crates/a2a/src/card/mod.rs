@@ -12,6 +12,7 @@ mod interfaces;
 mod scrub;
 mod security;
 mod signed;
+mod spoken;
 
 #[cfg(test)]
 mod tests;
@@ -20,6 +21,7 @@ pub use self::interfaces::{Binding, Interface};
 
 use self::scrub::Addresses;
 pub use self::signed::{forms, with_signatures};
+pub use self::spoken::{Spoke, Spoken};
 use crate::fields::Fields;
 use crate::generation::Generation;
 
@@ -115,15 +117,6 @@ impl<'a> Card<'a> {
     /// Returns the `pushNotifications` capability of the card; `None`: it has none.
     pub fn says_push(&self) -> Option<bool> {
         says_push(&serde_json::from_str(self.text).ok()?)
-    }
-
-    /// Returns the generations of A2A of its interfaces, the older one first; empty if it lists
-    /// none.
-    pub fn generations(&self) -> Vec<Generation> {
-        let interfaces = interfaces::all(&self.fields);
-        let has = |generation| interfaces.iter().any(|one| one.generation == generation);
-        let both = [Generation::V0, Generation::V1].into_iter();
-        both.filter(|generation| has(*generation)).collect()
     }
 
     /// Returns the card for callers.

@@ -9,6 +9,7 @@ use std::borrow::Cow;
 use std::future::pending;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use http::HeaderName;
 use pingora::http::RequestHeader;
 use pingora::protocols::http::ServerSession;
@@ -21,9 +22,10 @@ use crate::a2a::done::Done;
 use crate::a2a::envelope::Completed;
 use crate::a2a::method::Method;
 use crate::a2a::task::Binding;
-use crate::delivery::calls::{Asked, Free, Key, Outcome, Source, Waiting};
+use crate::delivery::calls::{Asked, Key, Outcome, Source, Unclaimed, Waiting, call_hash};
 use crate::drain::Cut;
 use crate::proxy::admit::single;
+use crate::proxy::beside;
 use crate::proxy::outcome::Ended;
 use crate::proxy::record::Exchange;
 use crate::proxy::relay::Forward;
@@ -42,11 +44,11 @@ const KEY_LEN_MAX: usize = 255;
 ///
 /// # Errors
 /// `invalid_request`.
-pub(in crate::proxy) fn key(
+pub(in crate::proxy) async fn key(
     exchange: &Exchange,
     head: &RequestHeader,
     completed: Option<&Completed>,
-    body: &[u8],
+    body: &Bytes,
 ) -> Result<Option<Key>, Rejection> {
     if !exchange.method.sends() && exchange.method != Method::Other {
         return Ok(None);
@@ -68,7 +70,7 @@ pub(in crate::proxy) fn key(
     };
     let owner = proof.owner();
     let line = match exchange.binding {
-        Binding::Rpc => Cow::Borrowed(exchange.method.label()),
+        Binding::Rpc => Cow::Borrowed::<'static>(exchange.method.label()),
         // The request line names the method.
         Binding::Rest => {
             let line = head.uri.path_and_query();
@@ -76,11 +78,8 @@ pub(in crate::proxy) fn key(
             format!("{} {line}", head.method).into()
         }
     };
-    Ok(Some(Key::new(
-        (&owner, target.as_str()),
-        named,
-        (&line, body),
-    )))
+    let call = beside::on(body, move |body| call_hash(&line, body)).await;
+    Ok(Some(Key::new((&owner, target.as_str()), named, call)))
 }
 
 /// # Errors
@@ -98,40 +97,42 @@ fn field(head: &RequestHeader) -> Result<Option<&str>, Rejection> {
     })
 }
 
-/// The claim of a key: new, or already answered by replay.
-pub(super) enum Claimed {
-    New(Free),
+/// State of a key after a request has looked for an earlier call with it.
+pub(super) enum KeyState {
+    /// No call has it: the request may claim it.
+    Unclaimed(Unclaimed),
+    /// The request is answered by replay.
     Replayed(Ended),
 }
 
 /// State of a key without a call in progress.
 enum Found {
-    Free(Free),
-    Done(Outcome),
+    Unclaimed(Unclaimed),
+    Settled(Outcome),
 }
 
-/// A free key, and the call that claims it.
+/// An unclaimed key, and the call that claims it.
 pub(super) struct Once {
     pub(super) key: Key,
-    pub(super) free: Free,
+    pub(super) unclaimed: Unclaimed,
     /// The completions of the call.
     pub(super) done: Done,
 }
 
-/// Claims the key, or answers from the outcome of an earlier or concurrent call with it, for which it waits until
-/// `until`. `done`: the completions of this call.
-pub(super) async fn claim_or_replay(
+/// Answers from the outcome of an earlier or concurrent call with the key, for which it waits until `until`, or returns
+/// the key to be claimed. `done`: the completions of this call.
+pub(super) async fn replay_or_reserve(
     request: &mut Request<'_>,
     key: &Key,
     until: Instant,
     done: Done,
-) -> Result<Claimed, Ended> {
+) -> Result<KeyState, Ended> {
     let outcome = match find(request, key, until).await? {
-        Found::Free(free) => return Ok(Claimed::New(free)),
-        Found::Done(outcome) => outcome,
+        Found::Unclaimed(unclaimed) => return Ok(KeyState::Unclaimed(unclaimed)),
+        Found::Settled(outcome) => outcome,
     };
     let kept = KeptResponse::new(outcome, true, done);
-    respond_kept(request, kept).await.map(Claimed::Replayed)
+    respond_kept(request, kept).await.map(KeyState::Replayed)
 }
 
 /// Looks a key up; waits for a call in progress until `until`.
@@ -141,8 +142,8 @@ async fn find(request: &mut Request<'_>, key: &Key, until: Instant) -> Result<Fo
     let metrics = &context.gateway.metrics.calls;
     loop {
         let outcome = match calls.ask(key).await? {
-            Asked::Free(free) => return Ok(Found::Free(free)),
-            Asked::Done(outcome) => {
+            Asked::Unclaimed(unclaimed) => return Ok(Found::Unclaimed(unclaimed)),
+            Asked::Settled(outcome) => {
                 metrics.counted(match &outcome {
                     Outcome::Refused(_) => "unknown",
                     _ => "replayed",
@@ -156,7 +157,7 @@ async fn find(request: &mut Request<'_>, key: &Key, until: Instant) -> Result<Fo
             }
         };
         if !matches!(outcome, Outcome::Nothing) {
-            return Ok(Found::Done(outcome));
+            return Ok(Found::Settled(outcome));
         }
     }
 }
@@ -164,17 +165,21 @@ async fn find(request: &mut Request<'_>, key: &Key, until: Instant) -> Result<Fo
 /// Executes the call in a task of its own, and answers with its outcome. A concurrent request may claim the key first.
 pub(super) async fn execute_once(
     request: &mut Request<'_>,
-    Once { key, free, done }: Once,
+    Once {
+        key,
+        unclaimed,
+        done,
+    }: Once,
     forward: Forward,
 ) -> Result<Ended, Ended> {
     let context = request.context;
     let until = forward.clocks.total;
-    let Some((claim, waiting)) = context.gateway.delivery.calls.claim(free).await? else {
+    let Some((claim, waiting)) = context.gateway.delivery.calls.claim(unclaimed).await? else {
         // Release the slot at the target while waiting.
         drop(forward);
-        return match claim_or_replay(request, &key, until, done).await? {
-            Claimed::Replayed(ended) => Ok(ended),
-            Claimed::New(_) => Err(failed_meanwhile().into()),
+        return match replay_or_reserve(request, &key, until, done).await? {
+            KeyState::Replayed(ended) => Ok(ended),
+            KeyState::Unclaimed(_) => Err(failed_meanwhile().into()),
         };
     };
     let run = Run::new(Arc::clone(&context.relay), request.exchange, forward);

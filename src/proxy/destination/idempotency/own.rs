@@ -1,4 +1,4 @@
-//! Idempotent execution of calls that the gateway answers itself.
+//! Calls with a key that the gateway answers itself: each is executed once.
 
 use super::{Found, find};
 use crate::delivery::calls::{Answer, Key, Outcome};
@@ -24,12 +24,12 @@ pub(in crate::proxy::destination) async fn execute_own_once<T: Send + 'static>(
     let context = request.context;
     let until = request.exchange.started + request.exchange.config.timeouts.total;
     let claim = loop {
-        let free = match find(request, key, until).await? {
-            Found::Free(free) => free,
-            Found::Done(outcome) => return Ok(Execution::Replayed(outcome)),
+        let unclaimed = match find(request, key, until).await? {
+            Found::Unclaimed(unclaimed) => unclaimed,
+            Found::Settled(outcome) => return Ok(Execution::Replayed(outcome)),
         };
         // If another replica claimed it first, wait for that call.
-        if let Some((claim, _)) = context.gateway.delivery.calls.claim(free).await? {
+        if let Some((claim, _)) = context.gateway.delivery.calls.claim(unclaimed).await? {
             break claim;
         }
     };

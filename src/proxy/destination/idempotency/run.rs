@@ -5,7 +5,6 @@ use std::sync::Arc;
 use bytes::{Bytes, BytesMut};
 use http::header;
 use pingora::http::ResponseHeader;
-use pingora::protocols::http::v1::client::HttpSession;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
 
@@ -20,6 +19,7 @@ use crate::ids::{RequestId, WorkspaceId};
 use crate::proxy::outcome::Ended;
 use crate::proxy::record::trace::CallSpan;
 use crate::proxy::record::{Exchange, look_at};
+use crate::proxy::relay::answer::AnswerReader;
 use crate::proxy::relay::failure::{broken_http, shutting_down, timed_out, too_large};
 use crate::proxy::relay::next_piece;
 use crate::proxy::relay::rewrite::Rewrite;
@@ -103,7 +103,7 @@ impl Run {
     }
 
     /// Sends the call, and awaits the head of an acceptable response.
-    async fn send(&self, cut: &mut Cut) -> Result<(Box<HttpSession>, ResponseHeader), Rejection> {
+    async fn send(&self, cut: &mut Cut) -> Result<(AnswerReader, ResponseHeader), Rejection> {
         let (relay, clocks) = (&self.relay, &self.forward.clocks);
         let send = relay.upstream.send(
             &self.forward.peer,
@@ -118,18 +118,16 @@ impl Run {
         };
         let awaited = await_head(None, &mut upstream, clocks, cut).await;
         awaited.map_err(reason)?;
-        let head = upstream.resp_header().cloned();
-        let head = head.ok_or_else(|| broken_http(None))?;
+        let head = *upstream.take_head()?;
         let limit = self.config.limits.response_bytes.0;
-        let raw = upstream.get_headers_raw_bytes();
-        refuse_answer(&head, &raw, limit, self.forward.rewrite.as_ref())?;
-        Ok((upstream, head))
+        refuse_answer(&head, limit, self.forward.rewrite.as_ref())?;
+        Ok((upstream, head.fields))
     }
 
     /// Reads the stream to its end: for its caller, and into the log, which all other readers use.
     async fn stream(
         self,
-        upstream: Box<HttpSession>,
+        upstream: AnswerReader,
         (head, cut): (&ResponseHeader, Cut),
         claim: Claim,
         live: mpsc::Sender<Bytes>,
@@ -152,6 +150,7 @@ impl Run {
             framed: head.headers.contains_key(header::CONTENT_LENGTH)
                 || head.headers.contains_key(header::TRANSFER_ENCODING),
             rewrite: self.forward.rewrite,
+            snapshot: None,
             slot: self.forward.slot,
             cut_off,
         };
@@ -190,7 +189,7 @@ impl Run {
     /// Reads the response to its end.
     async fn whole(
         self,
-        upstream: Box<HttpSession>,
+        upstream: AnswerReader,
         mut head: ResponseHeader,
         cut: &mut Cut,
     ) -> Result<Answer, Rejection> {
@@ -203,7 +202,7 @@ impl Run {
             share: forward.share,
         };
         let idle = self.config.upstream.idle;
-        let home = relay.upstream.home(&forward.peer, idle);
+        let home = relay.upstream.home(idle);
         let body = body.read(home, &forward.clocks, cut).await?;
         let body = match forward.rewrite {
             Some(rewrite) => changed(rewrite, &mut head, body, forward.clocks.total).await?,
@@ -256,7 +255,7 @@ fn kept(relay: &Relay, head: &ResponseHeader, body: Bytes) -> Result<Answer, Rej
 /// A response in one body, held whole: it is stored before it is sent.
 struct Body<'a> {
     relay: &'a Relay,
-    upstream: Box<HttpSession>,
+    upstream: AnswerReader,
     learner: Option<Box<Learner>>,
     limit: u64,
     /// Share in the caller's memory bound, as for the request.
@@ -284,7 +283,7 @@ impl Body<'_> {
             look_at(&mut self.learner, &self.relay.metrics, &piece).await;
             body.extend_from_slice(&piece);
         }
-        home.take_back(self.upstream).await;
+        home.take_back(self.upstream);
         Ok(body.freeze())
     }
 }

@@ -18,15 +18,19 @@ use self::send::{Message, Wait};
 use self::stream::follow;
 use self::words::{Shown, Words, cut};
 use super::idempotency::mark;
-use crate::a2a::dialect::bare;
+use crate::a2a::Generation;
+use crate::a2a::bridge::task_in;
 use crate::a2a::done::Done;
 use crate::a2a::method::Method;
 use crate::a2a::state::TaskState;
 use crate::delivery::inbox::{Inbox, InboxTask, Source, Wanted};
+use crate::directory::AgentOptions;
 use crate::gateway::Gateway;
 use crate::identity::{Principal, Proof};
 use crate::ids::WorkspaceId;
 use crate::proxy::admit::{Admitted, Allowed};
+use crate::proxy::bridge::{inbox_side, meet_inbox};
+use crate::proxy::bridged::untranslated;
 use crate::proxy::outcome::Ended;
 use crate::proxy::relay::rewrite::Rewrite;
 use crate::proxy::request::Request;
@@ -61,8 +65,9 @@ struct Outward {
 pub(super) async fn answer_call(
     request: &mut Request<'_>,
     admitted: Admitted,
-    checked: CheckedCall,
+    mut checked: CheckedCall,
 ) -> Result<Ended, Ended> {
+    let options = admitted.destination.options();
     let Allowed { proof, permit } = admitted.allowed;
     let inbox = CallerInbox {
         gateway: &request.context.gateway,
@@ -71,7 +76,8 @@ pub(super) async fn answer_call(
     };
     let method = request.exchange.method;
     let known = method.sends() || method.is_of_a_task() || method == Method::ListTasks;
-    let call = Call::read(&checked.body, known)?;
+    let body = checked.body.clone();
+    let call = Call::read(&body, known)?;
     let wait = Wait::asked(request, &call, checked.done, admitted.timeout);
     let outward = Outward {
         words: Words {
@@ -79,7 +85,7 @@ pub(super) async fn answer_call(
             generation: call.generation(),
         },
         done: checked.done,
-        rewrite: checked.rewrite,
+        rewrite: checked.rewrite.take(),
         replay: false,
         kept: true,
         wait,
@@ -90,7 +96,7 @@ pub(super) async fn answer_call(
             let task = inbox.task(call.params.task()?).await?;
             words.task(inbox.document(&task).await?, &shown(&call, true))
         }
-        Method::CancelTask => inbox.cancel(&call, words).await?,
+        Method::CancelTask => inbox.cancel(&call, words, options).await?,
         Method::ListTasks => inbox.list(&call, words).await?,
         Method::SubscribeToTask => {
             let task = inbox.task(call.params.task()?).await?;
@@ -100,9 +106,11 @@ pub(super) async fn answer_call(
         Method::GetExtendedCard => words.error(&json!({"code": -32007,
             "message": "an agent that polls has no extended card; its card is at the same address, by GET"})),
         _ => {
+            meet_inbox(request.context, options, request.exchange, &mut checked).await?;
             let message = Message {
                 inbox: &inbox,
                 call: &call,
+                method: checked.method_name.as_deref().unwrap_or(&call.name),
                 body: &checked.body,
                 key: checked.key.as_ref(),
                 hops: admitted.hops,
@@ -161,13 +169,21 @@ impl CallerInbox<'_> {
         Ok(task)
     }
 
-    async fn cancel(&self, call: &Call<'_>, words: &Words) -> Result<String, Rejection> {
+    async fn cancel(
+        &self,
+        call: &Call<'_>,
+        words: &Words,
+        options: &AgentOptions,
+    ) -> Result<String, Rejection> {
         let task = self.task(call.params.task()?).await?;
         if task.state.is_terminal() {
             return Ok(words.over(task.state));
         }
         let (source, owner) = (source(&self.proof), self.proof.owner());
-        let canceled = self.store().cancel(&self.target, &task.id, source, owner);
+        let spoke = inbox_side(Generation::V0, options);
+        let generation = spoke.map_or(Generation::V0, |spoke| spoke.side.generation);
+        let by = (source, owner);
+        let canceled = self.store().cancel(&self.target, &task.id, by, generation);
         let task = match canceled.await {
             Ok(task) => task,
             // Its agent ended it, or a concurrent request canceled it.
@@ -212,7 +228,8 @@ impl CallerInbox<'_> {
         for task in &page.tasks {
             let document = self.document(task).await?;
             // Serialized at once: a tree takes many times the memory, so there is only one at a time.
-            tasks.push(bare(&cut(document, &what), words.generation).to_string());
+            let task = task_in(words.generation, &cut(document, &what));
+            tasks.push(task.map_err(untranslated)?);
         }
         let next = page.next.map(|next| next.to_string()).unwrap_or_default();
         let tasks = tasks.join(",");

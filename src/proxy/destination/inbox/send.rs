@@ -32,6 +32,9 @@ use crate::rejection::{Reason, Rejection};
 pub(super) struct Message<'a> {
     pub(super) inbox: &'a CallerInbox<'a>,
     pub(super) call: &'a Call<'a>,
+    /// Method of the entry, in a generation that the agent speaks.
+    pub(super) method: &'a str,
+    /// Body of the entry.
     pub(super) body: &'a Bytes,
     pub(super) key: Option<&'a Key>,
     /// Gateways that the call has passed, this one included.
@@ -123,7 +126,7 @@ impl Message<'_> {
         if continued {
             return self.inbox.store().document(task).await;
         }
-        Ok((task.begun(), 0))
+        Ok((task.first_document(), 0))
     }
 
     /// Returns the response with the present document of the task.
@@ -151,7 +154,7 @@ impl Message<'_> {
             target,
             source(proof),
             proof.owner(),
-            &call.name,
+            self.method,
             text.to_owned(),
         );
         new.context_id = call.params.context().map(str::to_owned);

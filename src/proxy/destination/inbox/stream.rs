@@ -150,8 +150,8 @@ impl Stream<'_> {
 
     async fn write(&mut self, said: String, last: bool) -> Result<(), Ended> {
         let mut bytes = Bytes::from(said);
-        if let Some(rewrite) = &self.rewrite {
-            bytes = rewrite.events(bytes);
+        if let Some(rewrite) = &mut self.rewrite {
+            (bytes, _) = rewrite.events(bytes);
         }
         self.pass(bytes, last).await
     }

@@ -5,7 +5,8 @@ use std::fmt::Display;
 use serde_json::{Value, json};
 
 use crate::a2a::Generation;
-use crate::a2a::dialect::{Update, bare, shown};
+use crate::a2a::bridge::{Failure, result_in, task_in};
+use crate::a2a::dialect::Update;
 use crate::a2a::state::TaskState;
 use crate::delivery::inbox::{Activity, InboxTask, TaskUpdate};
 
@@ -27,6 +28,16 @@ pub(super) struct Shown {
 }
 
 impl Words {
+    /// Returns the response with a result, or with the reason that it has no translation.
+    fn told(&self, result: Result<String, Failure>) -> String {
+        match result {
+            Ok(result) => self.result(&result),
+            Err(failure) => {
+                self.error(&json!({"code": failure.code(), "message": failure.to_string()}))
+            }
+        }
+    }
+
     /// Returns the response with a result.
     pub(super) fn result(&self, result: &impl Display) -> String {
         format!(r#"{{"jsonrpc":"2.0","id":{},"result":{result}}}"#, self.id)
@@ -45,17 +56,19 @@ impl Words {
 
     /// Returns the response with a requested task.
     pub(super) fn task(&self, task: Value, what: &Shown) -> String {
-        self.result(&bare(&cut(task, what), self.generation))
+        self.told(task_in(self.generation, &cut(task, what)))
     }
 
     /// Returns the response with the task of a sent message.
     pub(super) fn sent(&self, task: &Value) -> String {
-        self.result(&shown(task, self.generation))
+        self.told(result_in(self.generation, task))
     }
 
     /// Returns the response for a queued message: beside the result for platform clients, inside it for SDKs.
     pub(super) fn queued(&self, method: &str, task: &InboxTask, activity: &Activity) -> String {
-        let result = shown(&task.submitted(activity.created_at), self.generation);
+        let document = task.document_at(activity.created_at);
+        // Of the gateway's own making, so it has a translation.
+        let result = result_in(self.generation, &document).unwrap_or_default();
         format!(
             r#"{{"jsonrpc":"2.0","id":{},"result":{result},"status":"queued","delivery_mode":"poll","method":{},"activity_id":{}}}"#,
             self.id,
@@ -67,7 +80,7 @@ impl Words {
     /// Returns the agent's final answer, or `None` for an update of the task, which then has it.
     pub(super) fn last(&self, update: &Update) -> Option<String> {
         match update {
-            Update::Message(message) => Some(self.result(&shown(message, self.generation))),
+            Update::Message(message) => Some(self.told(result_in(self.generation, message))),
             Update::Error(error) => Some(self.error(error)),
             Update::Task(_) | Update::StatusUpdate(_) | Update::ArtifactUpdate(_) => None,
         }
@@ -75,7 +88,10 @@ impl Words {
 
     /// Returns one event of a stream.
     pub(super) fn event(&self, result: &Value) -> String {
-        format!("data: {}\n\n", self.result(&shown(result, self.generation)))
+        format!(
+            "data: {}\n\n",
+            self.told(result_in(self.generation, result))
+        )
     }
 
     /// Returns the event of an update.

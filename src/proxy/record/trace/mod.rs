@@ -240,6 +240,10 @@ impl Exchange {
         }
         set.extend(callee.map(|id| text("a2a.callee", id.as_str())));
         set.extend(self.rule().map(|rule| KeyValue::new("a2a.rule", rule)));
+        set.extend(
+            self.translation()
+                .map(|label| KeyValue::new("a2a.bridged", label)),
+        );
         set.push(number("http.request.body.size", self.request_bytes));
         set.push(number("http.response.body.size", self.answer.bytes));
         if self.answer.shape == Shape::Stream {

@@ -4,7 +4,6 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use pingora::protocols::http::v1::client::HttpSession;
 use tokio::time::{Instant, sleep_until};
 
 use super::{Begun, Pace};
@@ -15,7 +14,9 @@ use crate::dialect::ReplyForm;
 use crate::directory::Slot;
 use crate::drain::Cut;
 use crate::ids::{RequestId, stream_id};
+use crate::proxy::beside;
 use crate::proxy::relay::Clocks;
+use crate::proxy::relay::answer::AnswerReader;
 use crate::proxy::relay::failure::{broken_http, shutting_down, silent, timed_out, too_large};
 use crate::proxy::relay::rewrite::Rewrite;
 use crate::rejection::{Delivery, Rejection};
@@ -24,7 +25,7 @@ use crate::tasks::Learner;
 
 /// One stream from its agent.
 pub(in crate::proxy) struct Feed {
-    pub(super) upstream: Box<HttpSession>,
+    pub(super) upstream: AnswerReader,
     clocks: Clocks,
     /// The configuration at the start of the exchange.
     config: Arc<Config>,
@@ -83,7 +84,7 @@ pub(in crate::proxy) struct Passed {
 
 impl Feed {
     pub(in crate::proxy) fn new(
-        (upstream, pace): (Box<HttpSession>, Pace),
+        (upstream, pace): (AnswerReader, Pace),
         begun: Begun,
         config: Arc<Config>,
         (request_id, form): (RequestId, ReplyForm),
@@ -120,8 +121,20 @@ impl Feed {
         self.clocks.stream
     }
 
+    /// Waits until the caller loses access, or the process is cut.
+    pub(super) async fn ended_early(&mut self) -> Rejection {
+        tokio::select! {
+            why = cut_off(&mut self.cut_off) => why,
+            () = self.cut.requested() => shutting_down(Delivery::Sent),
+        }
+    }
+
     /// Waits for the next event of any kind. Cancel-safe: dropping it loses nothing.
     pub(in crate::proxy) async fn wait(&mut self) -> Arrived {
+        // An agent that sends without a pause leaves no poll to the clock below.
+        if self.heard >= self.clocks.stream {
+            return Arrived::Cut(timed_out("stream"));
+        }
         let idle = self.heard + self.clocks.idle;
         let grace = self.finished;
         let grace = grace.map(|at| at + self.config.stream.final_grace);
@@ -131,10 +144,10 @@ impl Feed {
             biased;
             // First: an agent that sends without a pause must not delay the end of the caller's access.
             why = cut_off(&mut self.cut_off) => Arrived::Cut(why),
-            read = self.upstream.read_body_bytes() => match read {
+            read = self.upstream.read_piece() => match read {
                 Ok(Some(piece)) => Arrived::Piece(piece),
                 Ok(None) => Arrived::AgentEnded,
-                Err(error) => Arrived::Cut(broken_http(Some(error))),
+                Err(rejection) => Arrived::Cut(rejection),
             },
             () = sleep_until(wake) => if grace.is_some_and(|at| at <= wake) {
                 Arrived::Finished
@@ -161,7 +174,10 @@ impl Feed {
             Arrived::AgentEnded => {
                 let whole = self.splitter.ends_whole();
                 let rest = std::mem::take(&mut self.splitter).take_rest();
-                let rest = self.changed(rest);
+                let (rest, failed) = self.changed(rest).await;
+                if let Some(why) = failed {
+                    return self.part(why);
+                }
                 if whole {
                     // An event without a number of the gateway's would look like one of the gateway's own events.
                     let last = self.numbered(rest);
@@ -182,8 +198,13 @@ impl Feed {
         let passed = self.splitter.push(piece);
         self.bytes += passed.bytes.len() as u64;
         let limit = self.config.limits.stream_bytes.0;
-        if self.bytes + self.splitter.pending_len() as u64 > limit {
+        let pending = self.splitter.pending_len();
+        if self.bytes + pending as u64 > limit {
             return self.part(too_large(limit));
+        }
+        let rewrite = self.rewrite.as_ref();
+        if let Some(Err(too_long)) = rewrite.map(|rewrite| rewrite.check_pending(pending)) {
+            return self.part(too_long);
         }
         if passed.events > 0 {
             if passed.final_seen {
@@ -192,16 +213,56 @@ impl Feed {
             self.pace.events(self.heard, &passed.bytes);
             self.look_at(&passed.bytes).await;
         }
+        let (blocks, failed) = match passed.bytes.is_empty() {
+            true => (passed.bytes, None),
+            false => self.changed(passed.bytes).await,
+        };
+        let bytes = match blocks.is_empty() {
+            true => blocks,
+            false => self.numbered(blocks),
+        };
+        let events = passed.events;
+        let Some(why) = failed else {
+            return Passed {
+                events,
+                bytes,
+                ..Passed::default()
+            };
+        };
+        let last = self.part(why);
         Passed {
-            events: passed.events,
-            bytes: if passed.bytes.is_empty() {
-                passed.bytes
-            } else {
-                let blocks = self.changed(passed.bytes);
-                self.numbered(blocks)
-            },
-            ..Passed::default()
+            events,
+            bytes: [bytes, last.bytes].concat().into(),
+            ..last
         }
+    }
+
+    /// Begins a stream with the agent's answer about its task.
+    ///
+    /// # Errors
+    /// `agent_protocol_error`.
+    pub(super) fn begin_with(&mut self, status: u16, body: &[u8]) -> Result<Passed, Rejection> {
+        let Some(Rewrite::Bridged(back, then)) = &mut self.rewrite else {
+            return Ok(Passed::default());
+        };
+        let (mut event, goes_on) = back.snapshot(status, body)?;
+        if let Some(then) = then {
+            (event, _) = then.events(event);
+        }
+        let bytes = self.numbered(event);
+        if goes_on {
+            return Ok(Passed {
+                bytes,
+                events: 1,
+                ..Passed::default()
+            });
+        }
+        let last = self.over(Bytes::new());
+        Ok(Passed {
+            bytes,
+            events: 1,
+            ..last
+        })
     }
 
     /// Ends the stream with an event that gives the reason.
@@ -231,11 +292,23 @@ impl Feed {
         }
     }
 
-    fn changed(&self, blocks: Bytes) -> Bytes {
-        match &self.rewrite {
-            Some(rewrite) => rewrite.events(blocks),
-            None => blocks,
+    async fn changed(&mut self, blocks: Bytes) -> (Bytes, Option<Rejection>) {
+        let Some(rewrite) = &mut self.rewrite else {
+            return (blocks, None);
+        };
+        if !beside::is_long(blocks.len()) {
+            return rewrite.events(blocks);
         }
+        let rewrite = self.rewrite.take();
+        let work = beside::run(move || {
+            let mut rewrite = rewrite;
+            let changed = rewrite.as_mut().map(|rewrite| rewrite.events(blocks));
+            (rewrite, changed)
+        });
+        // Boxed: rarely taken.
+        let (rewrite, changed) = Box::pin(work).await;
+        self.rewrite = rewrite;
+        changed.unwrap_or_default()
     }
 
     fn numbered(&mut self, blocks: Bytes) -> Bytes {

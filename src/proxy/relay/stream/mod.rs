@@ -10,23 +10,28 @@ mod feed;
 mod linger;
 mod pace;
 
+use std::pin::pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use pingora::http::ResponseHeader;
 use pingora::protocols::http::ServerSession;
+use pingora::upstreams::peer::HttpPeer;
 use tokio::time::{Instant, sleep_until};
 
 pub(in crate::proxy) use self::feed::Feed;
 use self::linger::linger;
 pub(in crate::proxy) use self::pace::Pace;
+use super::failure::timed_out;
+use super::fetch::Question;
 use super::rewrite::Rewrite;
+use super::upstream::Call;
 use super::{Answering, Relay};
 use crate::delivery::streams::Log;
 use crate::directory::Slot;
 use crate::drain::Cut;
 use crate::metrics::InProgress;
-use crate::proxy::outcome::Ended;
+use crate::proxy::outcome::{Ended, rare};
 use crate::proxy::record::Exchange;
 use crate::proxy::relay::Clocks;
 use crate::proxy::respond::{begin_stream, client_disconnected, within};
@@ -41,10 +46,25 @@ pub(in crate::proxy) struct Begun {
     pub(in crate::proxy) framed: bool,
     /// The rewrite of events.
     pub(in crate::proxy) rewrite: Option<Rewrite>,
+    /// The request for the task with which the stream begins.
+    pub(in crate::proxy) snapshot: Option<Box<Snapshot>>,
     /// The concurrency slot of the call at its target.
     pub(in crate::proxy) slot: Option<Slot>,
     /// Ends when the caller loses access. `None` if it never does.
     pub(in crate::proxy) cut_off: Option<CutOff>,
+}
+
+/// A request for a task, to its agent.
+pub(in crate::proxy) struct Snapshot {
+    pub(in crate::proxy) peer: Box<HttpPeer>,
+    pub(in crate::proxy) call: Call,
+}
+
+impl Snapshot {
+    /// Returns the request of a call that has one. A waiting stream does not hold the peer otherwise.
+    pub(super) fn new(call: Option<Call>, peer: Box<HttpPeer>) -> Option<Box<Self>> {
+        call.map(|call| Box::new(Self { peer, call }))
+    }
 }
 
 /// Relays the stream to its end.
@@ -54,8 +74,9 @@ pub(super) async fn pass(
     exchange: &mut Exchange,
     answering: Answering<'_>,
     head: ResponseHeader,
-    begun: Begun,
+    mut begun: Begun,
 ) -> Result<Ended, Ended> {
+    let snapshot = begun.snapshot.take();
     let _open = InProgress::begin(&exchange.metrics.open_streams);
     let ids = (exchange.request_id.clone(), exchange.form());
     let (config, learner) = (Arc::clone(&exchange.config), exchange.learner.take());
@@ -70,9 +91,16 @@ pub(super) async fn pass(
         written: Instant::now(),
         stream: feed.deadline(),
     };
+    if let Some(snapshot) = snapshot {
+        // The agent's stream has begun: what it sends meanwhile follows.
+        let began = rare(caller.begin_with_task(relay, *snapshot, &mut feed));
+        if let Some(ended) = began.await? {
+            return Ok(ended);
+        }
+    }
     match caller.follow(&mut feed).await {
         Ok(last) => {
-            Box::pin(answering.home.take_back(feed.upstream)).await;
+            answering.home.take_back(feed.upstream);
             caller.write(last, true).await?;
             Ok(Ended::Answered)
         }
@@ -101,6 +129,45 @@ struct Caller<'a> {
 }
 
 impl Caller<'_> {
+    /// Sends the task with which a subscription of 1.0 begins. `Some`: the stream has ended with an error.
+    async fn begin_with_task(
+        &mut self,
+        relay: &Relay,
+        snapshot: Snapshot,
+        feed: &mut Feed,
+    ) -> Result<Option<Ended>, Ended> {
+        let config = Arc::clone(&self.exchange.config);
+        let question = Question {
+            peer: &snapshot.peer,
+            call: snapshot.call,
+            deadline: self.stream.min(Instant::now() + config.timeouts.head),
+            bytes_max: config.limits.event_bytes.bytes(),
+            idle: config.upstream.idle,
+            late: || timed_out("head"),
+        };
+        let mut asked = pin!(question.ask(&relay.upstream, &relay.metrics));
+        let answered = loop {
+            let keepalive = self.written + config.stream.keepalive;
+            tokio::select! {
+                answered = &mut asked => break answered,
+                why = feed.ended_early() => break Err(why),
+                () = sleep_until(keepalive) => {
+                    let comment = feed.keepalive();
+                    self.write(Bytes::from_static(comment.as_bytes()), false).await?;
+                }
+                () = client_disconnected(self.session) => return Err(Ended::CallerLeft),
+            }
+        };
+        let first = answered.and_then(|(head, body)| feed.begin_with(head.status.as_u16(), &body));
+        let passed = first.unwrap_or_else(|why| feed.part(why));
+        self.exchange.answer.events += u64::from(passed.events);
+        if let Some(cut) = &passed.cut {
+            self.exchange.rejected(cut);
+        }
+        self.write(passed.bytes, passed.over).await?;
+        Ok(passed.over.then_some(Ended::Answered))
+    }
+
     /// Relays events until the stream is over. Returns the bytes still to be written.
     ///
     /// # Errors

@@ -1,18 +1,19 @@
-//! The HTTP+JSON binding, below `/workspaces/{id}/a2a`. Requests are forwarded unchanged to agents with an HTTP+JSON
-//! interface. For agents without one, a few routes are translated to JSON-RPC.
+//! The HTTP+JSON binding, below `/workspaces/{id}/a2a`. Requests are forwarded to agents with an HTTP+JSON interface of
+//! their generation, and translated for others (`proxy/bridge.rs`). The gateway's own routes become JSON-RPC.
 
 mod routes;
 
 use bytes::Bytes;
 use serde_json::{Value, json};
 
-use self::routes::{Way, no_such_route, polled, refused, translated};
+use self::routes::{Way, is_short, no_such_route, polled, refused, speaks_1_0, translated};
 use super::body::{self, MESSAGE_WANTED, Received, read_json, refusal};
 use super::call::{Form, send};
-use super::checked::CheckedCall;
+use super::checked::{CheckedCall, Route};
 use super::ownership::authorize_references;
 use super::{Request, ownership};
 use crate::a2a::Generation;
+use crate::a2a::bridge::Side;
 use crate::a2a::done::{Done, Step};
 use crate::a2a::envelope::Enveloped;
 use crate::a2a::method::Method;
@@ -20,13 +21,16 @@ use crate::a2a::refs::Refs;
 use crate::a2a::rest::{self, Rest};
 use crate::a2a::rest_body::RestBody;
 use crate::a2a::task::Binding;
-use crate::config::Complete;
+use crate::config::{Bridging, Complete};
 use crate::delivery::jobs::may_be_deferred;
 use crate::dialect::Dialect;
 use crate::directory::Destination;
 use crate::identity::Proof;
 use crate::ids::{InvalidWorkspaceId, WorkspaceId};
-use crate::proxy::admit::{Admitted, allow, permit, prove, reach};
+use crate::proxy::admit::{Admitted, allow, permit, prove, resolve_and_admit};
+use crate::proxy::beside;
+use crate::proxy::bridge::{agents_side, serves_http_json};
+use crate::proxy::bridged::refuse;
 use crate::proxy::destination::deferred::{AskedJob, JobWords};
 use crate::proxy::destination::{self, deferred, idempotency, inbox};
 use crate::proxy::outcome::Ended;
@@ -34,7 +38,7 @@ use crate::proxy::outcome::rare;
 use crate::proxy::record::Exchange;
 use crate::proxy::relay::forward::rewrite;
 use crate::proxy::relay::rewrite::Rewrite;
-use crate::rejection::{Reason, Rejection};
+use crate::rejection::{Delivery, Reason, Rejection};
 use crate::shares::{Account, Share};
 
 /// Serves a request below the base: admission, its checks, and its destination.
@@ -56,7 +60,7 @@ pub(in crate::proxy) async fn call(
         return Ok(answered);
     }
     let head = request.session.req_header();
-    let admitted = reach(&context.gateway, request.exchange, head, allowed).await?;
+    let admitted = resolve_and_admit(&context.gateway, request.exchange, head, allowed).await?;
     let account = admitted.allowed.account();
     // Before the card is fetched, so that the caller's departure during the fetch is noticed.
     let received = match request.session.is_body_empty() {
@@ -65,16 +69,15 @@ pub(in crate::proxy) async fn call(
     };
     if rest.is_own
         && rest.method.sends()
-        && let Some(call) = Enveloped::read(&received.body)
+        && let Some(call) = beside::on(&received.body, Enveloped::read).await
     {
         return rare(enveloped(request, admitted, received, call)).await;
     }
     match way(request, &admitted, &rest).await? {
-        Way::Raw { interface } => {
-            let path = PathAt { interface, tail };
-            let (mut call, refs) = raw(request, &admitted, received, path, rest.tasks)?;
+        Way::Forward => {
+            let (mut call, refs) = forwarded(request, &admitted, received, tail, rest).await?;
             authorize_references(request, &admitted, &refs, Binding::Rest).await?;
-            call.rewrite = rewrite(context, request.exchange, &admitted, Binding::Rest).await?;
+            call.rewrite = rewrite(context, request.exchange, &admitted, &call).await?;
             request.exchange.request_bytes = call.body.len() as u64;
             drop(refs);
             destination::answer(request, admitted, call).await
@@ -139,7 +142,7 @@ pub(in crate::proxy) async fn task(
     request.exchange.callee = Some(target.clone());
     let allowed = permit(gateway, request.exchange, proof, &target).await?;
     let head = request.session.req_header();
-    let admitted = reach(gateway, request.exchange, head, allowed).await?;
+    let admitted = resolve_and_admit(gateway, request.exchange, head, allowed).await?;
     let received = read(request, admitted.allowed.account()).await?;
     let call = TaskCall {
         tasks: rest.tasks,
@@ -200,57 +203,75 @@ async fn way(request: &mut Request<'_>, admitted: &Admitted, rest: &Rest) -> Res
         return Ok(translated(request.head(), rest)?);
     }
     let cards = &request.context.cards;
-    let interface = cards.http_json(request.session, request.exchange, admitted, rest.generation);
-    Ok(match interface.await? {
-        Some(interface) => Way::Raw { interface },
-        None => translated(request.head(), rest)?,
-    })
+    let spoken = cards.fetched(Some(request.session), request.exchange, admitted);
+    let spoken = spoken.await?;
+    if serves_http_json(&spoken) {
+        return Ok(Way::Forward);
+    }
+    let (asked, options) = (Side::http_json(rest.generation), admitted.options());
+    let bridges = options.bridge == Bridging::Auto;
+    let is_short = is_short(rest) && !(bridges && speaks_1_0(request.head()));
+    if rest.method.name_in(asked.generation).is_some() && !is_short {
+        let metrics = &request.context.gateway.metrics;
+        let side = agents_side(asked, &spoken, options);
+        side.map_err(|failure| refuse(metrics, &failure, Delivery::NotSent))?;
+        if bridges {
+            return Ok(Way::Forward);
+        }
+    }
+    Ok(translated(request.head(), rest)?)
 }
 
 /// Returns the body unchanged, or with the caller's identity if `a2a.complete` is `full`.
-fn rest_body(exchange: &Exchange, admitted: &Admitted, body: Bytes) -> Result<RestBody, Rejection> {
+async fn rest_body(
+    exchange: &Exchange,
+    admitted: &Admitted,
+    body: Bytes,
+) -> Result<RestBody, Rejection> {
+    let method = exchange.method;
     if admitted.options().complete != Complete::Full {
-        let refs = Refs::of_rest(&body, exchange.method).map_err(refusal)?;
+        let refs = beside::on(&body, move |body| Refs::of_rest(body, method)).await;
         return Ok(RestBody {
+            refs: refs.map_err(refusal)?,
             body,
             done: Done::default(),
-            refs,
         });
     }
-    let caller = admitted.allowed.permit.caller().map(WorkspaceId::as_str);
-    RestBody::complete(body, exchange.method, caller).map_err(refusal)
+    let caller = admitted.allowed.permit.caller();
+    let completed = if beside::is_long(body.len()) {
+        let caller = caller.cloned();
+        let complete =
+            move || RestBody::complete(body, method, caller.as_ref().map(WorkspaceId::as_str));
+        rare(beside::run(complete)).await
+    } else {
+        RestBody::complete(body, method, caller.map(WorkspaceId::as_str))
+    };
+    completed.map_err(refusal)
 }
 
-/// The path of a request below the agent's HTTP+JSON interface.
-struct PathAt<'a> {
-    interface: String,
-    tail: &'a str,
-}
-
-/// Builds the request that passes unchanged, with its key. Returns its references, which are still to be checked.
-fn raw(
+/// Builds the call of a route, with its key. Returns its references, which are still to be checked.
+async fn forwarded(
     request: &mut Request<'_>,
     admitted: &Admitted,
     Received { body, share }: Received,
-    PathAt { interface, tail }: PathAt<'_>,
-    tasks: Vec<String>,
+    tail: &str,
+    rest: Rest,
 ) -> Result<(CheckedCall, Refs), Rejection> {
     let head = request.session.req_header();
-    let key = idempotency::key(request.exchange, head, None, &body)?;
+    let key = idempotency::key(request.exchange, head, None, &body).await?;
     let RestBody {
         body,
         done,
         mut refs,
-    } = rest_body(request.exchange, admitted, body)?;
-    refs.tasks.extend(tasks);
-    let mut path = format!("{interface}/{tail}");
-    if let Some(query) = head.uri.query() {
-        path.push('?');
-        path.push_str(query);
-    }
+    } = rest_body(request.exchange, admitted, body).await?;
+    refs.tasks.extend(rest.tasks);
     let call = CheckedCall {
         verb: head.method.clone(),
-        path: Some(path),
+        route: Some(Route {
+            tail: tail.to_owned(),
+            query: head.uri.query().map(str::to_owned),
+            generation: rest.generation,
+        }),
         done,
         key,
         ..CheckedCall::json_rpc(body, share)

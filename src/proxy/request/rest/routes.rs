@@ -12,8 +12,8 @@ use crate::rejection::{Reason, Rejection};
 
 /// The way in which a request gets to the agent.
 pub(super) enum Way {
-    /// Unchanged, below the path of the agent's HTTP+JSON interface.
-    Raw { interface: String },
+    /// As it is, or translated: [`meet`](crate::proxy::bridge::meet) decides.
+    Forward,
     /// As the send call of `tasks/send` or `tasks/send/stream`: the body is its `params`.
     Send {
         stream: bool,
@@ -79,10 +79,14 @@ pub(super) fn polled(head: &RequestHeader, rest: &Rest) -> Result<Way, Rejection
 /// The error code of ExtendedAgentCardNotConfiguredError.
 const NO_EXTENDED_CARD: i32 = -32_007;
 
-/// True if the caller declares 1.x (A2A 1.0, 3.6.1).
-fn speaks_1_0(head: &RequestHeader) -> bool {
-    let version = head.headers.get("a2a-version");
-    version.is_some_and(|version| version.as_bytes().starts_with(b"1."))
+/// True if the caller declares 1.x, by the header field or the query parameter (A2A 1.0, 3.6.1).
+pub(super) fn speaks_1_0(head: &RequestHeader) -> bool {
+    if let Some(version) = head.headers.get("a2a-version") {
+        return version.as_bytes().starts_with(b"1.");
+    }
+    let query = head.uri.query().unwrap_or_default();
+    let mut pairs = url::form_urlencoded::parse(query.as_bytes());
+    pairs.any(|(name, version)| name == "A2A-Version" && version.starts_with("1."))
 }
 
 /// Reads the params of a task list from its query (A2A 1.0, 11.3).
@@ -108,6 +112,11 @@ fn list_params(query: Option<&str>) -> Result<Value, Rejection> {
 fn whole_numbers() -> Rejection {
     let message = "pageSize and historyLength are whole numbers";
     Rejection::new(Reason::InvalidParams, message)
+}
+
+/// True for a route that is also one of the gateway's own, whose query has more spellings.
+pub(super) fn is_short(rest: &Rest) -> bool {
+    rest.method == Method::GetTask && rest.generation == Generation::V1
 }
 
 /// Returns the call of a route, for an agent without HTTP+JSON.

@@ -25,7 +25,7 @@ use tokio::time::timeout;
 
 use self::streams::Taken;
 use crate::harness::servers::{self, Redis};
-use crate::harness::{Agent, Answer, Builder, Connection, Gateway, Pair, Request};
+use crate::harness::{Agent, Answer, Builder, Connection, Gateway, Pair, Request, card_1_0};
 use crate::jobs;
 
 /// How often Redis is killed, if nothing else is asked for.
@@ -141,7 +141,8 @@ impl Site {
         let caller = one.seat("caller", "", Agent::json("{}").await).await;
         let target = one.seat("target", "", streams::agent().await).await;
         let echo = Agent::scripted(jobs::echo).await;
-        let away = one.seat("away", "", echo).await;
+        // Its callers speak 0.3: what they left is translated when it is sent.
+        let away = one.seat_of(card_1_0("away"), "", echo).await;
         // Nobody beats while this goes on.
         for id in ["caller", "target", "away"] {
             one.patch(id, json!({"liveness": "assumed"})).await;

@@ -1,0 +1,472 @@
+//! Answers ([`Exchange::answer`]).
+
+use super::error;
+use super::exchange::Exchange;
+use super::failure::{Failure, Fault};
+use super::left_out::LeftOut;
+use super::nodes::TASK;
+use super::pass::{Pass, Settings};
+use super::push::push_config_of_task;
+use super::result::{Told, outcome};
+use super::rules::write_node;
+use super::table::Form;
+use crate::generation::Generation;
+use crate::json::Value;
+use crate::method::Method;
+
+/// An answer for the caller.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// The HTTP status.
+    pub status: u16,
+    /// The body.
+    pub body: Vec<u8>,
+    /// The value of `Content-Type`; `None`: that of the agent, whose body is passed on as it came.
+    pub content_type: Option<&'static str>,
+    /// True if it is an error.
+    pub is_error: bool,
+    /// The members that were left out.
+    pub left_out: LeftOut,
+}
+
+/// The shape of a result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Shape {
+    /// A task or a message; with true also an update.
+    Outcome(bool),
+    /// A task.
+    Task,
+    /// A push configuration with its task.
+    Push,
+    /// A list of them.
+    PushList,
+    /// Nothing.
+    Nothing,
+    /// Of one form on both sides, or changed elsewhere (a card).
+    Same,
+}
+
+impl Shape {
+    /// Returns the shape of a method's answer; of an event's for `is_event`.
+    pub(super) const fn of(method: Method, is_event: bool) -> Self {
+        match method {
+            Method::SendMessage => Self::Outcome(false),
+            Method::SendStreamingMessage | Method::SubscribeToTask => Self::Outcome(is_event),
+            Method::GetTask | Method::CancelTask => Self::Task,
+            Method::CreatePushConfig | Method::GetPushConfig => Self::Push,
+            Method::ListPushConfigs => Self::PushList,
+            Method::DeletePushConfig => Self::Nothing,
+            _ => Self::Same,
+        }
+    }
+}
+
+/// The members of a JSON-RPC response, once they were walked over.
+#[derive(Default)]
+struct Response {
+    result: Option<Told>,
+    /// The bytes of the result in the buffer.
+    range: (usize, usize),
+    error: Option<Value>,
+    has_id: bool,
+    has_version: bool,
+}
+
+impl Exchange {
+    /// Translates an answer of the agent: a whole body. `status` is its HTTP status.
+    ///
+    /// A body that is no response, with a status that is an error's, is passed on as it came to callers of
+    /// JSON-RPC: it is of a proxy, or about authentication, and of no generation.
+    ///
+    /// The result of [`Method::GetExtendedCard`] is not translated: the card is ([`super::card`]).
+    ///
+    /// # Errors
+    /// [`Failure::Answer`].
+    pub fn answer(&self, status: u16, body: &[u8]) -> Result<Answer, Failure> {
+        let shape = Shape::of(self.method, false);
+        if !self.agent.is_rpc() && status >= 400 {
+            return Ok(self.failed(status, body));
+        }
+        if self.agent.is_rpc() && status >= 400 && !is_response(body) {
+            return self.foreign(status, body);
+        }
+        check_encoding(body)?;
+        let mut pass = Pass::new(body, self.settings());
+        let told = self.respond(&mut pass, shape);
+        let (status, is_error) = match told.map_err(Fault::of_answer)? {
+            Ok(told) if told.is_unknown => return Err(Fault::NoResult.of_answer()),
+            // 201 is none of JSON-RPC, 204 has no body, and a result is no error.
+            Ok(_) => (200, false),
+            Err(_) if self.caller.is_rpc() => (status, true),
+            Err(error) => {
+                let (status, body) = error::http(&error, status, self.caller.generation);
+                pass.out = body.into_bytes();
+                (status, true)
+            }
+        };
+        Ok(Answer {
+            status,
+            body: pass.out,
+            content_type: Some(self.caller.content_type()),
+            is_error,
+            left_out: pass.left,
+        })
+    }
+
+    /// Returns the answer of the gateway where there is none of the agent that could be translated.
+    pub fn failure(&self, failure: &Failure) -> Answer {
+        let message = failure.to_string();
+        self.refused(failure.code(), &message)
+    }
+
+    /// Returns an error of the gateway in the caller's form.
+    pub fn refused(&self, code: i64, message: &str) -> Answer {
+        let error = error::new(code, message, self.caller.generation);
+        self.with_error(200, &error)
+    }
+
+    /// Returns the answer to a method that streams as one event: SDK clients read nothing else there. Errors become
+    /// events for callers of 0.3 only; those of 1.0 read them from the body.
+    #[must_use]
+    pub fn as_event(&self, answer: Answer) -> Answer {
+        let wanted = self.streams()
+            && (200..300).contains(&answer.status)
+            && !(answer.is_error && self.caller.generation == Generation::V1);
+        if !wanted {
+            return answer;
+        }
+        let mut body = b"data: ".to_vec();
+        body.extend(answer.body.iter().map(|byte| match byte {
+            b'\n' | b'\r' => b' ',
+            byte => *byte,
+        }));
+        body.extend_from_slice(b"\n\n");
+        Answer {
+            body,
+            content_type: Some("text/event-stream"),
+            ..answer
+        }
+    }
+
+    pub(super) fn settings(&self) -> Settings<'static> {
+        Settings {
+            from: self.agent.form(),
+            to: self.caller.form(),
+            is_request: false,
+            zero_is_all: self.caller.generation == Generation::V0,
+            without_history: self.without_history,
+            tenant: None,
+        }
+    }
+
+    /// Writes the response of the agent that follows, as a whole text. Returns its error, if it is one, in the
+    /// caller's form; callers of HTTP+JSON get it as another body.
+    pub(super) fn respond(
+        &self,
+        pass: &mut Pass<'_>,
+        shape: Shape,
+    ) -> Result<Result<Told, String>, Fault> {
+        let told = if self.agent.is_rpc() {
+            self.of_rpc(pass, shape)?
+        } else {
+            self.of_rest(pass, shape)?
+        };
+        pass.walker.end()?;
+        Ok(told)
+    }
+
+    fn of_rpc(&self, pass: &mut Pass<'_>, shape: Shape) -> Result<Result<Told, String>, Fault> {
+        let mut response = Response::default();
+        self.members(pass, shape, &mut response)?;
+        let is_rpc = self.caller.is_rpc();
+        if let Some(error) = response.error {
+            let (start, end) = response.range;
+            pass.out.drain(start..end);
+            let error = String::from_utf8_lossy(error.raw(pass.text));
+            let error = error::rpc(&error, self.caller.generation);
+            if is_rpc {
+                pass.put("\"error\":");
+                pass.put(&error);
+                pass.close();
+            }
+            return Ok(Err(error));
+        }
+        let told = match response.result {
+            Some(told) => told,
+            None if shape == Shape::Nothing => {
+                pass.put(if is_rpc { "\"result\":" } else { "" });
+                pass.put(if pass.settings.to == Form::V0 {
+                    "null"
+                } else {
+                    "{}"
+                });
+                Told::default()
+            }
+            None => return Err(Fault::NoResult),
+        };
+        if is_rpc {
+            pass.close();
+        }
+        Ok(Ok(told))
+    }
+
+    /// Walks over the members of a JSON-RPC response, and writes all but an error.
+    fn members(
+        &self,
+        pass: &mut Pass<'_>,
+        shape: Shape,
+        response: &mut Response,
+    ) -> Result<(), Fault> {
+        let is_rpc = self.caller.is_rpc();
+        if pass.walker.peek() != Some(b'{') {
+            pass.walker.value()?;
+            return Err(Fault::NoResult);
+        }
+        if is_rpc {
+            pass.out.push(b'{');
+        }
+        let mut more = pass.walker.begin(b'{', b'}')?;
+        while more {
+            let name = pass.walker.name()?;
+            let is_null = pass.walker.peek() == Some(b'n');
+            match &*name.said {
+                b"result" if !is_null => {
+                    let (start, end) = std::mem::take(&mut response.range);
+                    pass.out.drain(start..end);
+                    let start = pass.out.len();
+                    pass.put(if is_rpc { "\"result\":" } else { "" });
+                    response.result = Some(shaped(pass, shape)?);
+                    pass.put(if is_rpc { "," } else { "" });
+                    response.range = (start, pass.out.len());
+                }
+                b"error" if !is_null => response.error = Some(pass.walker.value()?),
+                b"result" | b"error" => drop(pass.walker.value()?),
+                b"jsonrpc" | b"id" => {
+                    let value = pass.walker.value()?;
+                    let is_id = *name.said == *b"id";
+                    let has = if is_id {
+                        &mut response.has_id
+                    } else {
+                        &mut response.has_version
+                    };
+                    if is_rpc && !std::mem::replace(has, true) {
+                        pass.member(if is_id { "id" } else { "jsonrpc" }, value);
+                    }
+                }
+                _ => {
+                    pass.walker.value()?;
+                    pass.left.add("response", "other");
+                }
+            }
+            more = pass.walker.more(b'}')?;
+        }
+        Ok(())
+    }
+
+    /// Writes a body of HTTP+JSON.
+    fn of_rest(&self, pass: &mut Pass<'_>, shape: Shape) -> Result<Result<Told, String>, Fault> {
+        let is_rpc = self.caller.is_rpc();
+        let start = pass.out.len();
+        if is_rpc {
+            self.open(pass);
+            pass.put("\"result\":");
+        }
+        if pass.walker.peek().is_none() && shape == Shape::Nothing {
+            pass.put(if pass.settings.to == Form::V0 {
+                "null"
+            } else {
+                "{}"
+            });
+            pass.put(if is_rpc { "}" } else { "" });
+            return Ok(Ok(Told::default()));
+        }
+        let text = pass.text;
+        let open = pass.walker.at();
+        if is_status(&text[open..]) {
+            pass.out.truncate(start);
+            pass.walker.value()?;
+            let (_, error) =
+                error::of_http(500, &text[open..], self.method, self.caller.generation);
+            if is_rpc {
+                self.put_error(pass, &error);
+            }
+            return Ok(Err(error));
+        }
+        let told = shaped(pass, shape)?;
+        pass.put(if is_rpc { "}" } else { "" });
+        Ok(Ok(told))
+    }
+
+    /// Writes an error in the caller's form.
+    pub(super) fn put_error(&self, pass: &mut Pass<'_>, error: &str) {
+        if self.caller.is_rpc() {
+            self.open(pass);
+            pass.put("\"error\":");
+            pass.put(error);
+            pass.out.push(b'}');
+        } else {
+            let (_, body) = error::http(error, 200, self.caller.generation);
+            pass.put(&body);
+        }
+    }
+
+    /// Begins a response of JSON-RPC.
+    fn open(&self, pass: &mut Pass<'_>) {
+        pass.put(r#"{"jsonrpc":"2.0","id":"#);
+        pass.put(self.id.as_deref().unwrap_or("null"));
+        pass.out.push(b',');
+    }
+
+    /// Returns the answer for an error of HTTP+JSON.
+    fn failed(&self, status: u16, body: &[u8]) -> Answer {
+        let (status, error) = error::of_http(status, body, self.method, self.caller.generation);
+        self.with_error(status, &error)
+    }
+
+    fn with_error(&self, status: u16, error: &str) -> Answer {
+        let (status, body) = if self.caller.is_rpc() {
+            let id = self.id.as_deref().unwrap_or("null");
+            (
+                status,
+                format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{error}}}"#),
+            )
+        } else {
+            error::http(error, status, self.caller.generation)
+        };
+        Answer {
+            status,
+            body: body.into_bytes(),
+            content_type: Some(self.caller.content_type()),
+            is_error: true,
+            left_out: LeftOut::default(),
+        }
+    }
+
+    /// Returns the answer for a body that is no response.
+    ///
+    /// # Errors
+    /// [`Failure::Answer`] for one that looks like an answer of the agent's generation.
+    fn foreign(&self, status: u16, body: &[u8]) -> Result<Answer, Failure> {
+        if !self.caller.is_rpc() {
+            return Ok(self.failed(status, body));
+        }
+        if is_of_a2a(body) {
+            return Err(Fault::NoResult.of_answer());
+        }
+        Ok(Answer {
+            status,
+            body: body.to_vec(),
+            content_type: None,
+            is_error: true,
+            left_out: LeftOut::default(),
+        })
+    }
+}
+
+/// Writes a result.
+pub(super) fn shaped(pass: &mut Pass<'_>, shape: Shape) -> Result<Told, Fault> {
+    let is_same = pass.settings.from == pass.settings.to || shape == Shape::Same;
+    match shape {
+        Shape::Nothing => {
+            pass.walker.value()?;
+            pass.put(if pass.settings.to == Form::V0 {
+                "null"
+            } else {
+                "{}"
+            });
+        }
+        _ if is_same => {
+            let value = pass.walker.value()?;
+            pass.copy(value);
+            return Ok(Told::default());
+        }
+        Shape::Outcome(updates) => return outcome(pass, updates),
+        Shape::Push => push_config_of_task(pass, None)?,
+        Shape::PushList => push_list(pass)?,
+        Shape::Task | Shape::Same => write_node(pass, &TASK)?,
+    }
+    Ok(Told::default())
+}
+
+/// Writes a list of push configurations: 0.3's JSON-RPC has an array, the others have it in an object.
+fn push_list(pass: &mut Pass<'_>) -> Result<(), Fault> {
+    if pass.settings.to != Form::V0 {
+        pass.put("{\"configs\":");
+    }
+    let start = pass.out.len();
+    if pass.settings.from == Form::V0 {
+        pass.list("configs", |pass| push_config_of_task(pass, None))?;
+    } else if pass.is_object()? {
+        let mut more = pass.walker.begin(b'{', b'}')?;
+        while more {
+            let name = pass.walker.name()?;
+            if *name.said == *b"configs" && pass.walker.peek() == Some(b'[') {
+                pass.out.truncate(start);
+                pass.list("configs", |pass| push_config_of_task(pass, None))?;
+            } else if !pass.walker.value()?.is_void() {
+                pass.left.add("push_list", "other");
+            }
+            more = pass.walker.more(b'}')?;
+        }
+    } else {
+        return Err(Fault::NoResult);
+    }
+    if pass.out.len() == start {
+        pass.put("[]");
+    }
+    if pass.settings.to != Form::V0 {
+        pass.out.push(b'}');
+    }
+    Ok(())
+}
+
+/// Rejects a text of the agent that is not UTF-8.
+///
+/// # Errors
+/// [`Failure::Answer`].
+pub(super) fn check_encoding(text: &[u8]) -> Result<(), Failure> {
+    match std::str::from_utf8(text) {
+        Ok(_) => Ok(()),
+        Err(_) => Err(Fault::Encoding.of_answer()),
+    }
+}
+
+/// Returns true for JSON with a member of a response or a result, and for what only begins like JSON. The errors of
+/// proxies and frameworks are objects with other members, or no JSON.
+fn is_of_a2a(body: &[u8]) -> bool {
+    const MEMBERS: [&str; 10] = [
+        "jsonrpc",
+        "result",
+        "kind",
+        "task",
+        "parts",
+        "contextId",
+        "taskId",
+        "statusUpdate",
+        "artifactUpdate",
+        "artifacts",
+    ];
+    let text = String::from_utf8_lossy(body);
+    let text = text.trim_start_matches('\u{feff}').trim();
+    let fields = crate::fields::Fields::read(text);
+    match fields {
+        Some(fields) => MEMBERS.iter().any(|member| fields.has(member)),
+        None => text.starts_with(['{', '[']),
+    }
+}
+
+/// Returns true for an object with the member `result` or `error`.
+fn is_response(body: &[u8]) -> bool {
+    let text = std::str::from_utf8(body).ok();
+    let fields = text.and_then(|text| crate::fields::Fields::read(text.trim()));
+    fields.is_some_and(|fields| fields.has("result") || fields.has("error"))
+}
+
+/// Returns true for a google.rpc.Status, which a stream of HTTP+JSON ends with: an object with `error` alone.
+fn is_status(text: &[u8]) -> bool {
+    let mut walker = crate::walker::Walker::new(text);
+    walker.peek() == Some(b'{')
+        && walker.begin(b'{', b'}') == Ok(true)
+        && walker.name().is_ok_and(|name| *name.said == *b"error")
+        && walker.peek() == Some(b'{')
+}

@@ -1,0 +1,222 @@
+//! The tables of messages, tasks and events, and of the parameters of calls.
+//!
+//! Names are those of JSON-RPC 0.3, of 1.0, and of HTTP+JSON 0.3.
+
+use super::table::{Node, Row, Rule};
+
+pub(super) static MESSAGE: Node = Node {
+    label: "message",
+    kind: "message",
+    rows: &[
+        Row::new("messageId", Rule::Copy).need(r#""""#),
+        Row::new("role", Rule::Role).need(r#""agent""#),
+        Row::of(["parts", "parts", "content"], Rule::Parts)
+            .need("[]")
+            .also("parts"),
+        Row::new("taskId", Rule::Text),
+        Row::new("contextId", Rule::Text),
+        Row::new("metadata", Rule::Copy),
+        Row::new("extensions", Rule::Full),
+        Row::of(["referenceTaskIds", "referenceTaskIds", ""], Rule::Full),
+        Row::of(["kind", "", ""], Rule::Silent),
+    ],
+};
+
+pub(super) static STATUS: Node = Node {
+    label: "status",
+    kind: "",
+    rows: &[
+        Row::new("state", Rule::State).need(r#""unknown""#),
+        Row::new("message", Rule::Node(&MESSAGE)).also("update"),
+        Row::new("timestamp", Rule::Time),
+    ],
+};
+
+pub(super) static ARTIFACT: Node = Node {
+    label: "artifact",
+    kind: "",
+    rows: &[
+        Row::new("artifactId", Rule::Copy).need(r#""""#),
+        Row::new("name", Rule::Text),
+        Row::new("description", Rule::Text),
+        Row::new("parts", Rule::Parts).need("[]"),
+        Row::new("metadata", Rule::Copy),
+        Row::new("extensions", Rule::Full),
+    ],
+};
+
+/// The status that 0.3 requires where 1.0 left out one that is unspecified.
+const UNKNOWN: &str = r#"{"state":"unknown"}"#;
+
+pub(super) static TASK: Node = Node {
+    label: "task",
+    kind: "task",
+    rows: &[
+        Row::new("id", Rule::Copy).need(r#""""#),
+        Row::new("contextId", Rule::Text).need(r#""""#),
+        Row::new("status", Rule::Node(&STATUS)).need(UNKNOWN),
+        Row::new("artifacts", Rule::List(&ARTIFACT)),
+        Row::new("history", Rule::History),
+        Row::new("metadata", Rule::Copy),
+        Row::of(["kind", "", ""], Rule::Silent),
+    ],
+};
+
+pub(super) static STATUS_UPDATE: Node = Node {
+    label: "status_update",
+    kind: "status-update",
+    rows: &[
+        Row::new("taskId", Rule::Text).need(r#""""#),
+        Row::new("contextId", Rule::Text).need(r#""""#),
+        Row::new("status", Rule::Node(&STATUS)).need(UNKNOWN),
+        Row::new("metadata", Rule::Copy),
+        Row::of(["kind", "", ""], Rule::Silent),
+        Row::of(["final", "", "final"], Rule::Silent),
+    ],
+};
+
+pub(super) static ARTIFACT_UPDATE: Node = Node {
+    label: "artifact_update",
+    kind: "artifact-update",
+    rows: &[
+        Row::new("taskId", Rule::Text).need(r#""""#),
+        Row::new("contextId", Rule::Text).need(r#""""#),
+        Row::new("artifact", Rule::Node(&ARTIFACT)).need(r#"{"artifactId":"","parts":[]}"#),
+        Row::new("append", Rule::Copy),
+        Row::new("lastChunk", Rule::Copy),
+        Row::new("metadata", Rule::Copy),
+        Row::of(["kind", "", ""], Rule::Silent),
+    ],
+};
+
+/// Positions of rows in [`RESULT`] that tell its kind.
+pub(super) mod result {
+    pub(in super::super) const ID: usize = 1;
+    pub(in super::super) const TASK_ID: usize = 2;
+    pub(in super::super) const CONTEXT_ID: usize = 3;
+    pub(in super::super) const STATUS: usize = 4;
+    pub(in super::super) const FINAL: usize = 5;
+    pub(in super::super) const ARTIFACT: usize = 6;
+    pub(in super::super) const MESSAGE_ID: usize = 7;
+    pub(in super::super) const ROLE: usize = 8;
+    pub(in super::super) const PARTS: usize = 9;
+}
+
+/// All members of a task, a message or an update of JSON-RPC 0.3: its `kind`, which tells them apart,
+/// may stand at the end.
+pub(super) static RESULT: Node = Node {
+    label: "result",
+    kind: "",
+    rows: &[
+        Row::of(["kind", "", ""], Rule::Silent),
+        Row::new("id", Rule::Copy),
+        Row::new("taskId", Rule::Text),
+        Row::new("contextId", Rule::Text),
+        Row::new("status", Rule::Node(&STATUS)),
+        Row::of(["final", "", "final"], Rule::Silent),
+        Row::new("artifact", Rule::Node(&ARTIFACT)),
+        Row::new("messageId", Rule::Copy),
+        Row::new("role", Rule::Role),
+        Row::of(["parts", "parts", "content"], Rule::Parts),
+        Row::new("artifacts", Rule::List(&ARTIFACT)),
+        Row::new("history", Rule::History),
+        Row::new("metadata", Rule::Copy),
+        Row::new("extensions", Rule::Full),
+        Row::of(["referenceTaskIds", "referenceTaskIds", ""], Rule::Full),
+        Row::new("append", Rule::Copy),
+        Row::new("lastChunk", Rule::Copy),
+    ],
+};
+
+pub(super) static CONFIGURATION: Node = Node {
+    label: "configuration",
+    kind: "",
+    rows: &[
+        Row::new("acceptedOutputModes", Rule::Copy),
+        Row::new("historyLength", Rule::HistoryLength),
+        Row::of(["blocking", "returnImmediately", "blocking"], Rule::Wait),
+        Row::of(
+            [
+                "pushNotificationConfig",
+                "taskPushNotificationConfig",
+                "pushNotification",
+            ],
+            Rule::Push,
+        ),
+    ],
+};
+
+const TENANT: Row = Row::of(["", "tenant", ""], Rule::Text);
+/// `metadata` of a call that 1.0 has none for.
+const LOST_METADATA: Row = Row::of(["metadata", "", ""], Rule::Copy);
+
+pub(super) static SEND: Node = Node {
+    label: "send",
+    kind: "",
+    rows: &[
+        TENANT,
+        Row::new("message", Rule::Node(&MESSAGE)).also("request"),
+        Row::new("configuration", Rule::Node(&CONFIGURATION)),
+        Row::new("metadata", Rule::Copy),
+    ],
+};
+
+pub(super) static GET: Node = Node {
+    label: "get",
+    kind: "",
+    rows: &[
+        TENANT,
+        Row::new("id", Rule::Copy),
+        Row::new("historyLength", Rule::HistoryLength),
+        LOST_METADATA,
+    ],
+};
+
+pub(super) static CANCEL: Node = Node {
+    label: "cancel",
+    kind: "",
+    rows: &[
+        TENANT,
+        Row::new("id", Rule::Copy),
+        Row::new("metadata", Rule::Copy),
+    ],
+};
+
+pub(super) static SUBSCRIBE: Node = Node {
+    label: "subscribe",
+    kind: "",
+    rows: &[TENANT, Row::new("id", Rule::Copy), LOST_METADATA],
+};
+
+/// `id` is the task in 0.3, and the configuration in 1.0.
+pub(super) static PUSH_GET: Node = Node {
+    label: "push_get",
+    kind: "",
+    rows: &[
+        TENANT,
+        Row::of(["id", "taskId", "id"], Rule::Copy),
+        Row::of(
+            ["pushNotificationConfigId", "id", "pushNotificationConfigId"],
+            Rule::Text,
+        ),
+        LOST_METADATA,
+    ],
+};
+
+pub(super) static PUSH_LIST: Node = Node {
+    label: "push_list",
+    kind: "",
+    rows: &[
+        TENANT,
+        Row::of(["id", "taskId", "id"], Rule::Copy),
+        Row::of(["", "pageSize", ""], Rule::Copy),
+        Row::of(["", "pageToken", ""], Rule::Text),
+        LOST_METADATA,
+    ],
+};
+
+pub(super) static CARD: Node = Node {
+    label: "card",
+    kind: "",
+    rows: &[TENANT, LOST_METADATA],
+};

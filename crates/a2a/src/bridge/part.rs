@@ -1,0 +1,362 @@
+//! Parts: 0.3 nests a file, 1.0 has its members beside each other ([`Part`]).
+//!
+//! | 0.3 JSON-RPC | 1.0 | 0.3 HTTP+JSON |
+//! |---|---|---|
+//! | `{"kind":"text","text"}` | `{"text"}` | `{"text"}` |
+//! | `{"kind":"file","file":{"bytes"\|"uri","mimeType","name"}}` | `{"raw"\|"url","mediaType","filename"}` | `{"file":{"fileWithBytes"\|"fileWithUri","mimeType","name"}}` |
+//! | `{"kind":"data","data":{}}` | `{"data"}`: any JSON | `{"data":{"data":{}}}` |
+//!
+//! Clients of HTTP+JSON 0.3 may also write the parts of JSON-RPC, with `kind`.
+//!
+//! A value of 1.0 that is no object becomes `{"value":…}` in 0.3, with [`FLAG`] in its metadata, as the SDKs
+//! do it, and is unwrapped on its way back.
+
+use memchr::{memchr2, memmem};
+
+use super::failure::Fault;
+use super::pass::Pass;
+use super::table::{Form, camel};
+use crate::json::{Kind, Name, Value};
+use crate::walker::Walker;
+
+/// The member of `metadata` that marks a wrapped value.
+const FLAG: &str = "data_part_compat";
+
+const LABEL: &str = "part";
+
+/// The members of a part. They are small, or not copied before the part is written.
+#[derive(Default)]
+struct Part {
+    kind: Option<Value>,
+    text: Option<Value>,
+    raw: Option<Value>,
+    url: Option<Value>,
+    data: Option<Value>,
+    metadata: Option<Value>,
+    media_type: Option<Value>,
+    filename: Option<Value>,
+}
+
+/// The content of a part.
+#[derive(Clone, Copy)]
+enum Content {
+    Text(Value),
+    Raw(Value),
+    Url(Value),
+    Data(Value),
+}
+
+impl Part {
+    fn slot(&mut self, form: Form, name: &[u8]) -> Option<(&mut Option<Value>, &'static str)> {
+        Some(match (name, form) {
+            (b"text", _) => (&mut self.text, "text"),
+            (b"data", _) => (&mut self.data, "data"),
+            (b"metadata", _) => (&mut self.metadata, "metadata"),
+            (b"kind" | b"type", Form::V0 | Form::V0Rest) => (&mut self.kind, "kind"),
+            (b"raw", Form::V1) => (&mut self.raw, "raw"),
+            (b"url", Form::V1) => (&mut self.url, "url"),
+            (b"mediaType", Form::V1) => (&mut self.media_type, "mediaType"),
+            (b"filename", Form::V1) => (&mut self.filename, "filename"),
+            _ => return None,
+        })
+    }
+
+    /// The members of a `file` of 0.3, in the names of either binding.
+    fn slot_of_file(&mut self, name: &[u8]) -> Option<(&mut Option<Value>, &'static str)> {
+        Some(match name {
+            b"bytes" | b"fileWithBytes" => (&mut self.raw, "bytes"),
+            b"uri" | b"fileWithUri" => (&mut self.url, "uri"),
+            b"mimeType" => (&mut self.media_type, "mimeType"),
+            b"name" => (&mut self.filename, "name"),
+            _ => return None,
+        })
+    }
+
+    /// Returns the content: that of its `kind`, else the first that it has.
+    fn content(&self, text: &[u8]) -> Option<Content> {
+        let given = |value: Option<Value>| value.filter(|value| value.kind != Kind::Null);
+        let data = self.data.map(Content::Data);
+        if self.kind.is_some_and(|kind| kind.says(text, "data")) && given(self.data).is_some() {
+            return data;
+        }
+        let file = given(self.raw).map(Content::Raw);
+        let file = file.or_else(|| given(self.url).map(Content::Url));
+        if self.kind.is_some_and(|kind| kind.says(text, "file")) && file.is_some() {
+            return file;
+        }
+        let said = given(self.text).map(Content::Text);
+        said.or(file).or(data)
+    }
+}
+
+/// Writes the part that follows. One without a content that is known is refused in a request, and
+/// left out of an answer.
+pub(super) fn write_part(pass: &mut Pass<'_>) -> Result<(), Fault> {
+    let mut part = Part::default();
+    read_part(pass, &mut part)?;
+    let Some(content) = part.content(pass.text) else {
+        if pass.settings.is_request {
+            return Err(Fault::Shape(LABEL));
+        }
+        pass.left.add(LABEL, "part");
+        return Ok(());
+    };
+    let known = [part.text, part.raw, part.url, part.data];
+    let spoken = known.into_iter().flatten();
+    let surplus = spoken.filter(|value| value.kind != Kind::Null).count();
+    for _ in 1..surplus {
+        pass.left.add(LABEL, "content");
+    }
+    pass.out.push(b'{');
+    match content {
+        Content::Data(data) => data_part(pass, data, &part),
+        Content::Text(text) => {
+            kind(pass, "text");
+            pass.member("text", text);
+            lost(pass, &part);
+            plain_metadata(pass, &part);
+        }
+        Content::Raw(value) | Content::Url(value) => {
+            file_part(pass, value, matches!(content, Content::Raw(_)), &part);
+            plain_metadata(pass, &part);
+        }
+    }
+    pass.close();
+    Ok(())
+}
+
+fn read_part(pass: &mut Pass<'_>, part: &mut Part) -> Result<(), Fault> {
+    if pass.walker.peek() != Some(b'{') {
+        return Err(Fault::Shape(LABEL));
+    }
+    let form = pass.settings.from;
+    let mut more = pass.walker.begin(b'{', b'}')?;
+    while more {
+        let name = pass.walker.name()?;
+        let is_object = pass.walker.peek() == Some(b'{');
+        match &*name.said {
+            b"file" if form.is_v0() && is_object => {
+                inner(pass, |pass, name| {
+                    let said = respelled(name);
+                    keep(
+                        pass,
+                        part.slot_of_file(said.as_deref().unwrap_or(&name.said)),
+                    )
+                })?;
+            }
+            _ => {
+                let said = respelled(&name);
+                keep(pass, part.slot(form, said.as_deref().unwrap_or(&name.said)))?;
+            }
+        }
+        more = pass.walker.more(b'}')?;
+    }
+    // Without a kind it is the proto's form, which nests the data.
+    if form == Form::V0Rest && part.kind.is_none() {
+        part.data = part.data.and_then(|data| find(pass.text, data, b"data"));
+    }
+    Ok(())
+}
+
+/// Walks over the object in a member.
+fn inner<'a>(
+    pass: &mut Pass<'a>,
+    mut each: impl FnMut(&mut Pass<'a>, &Name<'a>) -> Result<(), Fault>,
+) -> Result<(), Fault> {
+    let mut more = pass.walker.begin(b'{', b'}')?;
+    while more {
+        let name = pass.walker.name()?;
+        each(pass, &name)?;
+        more = pass.walker.more(b'}')?;
+    }
+    Ok(())
+}
+
+/// Walks over a value and keeps its position; counts one without a slot.
+fn keep(
+    pass: &mut Pass<'_>,
+    slot: Option<(&mut Option<Value>, &'static str)>,
+) -> Result<(), Fault> {
+    let value = pass.walker.value()?;
+    match slot {
+        Some((slot, name)) => {
+            if slot.replace(value).is_some() && pass.settings.is_request {
+                return Err(Fault::Twice(name));
+            }
+        }
+        None => pass.left.add(LABEL, "other"),
+    }
+    Ok(())
+}
+
+fn kind(pass: &mut Pass<'_>, kind: &str) {
+    if pass.settings.to == Form::V0 {
+        pass.put("\"kind\":\"");
+        pass.put(kind);
+        pass.put("\",");
+    }
+}
+
+/// Counts the members that 0.3 has for files only.
+fn lost(pass: &mut Pass<'_>, part: &Part) {
+    if pass.settings.to == Form::V1 {
+        return;
+    }
+    for (value, name) in [(part.media_type, "mediaType"), (part.filename, "filename")] {
+        if value.is_some_and(|value| !value.is_void()) {
+            pass.left.add(LABEL, name);
+        }
+    }
+}
+
+fn plain_metadata(pass: &mut Pass<'_>, part: &Part) {
+    if let Some(metadata) = part.metadata.filter(|value| value.kind != Kind::Null) {
+        pass.member("metadata", metadata);
+    }
+}
+
+fn file_part(pass: &mut Pass<'_>, content: Value, is_bytes: bool, part: &Part) {
+    let [bytes, uri, media_type, filename] = match pass.settings.to {
+        Form::V1 => ["raw", "url", "mediaType", "filename"],
+        Form::V0 => ["bytes", "uri", "mimeType", "name"],
+        Form::V0Rest => ["fileWithBytes", "fileWithUri", "mimeType", "name"],
+    };
+    let is_nested = pass.settings.to.is_v0();
+    if is_nested {
+        kind(pass, "file");
+        pass.put("\"file\":{");
+    }
+    if is_bytes && pass.settings.from == Form::V1 {
+        pass.name(bytes);
+        standard_base64(pass, content);
+        pass.out.push(b',');
+    } else {
+        pass.member(if is_bytes { bytes } else { uri }, content);
+    }
+    for (value, name) in [(part.media_type, media_type), (part.filename, filename)] {
+        if let Some(value) = value.filter(|value| !value.is_void()) {
+            pass.member(name, value);
+        }
+    }
+    if is_nested {
+        pass.close();
+        pass.out.push(b',');
+    }
+}
+
+/// Writes base64 in its standard alphabet with padding, which is all that decoders of 0.3 take. Those
+/// of 1.0 take the alphabet of URLs, too.
+fn standard_base64(pass: &mut Pass<'_>, value: Value) {
+    let raw = value.raw(pass.text);
+    if memchr2(b'-', b'_', raw).is_none() || value.kind != Kind::String {
+        return pass.copy(value);
+    }
+    let start = pass.out.len();
+    pass.out.extend(raw.iter().map(|byte| match byte {
+        b'-' => b'+',
+        b'_' => b'/',
+        byte => *byte,
+    }));
+    pass.out.pop();
+    while !(pass.out.len() - start - 1).is_multiple_of(4) {
+        pass.out.push(b'=');
+    }
+    pass.out.push(b'"');
+}
+
+fn data_part(pass: &mut Pass<'_>, data: Value, part: &Part) {
+    kind(pass, "data");
+    let flagged = part.metadata.and_then(|metadata| flag_in(pass, metadata));
+    match pass.settings.to {
+        Form::V1 => {
+            let wrapped = flagged.filter(|flag| flag.raw(pass.text) == b"true");
+            let value = wrapped.and_then(|_| find(pass.text, data, b"value"));
+            pass.member("data", value.unwrap_or(data));
+            match part.metadata {
+                Some(metadata) if wrapped.is_some() => metadata_without_flag(pass, metadata),
+                _ => plain_metadata(pass, part),
+            }
+        }
+        to => {
+            if to == Form::V0Rest {
+                pass.put("\"data\":{");
+            }
+            let is_object = data.kind == Kind::Object;
+            pass.put("\"data\":");
+            pass.put(if is_object { "" } else { "{\"value\":" });
+            pass.copy(data);
+            pass.put(if is_object { "" } else { "}" });
+            pass.put(if to == Form::V0Rest { "}," } else { "," });
+            lost(pass, part);
+            if is_object {
+                plain_metadata(pass, part);
+            } else {
+                metadata_with_flag(pass, part.metadata);
+            }
+        }
+    }
+}
+
+/// Returns the value of the flag in `metadata`.
+fn flag_in(pass: &Pass<'_>, metadata: Value) -> Option<Value> {
+    memmem::find(metadata.raw(pass.text), FLAG.as_bytes())?;
+    find(pass.text, metadata, FLAG.as_bytes())
+}
+
+/// Writes `metadata` without the flag, or nothing if it has no other member.
+fn metadata_without_flag(pass: &mut Pass<'_>, metadata: Value) {
+    let start = pass.out.len();
+    pass.put("\"metadata\":{");
+    if put_members_but_flag(pass, metadata) {
+        pass.close();
+        pass.out.push(b',');
+    } else {
+        pass.out.truncate(start);
+    }
+}
+
+fn metadata_with_flag(pass: &mut Pass<'_>, metadata: Option<Value>) {
+    pass.put("\"metadata\":{");
+    if let Some(metadata) = metadata.filter(|value| value.kind == Kind::Object) {
+        put_members_but_flag(pass, metadata);
+    }
+    pass.put("\"");
+    pass.put(FLAG);
+    pass.put("\":true},");
+}
+
+/// Writes the members of `metadata` but the flag, each with a comma. Returns false if there is none.
+fn put_members_but_flag(pass: &mut Pass<'_>, metadata: Value) -> bool {
+    let (text, out) = (pass.text, &mut pass.out);
+    let before = out.len();
+    // The text was read before, so this walk cannot fail.
+    let _ = Walker::from(text, metadata.start).object(|walker, name| {
+        let value = walker.value()?;
+        if *name.said != *FLAG.as_bytes() {
+            out.extend_from_slice(&text[name.start..value.end]);
+            out.push(b',');
+        }
+        Ok(value)
+    });
+    out.len() > before
+}
+
+/// Returns the name in camel case if it is in snake case.
+fn respelled<'n>(name: &'n Name<'_>) -> Option<std::borrow::Cow<'n, [u8]>> {
+    name.said.contains(&b'_').then(|| camel(&name.said))?
+}
+
+/// Returns the last member `wanted` of an object that was read before.
+pub(super) fn find(text: &[u8], object: Value, wanted: &[u8]) -> Option<Value> {
+    let mut found = None;
+    if object.kind == Kind::Object {
+        let _ = Walker::from(text, object.start).object(|walker, name| {
+            let value = walker.value()?;
+            if *name.said == *wanted {
+                found = Some(value);
+            }
+            Ok(value)
+        });
+    }
+    found
+}

@@ -1,0 +1,286 @@
+//! Requests ([`Bridge::request`]).
+
+use super::exchange::{Call, Exchange, Sent};
+use super::failure::{Failure, Fault};
+use super::nodes::{CANCEL, CARD, GET, PUSH_GET, PUSH_LIST, SEND, SUBSCRIBE};
+use super::part::find;
+use super::pass::{Pass, Settings};
+use super::push::push_config_of_task;
+use super::route::{self, Route};
+use super::rules::write_node;
+use super::sides::{Bridge, extensions_field};
+use super::table::{Form, Node};
+use crate::fields::quoted;
+use crate::generation::Generation;
+use crate::json::{Kind, Value};
+use crate::method::Method;
+
+/// The id of a JSON-RPC call that is made of an HTTP+JSON request.
+const ID: &str = "1";
+
+impl<'a> Bridge<'a> {
+    /// Translates a request. The body of a JSON-RPC call was completed before ([`crate::envelope`]), so that
+    /// no member that the gateway checks stands in it twice.
+    ///
+    /// # Errors
+    /// [`Failure`].
+    pub fn request(&self, method: Method, call: Call<'_>) -> Result<(Sent, Exchange), Failure> {
+        let name = self.name(method)?;
+        let mut exchange = Exchange::new(self.caller, self.agent, method, None);
+        let (sent, no_history) = match call {
+            Call::Rpc(body) => self.of_rpc(method, name, body, &mut exchange)?,
+            Call::Rest { tail, query, body } => {
+                let route = Route::of(method, self.caller.generation, tail, query, body)?;
+                self.of_route(method, name, &route, &mut exchange)?
+            }
+        };
+        exchange.without_history = no_history;
+        Ok((sent, exchange))
+    }
+
+    /// Returns the request for the task of a call that subscribes to it, for [`super::Stream::snapshot`].
+    ///
+    /// # Errors
+    /// [`Failure`].
+    pub fn snapshot(&self, call: Call<'_>) -> Result<Sent, Failure> {
+        let method = Method::GetTask;
+        let Call::Rest { tail, query, body } = call else {
+            return Ok(self.request(method, call)?.0);
+        };
+        let subscribe = Method::SubscribeToTask;
+        let route = Route::of(subscribe, self.caller.generation, tail, query, body)?;
+        let mut exchange = Exchange::new(self.caller, self.agent, method, None);
+        let name = self.name(method)?;
+        Ok(self.of_route(method, name, &route, &mut exchange)?.0)
+    }
+
+    /// Returns the name of the method at the agent.
+    fn name(&self, method: Method) -> Result<&'static str, Failure> {
+        let agent = self.agent.generation;
+        if self.crosses() && method.is_of_push() {
+            return Err(Failure::Push { agent });
+        }
+        if method == Method::ListTasks && self.caller.generation == Generation::V1 && self.crosses()
+        {
+            return Err(Failure::List);
+        }
+        let both = method.name_in(self.caller.generation);
+        let name = both.and_then(|_| method.name_in(agent));
+        name.ok_or(Failure::Method { agent })
+    }
+
+    fn settings(&self, from: Form, to: Form) -> Settings<'a> {
+        Settings {
+            from,
+            to,
+            is_request: true,
+            zero_is_all: self.agent.generation == Generation::V0,
+            without_history: false,
+            tenant: self.tenant,
+        }
+    }
+
+    /// Returns the form in which the parameters are written: the agent's own in JSON-RPC and in a body, and
+    /// that of 1.0 where they become a path.
+    fn form_of_params(&self, method: Method) -> Form {
+        if self.agent.is_rpc() || method.sends() || method == Method::CreatePushConfig {
+            self.agent.form()
+        } else {
+            Form::V1
+        }
+    }
+
+    fn of_rpc(
+        &self,
+        method: Method,
+        name: &'static str,
+        body: &[u8],
+        exchange: &mut Exchange,
+    ) -> Result<(Sent, bool), Failure> {
+        let settings = self.settings(self.caller.form(), self.form_of_params(method));
+        let mut pass = Pass::new(body, settings);
+        let call = write_call(&mut pass, method, name, self.agent.is_rpc());
+        exchange.id = call.map_err(Fault::of_request)?;
+        self.sent(method, name, pass, None)
+    }
+
+    fn of_route(
+        &self,
+        method: Method,
+        name: &'static str,
+        route: &Route<'_>,
+        exchange: &mut Exchange,
+    ) -> Result<(Sent, bool), Failure> {
+        // Parameters of a path are written in the names of 1.0.
+        let from = if route.is_body {
+            self.caller.form()
+        } else {
+            Form::V1
+        };
+        let mut pass = Pass::new(
+            route.params.as_bytes(),
+            self.settings(from, self.form_of_params(method)),
+        );
+        let is_rpc = self.agent.is_rpc();
+        if is_rpc {
+            exchange.id = Some(ID.to_owned());
+            pass.put(r#"{"jsonrpc":"2.0","id":"#);
+            pass.put(ID);
+            pass.put(r#","method":""#);
+            pass.put(name);
+            pass.put(r#"","params":"#);
+        }
+        let task = route.task.as_deref();
+        let walked = write_params(&mut pass, method, task).and_then(|()| {
+            pass.walker.end()?;
+            Ok(())
+        });
+        walked.map_err(Fault::of_request)?;
+        if is_rpc {
+            pass.out.push(b'}');
+        }
+        self.sent(method, name, pass, task)
+    }
+
+    fn sent(
+        &self,
+        method: Method,
+        name: &'static str,
+        pass: Pass<'_>,
+        task: Option<&str>,
+    ) -> Result<(Sent, bool), Failure> {
+        let agent = self.agent.generation;
+        if pass.push && self.crosses() {
+            return Err(Failure::Push { agent });
+        }
+        let (no_history, named) = (pass.no_history, pass.task);
+        let mut sent = Sent {
+            verb: "POST",
+            target: None,
+            body: pass.out,
+            content_type: self.agent.content_type(),
+            version: agent.version(),
+            extensions: extensions_field(agent),
+            method: Some(name),
+            left_out: pass.left,
+        };
+        if !self.agent.is_rpc() {
+            let task = named.as_deref().or(task);
+            route::direct(&mut sent, method, agent, self.tenant, task)?;
+        }
+        Ok((sent, no_history))
+    }
+}
+
+/// Writes a JSON-RPC call, or with `is_rpc` false its parameters alone. Returns its id.
+fn write_call(
+    pass: &mut Pass<'_>,
+    method: Method,
+    name: &str,
+    is_rpc: bool,
+) -> Result<Option<String>, Fault> {
+    let (mut id, mut has_params) = (None, false);
+    if pass.walker.peek() != Some(b'{') {
+        return Err(Fault::Shape("params"));
+    }
+    if is_rpc {
+        pass.out.push(b'{');
+    }
+    let mut more = pass.walker.begin(b'{', b'}')?;
+    while more {
+        let member = pass.walker.name()?;
+        match &*member.said {
+            b"params" if has_params => return Err(Fault::Twice("params")),
+            b"params" => {
+                has_params = true;
+                pass.put(if is_rpc { "\"params\":" } else { "" });
+                write_params(pass, method, None)?;
+                pass.put(if is_rpc { "," } else { "" });
+            }
+            b"id" => {
+                let value = pass.walker.value()?;
+                if matches!(value.kind, Kind::Number | Kind::String) {
+                    id = Some(String::from_utf8_lossy(value.raw(pass.text)).into_owned());
+                }
+                if is_rpc {
+                    pass.member("id", value);
+                }
+            }
+            b"jsonrpc" => {
+                let value = pass.walker.value()?;
+                if is_rpc {
+                    pass.member("jsonrpc", value);
+                }
+            }
+            b"method" => {
+                pass.walker.value()?;
+                if is_rpc {
+                    pass.put("\"method\":\"");
+                    pass.put(name);
+                    pass.put("\",");
+                }
+            }
+            _ => {
+                pass.walker.value()?;
+                pass.left.add("call", "other");
+            }
+        }
+        more = pass.walker.more(b'}')?;
+    }
+    pass.walker.end()?;
+    if !has_params {
+        pass.put(if is_rpc { "\"params\":{}" } else { "{}" });
+    }
+    if is_rpc {
+        pass.close();
+    }
+    Ok(id)
+}
+
+/// Writes the parameters that follow.
+fn write_params(pass: &mut Pass<'_>, method: Method, task: Option<&str>) -> Result<(), Fault> {
+    if method == Method::CreatePushConfig {
+        return push_config_of_task(pass, task);
+    }
+    // Parameters for a path of 0.3 are in the names of 1.0, and have their meaning in 0.3.
+    if pass.settings.from == pass.settings.to && !pass.settings.zero_is_all {
+        let value = pass.walker.value()?;
+        put_with_tenant(pass, value);
+        return Ok(());
+    }
+    if method == Method::GetExtendedCard && !pass.is_object()? {
+        pass.put("{}");
+        return Ok(());
+    }
+    write_node(pass, table(method))
+}
+
+/// Writes parameters as they are, with the tenant of the agent's interface if they name none.
+fn put_with_tenant(pass: &mut Pass<'_>, value: Value) {
+    let tenant = pass
+        .settings
+        .tenant
+        .filter(|_| value.kind == Kind::Object && find(pass.text, value, b"tenant").is_none());
+    let Some(tenant) = tenant else {
+        return pass.copy(value);
+    };
+    let rest = &value.raw(pass.text)[1..];
+    let is_empty = rest.trim_ascii_start().starts_with(b"}");
+    pass.put("{\"tenant\":");
+    pass.put(&quoted(tenant));
+    pass.put(if is_empty { "" } else { "," });
+    pass.out.extend_from_slice(rest);
+}
+
+/// Returns the table of a method's parameters.
+const fn table(method: Method) -> &'static Node {
+    match method {
+        Method::GetTask => &GET,
+        Method::CancelTask => &CANCEL,
+        Method::SubscribeToTask => &SUBSCRIBE,
+        Method::GetPushConfig | Method::DeletePushConfig => &PUSH_GET,
+        Method::ListPushConfigs => &PUSH_LIST,
+        Method::GetExtendedCard => &CARD,
+        _ => &SEND,
+    }
+}

@@ -1,0 +1,264 @@
+//! Results of sends and events of streams: 1.0 has the kind around them, 0.3 has it among their members.
+
+use super::failure::Fault;
+use super::nodes::{ARTIFACT_UPDATE, MESSAGE, RESULT, STATUS_UPDATE, TASK, result};
+use super::pass::Pass;
+use super::rules::{Written, members, put_final, take_back, write_node};
+use super::table::{Form, Node};
+use crate::json::Kind as JsonKind;
+use crate::state::TaskState;
+use crate::walker::Walker;
+
+/// The kind of a result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A task.
+    Task,
+    /// A message.
+    Message,
+    /// A change of a task's status.
+    StatusUpdate,
+    /// A piece of a task's result.
+    ArtifactUpdate,
+}
+
+impl Kind {
+    const ALL: [Self; 4] = [
+        Self::Task,
+        Self::Message,
+        Self::StatusUpdate,
+        Self::ArtifactUpdate,
+    ];
+
+    const fn node(self) -> &'static Node {
+        match self {
+            Self::Task => &TASK,
+            Self::Message => &MESSAGE,
+            Self::StatusUpdate => &STATUS_UPDATE,
+            Self::ArtifactUpdate => &ARTIFACT_UPDATE,
+        }
+    }
+
+    /// Its name around it in 1.0 and in HTTP+JSON of 0.3.
+    const fn wrapper(self) -> &'static str {
+        match self {
+            Self::Task => "task",
+            Self::Message => "message",
+            Self::StatusUpdate => "statusUpdate",
+            Self::ArtifactUpdate => "artifactUpdate",
+        }
+    }
+
+    /// The rows of [`RESULT`] that it has.
+    pub(super) const fn rows(self) -> u32 {
+        match self {
+            Self::Task => 0b1_1100_0001_1011,
+            Self::Message => 0b111_0011_1000_1101,
+            Self::StatusUpdate => 0b1_0000_0011_1101,
+            Self::ArtifactUpdate => 0b1_1001_0000_0100_1101,
+        }
+    }
+
+    fn of_wrapper(name: &[u8], form: Form) -> Option<Self> {
+        if form == Form::V0Rest && name == b"msg" {
+            return Some(Self::Message);
+        }
+        let mut all = Self::ALL.into_iter();
+        all.find(|kind| kind.wrapper().as_bytes() == name)
+            .or(match name {
+                b"status_update" => Some(Self::StatusUpdate),
+                b"artifact_update" => Some(Self::ArtifactUpdate),
+                _ => None,
+            })
+    }
+
+    const fn is_update(self) -> bool {
+        matches!(self, Self::StatusUpdate | Self::ArtifactUpdate)
+    }
+}
+
+/// A result that was written.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Told {
+    /// Its kind; `None`: it was not read.
+    pub(super) kind: Option<Kind>,
+    /// True if it has no kind that both generations know; nothing was written.
+    pub(super) is_unknown: bool,
+    /// The state of its task.
+    pub(super) state: Option<TaskState>,
+    /// `"id":…,"contextId":…,` of the task of an update.
+    pub(super) ids: Vec<u8>,
+}
+
+/// Writes the result that follows: a task or a message, and with `updates` also an update.
+pub(super) fn outcome(pass: &mut Pass<'_>, updates: bool) -> Result<Told, Fault> {
+    if pass.walker.peek() != Some(b'{') {
+        pass.walker.value()?;
+        return Err(Fault::NoResult);
+    }
+    let told = match pass.settings.from {
+        Form::V0 => flat(pass)?,
+        Form::V1 | Form::V0Rest => wrapped(pass)?,
+    };
+    if told.kind.is_some_and(|kind| kind.is_update() && !updates) {
+        return Err(Fault::NoResult);
+    }
+    Ok(told)
+}
+
+/// Writes a result whose `kind` is among its members.
+fn flat(pass: &mut Pass<'_>) -> Result<Told, Fault> {
+    let start = pass.out.len();
+    let mut written = members(pass, &RESULT)?;
+    let Some(kind) = kind_of(pass, &written) else {
+        pass.out.truncate(start);
+        return Ok(Told {
+            is_unknown: true,
+            ..Told::default()
+        });
+    };
+    let foreign = written.kept & !kind.rows();
+    for at in (0..RESULT.rows.len()).filter(|at| foreign & 1 << at != 0) {
+        take_back(pass, at, &mut written);
+        pass.left.add(kind.node().label, "other");
+    }
+    let mut ids = Vec::new();
+    if kind.is_update() {
+        for (at, name) in [
+            (result::TASK_ID, "\"id\""),
+            (result::CONTEXT_ID, "\"contextId\""),
+        ] {
+            if written.kept & 1 << at != 0 {
+                let (from, to) = written.ranges[at];
+                let member = &pass.out[from..to];
+                let colon = member.iter().position(|byte| *byte == b':');
+                ids.extend_from_slice(name.as_bytes());
+                ids.extend_from_slice(&member[colon.unwrap_or_default()..]);
+            }
+        }
+    }
+    if kind == Kind::StatusUpdate && pass.settings.to == Form::V0Rest {
+        put_final(pass);
+    }
+    pass.close();
+    let end = pass.out.len();
+    pass.put("{\"");
+    pass.put(kind.wrapper());
+    pass.put("\":");
+    let head = pass.out.len() - end;
+    pass.out[start..].rotate_right(head);
+    pass.out.push(b'}');
+    Ok(Told {
+        kind: Some(kind),
+        is_unknown: false,
+        state: pass.state,
+        ids,
+    })
+}
+
+fn kind_of(pass: &Pass<'_>, written: &Written) -> Option<Kind> {
+    if let Some(said) = written.kind.filter(|kind| kind.kind == JsonKind::String) {
+        let mut all = Kind::ALL.into_iter();
+        return all.find(|kind| said.says(pass.text, kind.node().kind));
+    }
+    let has = |at: usize| written.seen & 1 << at != 0;
+    // The order of the SDK for Python, and its additions for agents written by hand.
+    if has(result::MESSAGE_ID) {
+        Some(Kind::Message)
+    } else if has(result::TASK_ID) && has(result::FINAL) {
+        Some(Kind::StatusUpdate)
+    } else if has(result::ID) {
+        Some(Kind::Task)
+    } else if has(result::ARTIFACT) {
+        Some(Kind::ArtifactUpdate)
+    } else if has(result::TASK_ID) && has(result::STATUS) {
+        Some(Kind::StatusUpdate)
+    } else {
+        (has(result::ROLE) && has(result::PARTS)).then_some(Kind::Message)
+    }
+}
+
+/// Writes a result with its kind around it. A task without that is taken for one, too.
+fn wrapped(pass: &mut Pass<'_>) -> Result<Told, Fault> {
+    let (start, open) = (pass.out.len(), pass.walker.at());
+    let (mut found, mut others) = (None, 0);
+    let (mut has_id, mut has_status) = (false, false);
+    let mut more = pass.walker.begin(b'{', b'}')?;
+    while more {
+        let name = pass.walker.name()?;
+        let kind = Kind::of_wrapper(&name.said, pass.settings.from);
+        has_id |= *name.said == *b"id";
+        has_status |= *name.said == *b"status";
+        match kind {
+            Some(kind) if pass.walker.peek() == Some(b'{') => {
+                // Of two the last one counts, as for a member that stands twice.
+                pass.out.truncate(start);
+                pass.state = None;
+                put_result(pass, kind)?;
+                others += u32::from(found.replace(kind).is_some());
+            }
+            _ => {
+                let value = pass.walker.value()?;
+                others += u32::from(value.kind != JsonKind::Null);
+            }
+        }
+        more = pass.walker.more(b'}')?;
+    }
+    if found.is_none() && has_id && has_status {
+        let after = std::mem::replace(&mut pass.walker, Walker::from(pass.text, open));
+        put_result(pass, Kind::Task)?;
+        pass.walker = after;
+        (found, others) = (Some(Kind::Task), 0);
+    }
+    for _ in 0..others {
+        pass.left.add(RESULT.label, "other");
+    }
+    Ok(Told {
+        kind: found,
+        is_unknown: found.is_none(),
+        state: pass.state,
+        ids: Vec::new(),
+    })
+}
+
+fn put_result(pass: &mut Pass<'_>, kind: Kind) -> Result<(), Fault> {
+    if pass.settings.to == Form::V0 {
+        return write_node(pass, kind.node());
+    }
+    pass.put("{\"");
+    pass.put(kind.wrapper());
+    pass.put("\":");
+    write_node(pass, kind.node())?;
+    pass.out.push(b'}');
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rows_of_a_kind_are_those_of_its_table() {
+        for kind in Kind::ALL {
+            let mut rows = 0;
+            for (at, row) in RESULT.rows.iter().enumerate() {
+                let mut own = kind.node().rows.iter();
+                rows |= u32::from(own.any(|one| one.names == row.names)) << at;
+            }
+            assert_eq!(kind.rows(), rows, "{kind:?}");
+        }
+        for (at, name) in [
+            (result::ID, "id"),
+            (result::TASK_ID, "taskId"),
+            (result::CONTEXT_ID, "contextId"),
+            (result::STATUS, "status"),
+            (result::FINAL, "final"),
+            (result::ARTIFACT, "artifact"),
+            (result::MESSAGE_ID, "messageId"),
+            (result::ROLE, "role"),
+            (result::PARTS, "parts"),
+        ] {
+            assert_eq!(RESULT.rows[at].names[0], name);
+        }
+    }
+}

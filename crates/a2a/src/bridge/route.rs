@@ -1,0 +1,264 @@
+//! Routes of HTTP+JSON: parameters in a path and a query, read ([`Route`]) and written ([`direct`]).
+
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+
+use super::exchange::Sent;
+use super::failure::Failure;
+use crate::fields::{Fields, quoted};
+use crate::generation::Generation;
+use crate::method::Method;
+use crate::rest::is_word;
+
+/// The parameters of an HTTP+JSON request, as JSON.
+pub(super) struct Route<'a> {
+    pub(super) params: std::borrow::Cow<'a, str>,
+    /// True if they are the body, in the caller's own form. Otherwise they are written in the names of 1.0.
+    pub(super) is_body: bool,
+    /// The task in the path.
+    pub(super) task: Option<String>,
+}
+
+/// Parameters of a query that are numbers or booleans in JSON.
+const BARE: [&str; 3] = ["pageSize", "historyLength", "includeArtifacts"];
+
+impl<'a> Route<'a> {
+    /// Reads the parameters of a request whose route was accepted.
+    pub(super) fn of(
+        method: Method,
+        generation: Generation,
+        tail: &str,
+        query: Option<&str>,
+        body: &'a [u8],
+    ) -> Result<Self, Failure> {
+        let body =
+            std::str::from_utf8(body).map_err(|error| Failure::NotJson(error.valid_up_to()))?;
+        let body = body.trim_start_matches('\u{feff}').trim();
+        let tail = tail.strip_suffix('/').unwrap_or(tail);
+        let segments: Vec<&str> = tail.split('/').collect();
+        let own = usize::from(generation == Generation::V0);
+        let decoded = |at: usize| {
+            let segment = percent_decode_str(segments.get(own + at)?).decode_utf8();
+            segment.ok().map(std::borrow::Cow::into_owned)
+        };
+        if method.sends() {
+            return Ok(Self::body(body, None));
+        }
+        let mut task = decoded(1);
+        if matches!(method, Method::CancelTask | Method::SubscribeToTask) {
+            let id = task.as_deref().and_then(|task| task.rsplit_once(':'));
+            task = id.map(|(id, _)| id.to_owned());
+        }
+        if method == Method::CreatePushConfig {
+            return Ok(Self::body(body, task));
+        }
+        let mut params = Vec::new();
+        let of_push = method.is_of_push();
+        if let Some(task) = task.filter(|_| method.is_of_a_task()) {
+            params.push((
+                if of_push { "taskId" } else { "id" }.to_owned(),
+                quoted(&task),
+            ));
+        }
+        if let Some(config) = decoded(3).filter(|_| of_push) {
+            params.push(("id".to_owned(), quoted(&config)));
+        }
+        for (name, value) in url::form_urlencoded::parse(query.unwrap_or_default().as_bytes()) {
+            let name = if name == "history_length" {
+                "historyLength".into()
+            } else {
+                name
+            };
+            if name == "A2A-Version" || name == "configId" {
+                continue;
+            }
+            // 0 is "all" in 0.3, where 1.0 leaves the parameter out.
+            if generation == Generation::V0 && name == "historyLength" && value == "0" {
+                continue;
+            }
+            let bare =
+                BARE.contains(&&*name) && serde_json::from_str::<serde_json::Value>(&value).is_ok();
+            params.push((
+                name.into_owned(),
+                if bare {
+                    value.into_owned()
+                } else {
+                    quoted(&value)
+                },
+            ));
+        }
+        if method == Method::CancelTask
+            && let Some(fields) = Fields::read(body)
+            && let Some(metadata) = fields.get("metadata")
+        {
+            params.push(("metadata".to_owned(), metadata.to_owned()));
+        }
+        let members = params
+            .iter()
+            .map(|(name, value)| format!("{}:{value}", quoted(name)));
+        let members: Vec<String> = members.collect();
+        Ok(Self {
+            params: format!("{{{}}}", members.join(",")).into(),
+            is_body: false,
+            task: None,
+        })
+    }
+
+    fn body(body: &'a str, task: Option<String>) -> Self {
+        Self {
+            params: body.into(),
+            is_body: true,
+            task,
+        }
+    }
+}
+
+/// The characters that stand for themselves in a segment.
+const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'.')
+    .remove(b'_')
+    .remove(b'~');
+
+/// Directs a request, whose body has its parameters so far, to the route of its method.
+///
+/// # Errors
+/// [`Failure::Params`] for an id that an agent could read as another route.
+pub(super) fn direct(
+    sent: &mut Sent,
+    method: Method,
+    generation: Generation,
+    tenant: Option<&str>,
+    task: Option<&str>,
+) -> Result<(), Failure> {
+    sent.method = None;
+    if generation == Generation::V1 && tenant.is_some_and(|tenant| matches!(tenant, "." | "..")) {
+        return Err(Failure::Answer(
+            "its card names a tenant that is no segment of a path",
+        ));
+    }
+    let first = match (generation, tenant) {
+        (Generation::V0, _) => "v1/".to_owned(),
+        (Generation::V1, Some(tenant)) => format!("{}/", utf8_percent_encode(tenant, SEGMENT)),
+        (Generation::V1, None) => String::new(),
+    };
+    if method.sends() {
+        let streams = method == Method::SendStreamingMessage;
+        let path = if streams {
+            "message:stream"
+        } else {
+            "message:send"
+        };
+        sent.target = Some(first + path);
+        return Ok(());
+    }
+    let text = String::from_utf8(std::mem::take(&mut sent.body)).unwrap_or_default();
+    let fields = Fields::read(&text).ok_or(Failure::Params("params"))?;
+    let (verb, path) = path(&fields, method, generation, task)?;
+    let body = match (method, generation) {
+        (Method::CreatePushConfig, Generation::V0) => wrapped(&fields, &text, task),
+        (Method::CreatePushConfig, Generation::V1) => text.clone(),
+        (Method::CancelTask, _) => match fields.get("metadata") {
+            Some(metadata) if generation == Generation::V1 => {
+                format!(r#"{{"metadata":{metadata}}}"#)
+            }
+            _ => "{}".to_owned(),
+        },
+        _ => String::new(),
+    };
+    let query = query(&fields, method);
+    sent.verb = verb;
+    sent.target = Some(format!("{first}{path}{query}"));
+    sent.body = body.into_bytes();
+    Ok(())
+}
+
+/// Returns the HTTP method and the path of a call without a message.
+fn path(
+    fields: &Fields<'_>,
+    method: Method,
+    generation: Generation,
+    task: Option<&str>,
+) -> Result<(&'static str, String), Failure> {
+    let id_of = |name: &'static str| {
+        let id = fields.text(name).ok_or(Failure::Params(name))?;
+        segment(&id).ok_or(Failure::Params(name))
+    };
+    let name = if method.is_of_push() { "taskId" } else { "id" };
+    let task = || match task {
+        Some(task) => segment(task).ok_or(Failure::Params(name)),
+        None => id_of(name),
+    };
+    let configs = || Ok(format!("tasks/{}/pushNotificationConfigs", task()?));
+    // 0.3 may leave out the configuration's id; its SDKs give a task's only one the task's own id.
+    let config = || match fields.get("id") {
+        None if method == Method::GetPushConfig => task(),
+        _ => id_of("id"),
+    };
+    Ok(match method {
+        Method::ListTasks => ("GET", "tasks".to_owned()),
+        Method::GetTask => ("GET", format!("tasks/{}", task()?)),
+        Method::CancelTask => ("POST", format!("tasks/{}:cancel", task()?)),
+        Method::SubscribeToTask => ("GET", format!("tasks/{}:subscribe", task()?)),
+        Method::CreatePushConfig => ("POST", configs()?),
+        Method::ListPushConfigs => ("GET", configs()?),
+        Method::GetPushConfig => ("GET", format!("{}/{}", configs()?, config()?)),
+        Method::DeletePushConfig => ("DELETE", format!("{}/{}", configs()?, config()?)),
+        _ if generation == Generation::V0 => ("GET", "card".to_owned()),
+        _ => ("GET", "extendedAgentCard".to_owned()),
+    })
+}
+
+/// Returns the body that creates a push configuration in 0.3.
+fn wrapped(fields: &Fields<'_>, text: &str, task: Option<&str>) -> String {
+    let config = fields.get("pushNotificationConfig").and_then(Fields::read);
+    let id = config.and_then(|config| config.text("id"));
+    format!(
+        r#"{{"parent":{},"configId":{},"config":{text}}}"#,
+        quoted(&format!("tasks/{}", task.unwrap_or_default())),
+        quoted(&id.unwrap_or_default())
+    )
+}
+
+/// Returns the query, with its question mark.
+fn query(fields: &Fields<'_>, method: Method) -> String {
+    let names: &[&str] = match method {
+        Method::GetTask => &["historyLength"],
+        Method::ListPushConfigs => &["pageSize", "pageToken"],
+        Method::ListTasks => &[
+            "contextId",
+            "status",
+            "pageSize",
+            "pageToken",
+            "historyLength",
+            "statusTimestampAfter",
+            "includeArtifacts",
+        ],
+        _ => &[],
+    };
+    let mut query = url::form_urlencoded::Serializer::new(String::new());
+    for name in names {
+        let Some(value) = fields.get(name).filter(|value| *value != "null") else {
+            continue;
+        };
+        let said = fields.text(name);
+        query.append_pair(name, said.as_deref().unwrap_or(value));
+    }
+    let query = query.finish();
+    if query.is_empty() {
+        query
+    } else {
+        format!("?{query}")
+    }
+}
+
+/// Returns an id as a segment of a path. `None`: an agent could read it as another route, one that the
+/// gateway did not check.
+fn segment(id: &str) -> Option<String> {
+    let ends_in_verb = [":cancel", ":subscribe"]
+        .iter()
+        .any(|verb| id.ends_with(verb));
+    if id.is_empty() || matches!(id, "." | "..") || ends_in_verb || is_word(id) {
+        return None;
+    }
+    Some(utf8_percent_encode(id, SEGMENT).to_string())
+}

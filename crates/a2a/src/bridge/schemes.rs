@@ -1,0 +1,180 @@
+//! Security schemes and requirements of cards: 0.3 has the `type` of a scheme in it, 1.0 around it.
+
+use super::left_out::LeftOut;
+use crate::fields::{Fields, array, elements, quoted};
+use crate::generation::Generation;
+
+/// The types of schemes, with their names in 1.0.
+const TYPES: [(&str, &str); 5] = [
+    ("apiKey", "apiKeySecurityScheme"),
+    ("http", "httpAuthSecurityScheme"),
+    ("oauth2", "oauth2SecurityScheme"),
+    ("openIdConnect", "openIdConnectSecurityScheme"),
+    ("mutualTLS", "mtlsSecurityScheme"),
+];
+
+/// The members of the types, in 0.3. `in` is `location` in 1.0.
+const MEMBERS: [&[&str]; 5] = [
+    &["in", "name", "description"],
+    &["scheme", "bearerFormat", "description"],
+    &["flows", "oauth2MetadataUrl", "description"],
+    &["openIdConnectUrl", "description"],
+    &["description"],
+];
+
+/// The OAuth flows of 0.3, in the order in which one is kept where one is allowed. The SDK for JavaScript has
+/// the same order, that for Python keeps the last.
+const FLOWS: [&str; 4] = [
+    "authorizationCode",
+    "clientCredentials",
+    "implicit",
+    "password",
+];
+
+/// The places of an API key.
+const PLACES: [&str; 3] = ["header", "query", "cookie"];
+
+/// Where schemes are written.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Shape {
+    /// 0.3.
+    V0,
+    /// 0.3 with at most one OAuth flow, for a card that clients of 1.0 read, too.
+    V0OneFlow,
+    /// 1.0.
+    V1,
+}
+
+/// Returns `securitySchemes` in another shape. Schemes of an unknown type are left out.
+pub(super) fn schemes(text: &str, shape: Shape, left: &mut LeftOut) -> Option<String> {
+    let schemes = Fields::read(text)?;
+    let mut written = Vec::new();
+    for (name, scheme) in schemes.iter() {
+        match Fields::read(scheme).and_then(|scheme| one(&scheme, shape, left)) {
+            Some(scheme) => written.push(format!("{name}:{scheme}")),
+            None => left.add("card", "securitySchemes"),
+        }
+    }
+    Some(format!("{{{}}}", written.join(",")))
+}
+
+fn one(scheme: &Fields<'_>, shape: Shape, left: &mut LeftOut) -> Option<String> {
+    let is_v0 = scheme.text("type").is_some();
+    let kind = match scheme.text("type") {
+        Some(said) => TYPES.iter().position(|(v0, _)| *v0 == said)?,
+        None => TYPES.iter().position(|(_, v1)| scheme.has(v1))?,
+    };
+    let inner = scheme.get(TYPES[kind].1).and_then(Fields::read);
+    let from = if is_v0 { scheme } else { inner.as_ref()? };
+    let mut to = Fields::default();
+    if shape != Shape::V1 {
+        to.set("type", quoted(TYPES[kind].0));
+    }
+    for name in MEMBERS[kind] {
+        let (read, write) = match *name {
+            "in" => (
+                if is_v0 { "in" } else { "location" },
+                if shape == Shape::V1 { "location" } else { "in" },
+            ),
+            name => (name, name),
+        };
+        let value = from
+            .get(read)
+            .filter(|value| !matches!(*value, "null" | "\"\""));
+        let value = match (*name, value) {
+            ("in", value) => {
+                let said = from
+                    .text(read)
+                    .filter(|said| PLACES.contains(&said.as_str()));
+                if said.is_none() && value.is_some() {
+                    left.add("card", "location");
+                }
+                Some(quoted(&said.unwrap_or_else(|| PLACES[0].to_owned())))
+            }
+            ("flows", value) => Some(flows(value.unwrap_or("{}"), shape, left)),
+            (_, value) => value.map(str::to_owned),
+        };
+        if let Some(value) = value {
+            to.set(write, value);
+        }
+    }
+    Some(match shape {
+        Shape::V1 => format!("{{\"{}\":{}}}", TYPES[kind].1, to.write()),
+        _ => to.write(),
+    })
+}
+
+/// Returns the OAuth flows: 1.0 has one, 0.3 has no `deviceCode` and requires `scopes`.
+fn flows(text: &str, shape: Shape, left: &mut LeftOut) -> String {
+    let flows = Fields::read(text).unwrap_or_default();
+    let mut written = Fields::default();
+    let mut count = 0;
+    for name in FLOWS {
+        let Some(mut flow) = flows.get(name).and_then(Fields::read) else {
+            continue;
+        };
+        count += 1;
+        if count > 1 && shape != Shape::V0 {
+            left.add("card", "flows");
+            continue;
+        }
+        if shape != Shape::V1 {
+            if flow.has("pkceRequired") {
+                left.add("card", "pkceRequired");
+                flow.remove("pkceRequired");
+            }
+            if !flow.has("scopes") {
+                flow.set("scopes", "{}");
+            }
+        }
+        written.set(name, flow.write());
+    }
+    if let Some(device) = flows.get("deviceCode") {
+        if shape == Shape::V1 && count == 0 {
+            written.set("deviceCode", device.to_owned());
+        } else {
+            left.add("card", "deviceCode");
+        }
+    }
+    written.write()
+}
+
+/// Returns a list of requirements in the form of `to`: `{"a":["s"]}` or
+/// `{"schemes":{"a":{"list":["s"]}}}`. `None`: it is no list.
+pub(super) fn requirements(text: &str, to: Generation) -> Option<String> {
+    let list = elements(text)?;
+    let list: Vec<String> = list
+        .into_iter()
+        .filter_map(|one| requirement(one, to))
+        .collect();
+    Some(array(&list))
+}
+
+fn requirement(text: &str, to: Generation) -> Option<String> {
+    let fields = Fields::read(text)?;
+    let inner = fields
+        .get("schemes")
+        .filter(|inner| elements(inner).is_none());
+    let inner = inner.and_then(Fields::read);
+    let required = inner.as_ref().unwrap_or(&fields);
+    let mut written = Vec::new();
+    for (name, scopes) in required.iter() {
+        let list = if inner.is_some() {
+            // An empty list is left out by writers of `ProtoJSON`.
+            let scopes = Fields::read(scopes);
+            scopes.and_then(|scopes| scopes.get("list").map(str::to_owned))
+        } else {
+            elements(scopes).map(|_| scopes.to_owned())
+        };
+        let list = list.unwrap_or_else(|| "[]".to_owned());
+        written.push(match to {
+            Generation::V0 => format!("{name}:{list}"),
+            Generation::V1 => format!("{name}:{{\"list\":{list}}}"),
+        });
+    }
+    let written = written.join(",");
+    Some(match to {
+        Generation::V0 => format!("{{{written}}}"),
+        Generation::V1 => format!("{{\"schemes\":{{{written}}}}}"),
+    })
+}

@@ -1,0 +1,270 @@
+//! The members of a record, borrowed from the draft or the spooled record that has them, and their canonical
+//! form (RFC 8785), which is hashed and spooled.
+
+use std::borrow::Cow;
+use std::fmt::{self, Write as _};
+
+use super::hash::canonical;
+use super::record::{Draft, Record};
+use crate::workspace::Timestamp;
+
+/// Maximum length of text from outside (an agent's task id, a name) in a record, in bytes. The rest is cut
+/// off.
+const TEXT_BYTES_MAX: usize = 256;
+
+/// The members of a record, without its place in the chain.
+pub(super) struct Members<'a> {
+    pub(super) bridged: Option<&'a str>,
+    pub(super) caller: Option<Cow<'a, str>>,
+    pub(super) client_address: Option<Cow<'a, str>>,
+    pub(super) credential_kind: Option<&'a str>,
+    pub(super) credential_prefix: Option<Cow<'a, str>>,
+    /// JSON in its canonical form.
+    pub(super) detail: Option<Cow<'a, str>>,
+    pub(super) duration_ms: i64,
+    pub(super) event_type: &'a str,
+    pub(super) method: Option<&'a str>,
+    pub(super) org: Option<Cow<'a, str>>,
+    pub(super) outcome: &'a str,
+    pub(super) request_bytes: i64,
+    pub(super) request_id: Option<&'a str>,
+    pub(super) response_bytes: i64,
+    pub(super) rule: Option<&'a str>,
+    pub(super) status: i64,
+    pub(super) target: Option<&'a str>,
+    pub(super) task_id: Option<Cow<'a, str>>,
+    pub(super) trace_id: Option<Cow<'a, str>>,
+}
+
+/// The place of a record in its chain, in the spelling of the canonical form.
+pub(super) struct Link<'a> {
+    pub(super) prev: &'a str,
+    pub(super) replica: &'a str,
+    pub(super) seq: i64,
+    pub(super) time: &'a str,
+}
+
+impl<'a> Members<'a> {
+    /// Returns the members of the record of a draft.
+    pub(super) fn of_draft(draft: &'a Draft) -> Self {
+        let proof = draft.proof.as_deref();
+        let number = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
+        let caller = proof.map(|proof| match proof.principal.workspace() {
+            Some(id) => Cow::Borrowed(id.as_str()),
+            None => shown(&proof.principal),
+        });
+        Self {
+            bridged: draft.bridged,
+            caller: caller.map(clean),
+            client_address: draft.client.as_ref().map(shown),
+            credential_kind: proof.map(|proof| proof.kind.as_str()),
+            credential_prefix: proof.map(|proof| clean(Cow::Borrowed(&proof.prefix))),
+            detail: draft.detail.as_ref().and_then(canonical).map(Cow::Owned),
+            duration_ms: number(draft.duration_ms),
+            event_type: draft.event_type.as_str(),
+            method: draft.method,
+            org: draft.org.as_deref().map(|org| clean(Cow::Borrowed(org))),
+            outcome: draft.outcome,
+            request_bytes: number(draft.request_bytes),
+            request_id: draft.request_id.as_ref().map(|id| id.as_str()),
+            response_bytes: number(draft.response_bytes),
+            rule: draft.rule,
+            status: draft.status.into(),
+            target: draft.target.as_ref().map(|id| id.as_str()),
+            task_id: draft.task_id.as_deref().map(|id| clean(Cow::Borrowed(id))),
+            trace_id: draft.trace_id.map(|id| id.to_string().into()),
+        }
+    }
+
+    /// Returns the members of a record that was read from the spool.
+    pub(super) fn of_record(record: &'a Record) -> Self {
+        let text = |text: &'a Option<String>| text.as_deref().map(Cow::Borrowed);
+        Self {
+            bridged: record.bridged.as_deref(),
+            caller: text(&record.caller),
+            client_address: text(&record.client_address),
+            credential_kind: record.credential_kind.as_deref(),
+            credential_prefix: text(&record.credential_prefix),
+            detail: record.detail.as_deref().map(|detail| detail.get().into()),
+            duration_ms: record.duration_ms,
+            event_type: &record.event_type,
+            method: record.method.as_deref(),
+            org: text(&record.org),
+            outcome: &record.outcome,
+            request_bytes: record.request_bytes,
+            request_id: record.request_id.as_deref(),
+            response_bytes: record.response_bytes,
+            rule: record.rule.as_deref(),
+            status: record.status,
+            target: record.target.as_deref(),
+            task_id: text(&record.task_id),
+            trace_id: text(&record.trace_id),
+        }
+    }
+
+    /// Appends the canonical form: what [`Record`] serializes to without its hash (tested below).
+    pub(super) fn write(&self, link: &Link<'_>, out: &mut Vec<u8>) {
+        out.push(b'{');
+        if let Some(bridged) = self.bridged {
+            text(out, "\"bridged\":", Some(bridged));
+            out.push(b',');
+        }
+        text(out, "\"caller\":", self.caller.as_deref());
+        if let Some(address) = &self.client_address {
+            text(out, ",\"client_address\":", Some(address));
+        }
+        text(out, ",\"credential_kind\":", self.credential_kind);
+        text(
+            out,
+            ",\"credential_prefix\":",
+            self.credential_prefix.as_deref(),
+        );
+        out.extend_from_slice(b",\"detail\":");
+        out.extend_from_slice(self.detail.as_deref().unwrap_or("null").as_bytes());
+        number(out, ",\"duration_ms\":", self.duration_ms);
+        text(out, ",\"event_type\":", Some(self.event_type));
+        text(out, ",\"method\":", self.method);
+        text(out, ",\"org\":", self.org.as_deref());
+        text(out, ",\"outcome\":", Some(self.outcome));
+        text(out, ",\"prev\":", Some(link.prev));
+        text(out, ",\"replica\":", Some(link.replica));
+        number(out, ",\"request_bytes\":", self.request_bytes);
+        text(out, ",\"request_id\":", self.request_id);
+        number(out, ",\"response_bytes\":", self.response_bytes);
+        text(out, ",\"rule\":", self.rule);
+        number(out, ",\"seq\":", link.seq);
+        number(out, ",\"status\":", self.status);
+        text(out, ",\"target\":", self.target);
+        text(out, ",\"task_id\":", self.task_id.as_deref());
+        text(out, ",\"time\":", Some(link.time));
+        text(out, ",\"trace_id\":", self.trace_id.as_deref());
+        out.push(b'}');
+    }
+}
+
+fn text(out: &mut Vec<u8>, name: &str, value: Option<&str>) {
+    out.extend_from_slice(name.as_bytes());
+    let Some(value) = value else {
+        return out.extend_from_slice(b"null");
+    };
+    let is_plain = |byte: u8| byte >= b' ' && byte != b'"' && byte != b'\\';
+    // Without an end at the first other byte, many bytes are looked at at once.
+    if value
+        .bytes()
+        .fold(true, |plain, byte| plain & is_plain(byte))
+    {
+        out.push(b'"');
+        out.extend_from_slice(value.as_bytes());
+        out.push(b'"');
+    } else {
+        // Writing to a vector cannot fail.
+        let _ = serde_json::to_writer(out, value);
+    }
+}
+
+fn number(out: &mut Vec<u8>, name: &str, value: i64) {
+    out.extend_from_slice(name.as_bytes());
+    // Writing to a vector cannot fail.
+    let _ = serde_json::to_writer(out, &value);
+}
+
+/// Returns a value as text. Its memory is taken at once: most names and addresses fit.
+fn shown<'a>(value: &impl fmt::Display) -> Cow<'a, str> {
+    let mut text = String::with_capacity(64);
+    // Writing to a string cannot fail.
+    let _ = write!(text, "{value}");
+    Cow::Owned(text)
+}
+
+/// Truncates text from outside to `TEXT_BYTES_MAX`. Replaces control characters, which some databases
+/// reject and logs do not show.
+fn clean(text: Cow<'_, str>) -> Cow<'_, str> {
+    let fits = text.len() <= TEXT_BYTES_MAX;
+    let is_printable = |byte: u8| (b' '..0x7f).contains(&byte);
+    if fits && (text.bytes().all(is_printable) || !text.chars().any(char::is_control)) {
+        return text;
+    }
+    let mut end = text.len().min(TEXT_BYTES_MAX);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    let shown = text[..end].chars();
+    shown
+        .map(|c| if c.is_control() { '\u{fffd}' } else { c })
+        .collect()
+}
+
+/// The text of a time in records. Many records have the time of the one before.
+#[derive(Clone, Default)]
+pub(super) struct TimeText(Option<(Timestamp, String)>);
+
+impl TimeText {
+    pub(super) fn of(&mut self, time: Timestamp) -> &str {
+        if self.0.as_ref().is_none_or(|(known, _)| *known != time) {
+            self.0 = Some((time, time.to_string()));
+        }
+        self.0.as_ref().map_or("", |(_, text)| text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::audit::chain::Chain;
+    use crate::audit::hash::digest;
+    use crate::audit::record::EventType;
+
+    fn draft() -> Draft {
+        let mut draft = Draft::new(EventType::A2aCall).with(json!({"b": 1, "a": "ä\u{7f}\n\""}));
+        draft.task_id = Some("t\u{0}\u{1}\"\\ä".to_owned());
+        draft
+    }
+
+    fn translated() -> Draft {
+        Draft {
+            bridged: Some("0.3>1.0"),
+            ..draft()
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_canonical_and_what_a_record_serializes_to() {
+        let mut here = Chain::new("here-1");
+        for draft in [draft(), translated(), Draft::new(EventType::AuditStarted)] {
+            let chained = here.push(draft);
+            let text = chained.text("here-1");
+            let record: Record = serde_json::from_str(&text).unwrap();
+            assert_eq!(Some(&text), canonical(&record.json()).as_ref());
+            assert_eq!(text, serde_json::to_string(&record).unwrap());
+            assert_eq!(digest(text.as_bytes()), chained.hash);
+            let mut again = Vec::new();
+            let link = Link {
+                prev: &record.prev,
+                replica: "here-1",
+                seq: record.seq,
+                time: &record.time,
+            };
+            Members::of_record(&record).write(&link, &mut again);
+            assert_eq!(text.as_bytes(), again);
+        }
+    }
+
+    #[test]
+    fn a_record_without_newer_members_is_as_earlier_releases_wrote_it() {
+        let text = Chain::new("here-1").push(draft()).text("here-1");
+        assert!(text.starts_with("{\"caller\":"), "{text}");
+        assert!(!text.contains("client_address"), "{text}");
+        assert!(
+            text.contains("t\u{fffd}\u{fffd}\\\"\\\\ä"),
+            "control characters are replaced: {text}"
+        );
+    }
+
+    #[test]
+    fn text_from_outside_is_bounded() {
+        assert_eq!(clean("ä".repeat(200).into()), "ä".repeat(128));
+        assert_eq!(clean("plain".into()), "plain");
+    }
+}

@@ -1,0 +1,303 @@
+//! The audit's tables. In SQLite records are compact rows ([`rows`], written by [`writing`]), and those of
+//! earlier releases texts; in PostgreSQL all are texts ([`texts`]).
+
+mod partitions;
+mod places;
+mod rows;
+mod statement;
+mod texts;
+mod writing;
+
+use std::cmp::Ordering;
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rusqlite::Transaction;
+use sqlx::any::AnyRow;
+use tokio::sync::Mutex;
+use tokio::time::{Instant, sleep};
+
+pub(super) use self::rows::{REPLICA, Rows, TEXTS};
+pub(super) use self::texts::{COLUMNS, Texts};
+use super::chain::{Chained, END_TYP, Statement};
+use super::filter::Filter;
+use super::month::Month;
+use super::record::Record;
+use super::row::Reader;
+use crate::db::Db;
+use crate::store::Unavailable;
+use crate::trust::{Keys, SignError, TokenError};
+use crate::workspace::Timestamp;
+
+// A chain only grows, so a delayed writer must not overwrite a newer end.
+const STATE: &str = "INSERT INTO audit_chains (replica, first_seq, last_seq, statement, signed_at) \
+    VALUES ($1, $2, $3, $4, $5) ON CONFLICT (replica) DO UPDATE SET first_seq = excluded.first_seq, \
+    last_seq = excluded.last_seq, statement = excluded.statement, signed_at = excluded.signed_at \
+    WHERE audit_chains.last_seq <= excluded.last_seq";
+
+const STATE_ANEW: &str = "UPDATE audit_chains SET first_seq = $3, statement = $4, signed_at = $5 \
+    WHERE replica = $1 AND statement = $2";
+
+const CHAINS: &str =
+    "SELECT replica, first_seq, last_seq, statement, signed_at FROM audit_chains ORDER BY replica";
+
+const FORGET_CHAIN: &str = "DELETE FROM audit_chains WHERE replica = $1 AND statement = $2";
+
+/// Maximum time to wait for the tables at startup, before records go to the spool.
+const SCHEMA_MAX: Duration = Duration::from_secs(3);
+const SCHEMA_PAUSE: Duration = Duration::from_millis(20);
+
+/// Maximum number of rows in one DELETE.
+const PRUNED_MAX: i64 = 5000;
+
+/// A row of `audit_chains`. Only its signed statement proves that it is genuine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChainRow {
+    /// The replica that owns the chain.
+    pub replica: String,
+    /// The sequence number of the first retained record.
+    pub first_seq: i64,
+    /// The sequence number of the last record.
+    pub last_seq: i64,
+    /// The signed statement.
+    pub statement: String,
+    /// The time of the signature, in milliseconds since 1970.
+    pub signed_at: i64,
+}
+
+impl ChainRow {
+    /// Reads a row. Only its signed statement proves that it is genuine.
+    fn read(row: &AnyRow) -> Self {
+        let mut read = Reader::of(row);
+        Self {
+            replica: read.text("replica"),
+            first_seq: read.number("first_seq"),
+            last_seq: read.number("last_seq"),
+            statement: read.text("statement"),
+            signed_at: read.number("signed_at"),
+        }
+    }
+
+    /// Signs a statement and returns its row.
+    ///
+    /// # Errors
+    /// [`SignError`].
+    pub(super) fn of(said: &Statement, keys: &Keys) -> Result<Self, SignError> {
+        Ok(Self {
+            replica: said.replica.clone(),
+            first_seq: said.first,
+            last_seq: said.last,
+            statement: said.sign(keys)?,
+            signed_at: Timestamp::now().0,
+        })
+    }
+
+    /// Verifies and returns the signed statement, which may differ from the other columns.
+    ///
+    /// # Errors
+    /// As [`Keys::verify_statement`].
+    pub(super) fn stated(&self, keys: &Keys) -> Result<Statement, TokenError> {
+        keys.verify_statement(&self.statement, END_TYP)
+    }
+}
+
+/// The audit tables.
+pub(super) struct Table {
+    pub(super) db: Db,
+    pub(super) texts: Texts,
+    /// `None` in PostgreSQL.
+    pub(super) rows: Option<Rows>,
+    /// Months for which PostgreSQL has a partition.
+    months: Mutex<HashSet<Month>>,
+}
+
+impl Table {
+    pub(super) fn new(db: Db) -> Self {
+        Self {
+            texts: Texts::new(db.clone()),
+            rows: db.is_embedded().then(|| Rows::new(db.clone())),
+            db,
+            months: Mutex::default(),
+        }
+    }
+
+    /// Inserts records of one chain and updates its signed statement, in one transaction.
+    ///
+    /// # Errors
+    /// When the store fails. Then either all or nothing was written, or will be.
+    pub(super) async fn put(
+        &self,
+        records: &Arc<Vec<Chained>>,
+        chain: &ChainRow,
+    ) -> Result<(), Unavailable> {
+        if self.has_months() {
+            for record in records.iter() {
+                self.ensure(Month::of(record.ms)).await?;
+            }
+            return self.texts.put(records, chain).await;
+        }
+        let (records, chain) = (Arc::clone(records), chain.clone());
+        let work = move |to: &Transaction<'_>| writing::write(to, &records, &chain);
+        self.db.write_to_file("audit_put", work).await
+    }
+
+    /// Returns all chains.
+    pub(super) async fn chains(&self) -> Result<Vec<ChainRow>, Unavailable> {
+        let rows = sqlx::query(CHAINS).fetch_all(self.db.pool());
+        match self.db.run("audit_chains", rows).await {
+            Ok(rows) => Ok(rows.iter().map(ChainRow::read).collect()),
+            Err(error) => Err(self.named_chain(error).await),
+        }
+    }
+
+    /// Replaces `row` by `new`. Returns false if the row changed meanwhile.
+    pub(super) async fn state_anew(
+        &self,
+        row: &ChainRow,
+        new: &ChainRow,
+    ) -> Result<bool, Unavailable> {
+        let query = sqlx::query(STATE_ANEW).bind(&row.replica);
+        let query = query.bind(&row.statement).bind(new.first_seq);
+        let query = query.bind(&new.statement).bind(new.signed_at);
+        Ok(self.db.execute("audit_prune", query).await? > 0)
+    }
+
+    /// Deletes the row of a chain without records. Returns false if the row changed meanwhile.
+    pub(super) async fn forget(&self, row: &ChainRow) -> Result<bool, Unavailable> {
+        let query = sqlx::query(FORGET_CHAIN).bind(&row.replica);
+        let query = query.bind(&row.statement);
+        let forgotten = self.db.execute("audit_prune", query).await? > 0;
+        if let Some(rows) = self.rows.as_ref().filter(|_| forgotten) {
+            rows.forget(&row.replica).await?;
+        }
+        Ok(forgotten)
+    }
+
+    /// Returns records that match `filter` and follow `after` in the given order. In SQLite the texts come
+    /// before all rows: they are older.
+    pub(super) async fn page(
+        &self,
+        filter: &Filter,
+        order: Order,
+        after: Option<&Place>,
+        limit: usize,
+    ) -> Result<Vec<(Place, Record)>, Unavailable> {
+        let texts = &self.texts;
+        let Some(rows) = &self.rows else {
+            return texts.page(filter, order, after, limit).await;
+        };
+        let row = |place: &Place| match place {
+            Place::Row(id) => Some(*id),
+            Place::Text { .. } => None,
+        };
+        let begun = after.map(row);
+        if order == Order::Newest {
+            let mut found = match begun {
+                Some(None) => Vec::new(),
+                _ => rows.page(filter, order, begun.flatten(), limit).await?,
+            };
+            if found.len() < limit {
+                let after = after.filter(|place| row(place).is_none());
+                let left = limit - found.len();
+                found.extend(texts.page(filter, order, after, left).await?);
+            }
+            return Ok(found);
+        }
+        let mut found = match begun {
+            Some(Some(_)) => Vec::new(),
+            _ => texts.page(filter, order, after, limit).await?,
+        };
+        if found.len() < limit {
+            let left = limit - found.len();
+            found.extend(rows.page(filter, order, begun.flatten(), left).await?);
+        }
+        Ok(found)
+    }
+
+    /// True if a chain has a record.
+    pub(super) async fn has_records(&self, replica: &str) -> Result<bool, Unavailable> {
+        match &self.rows {
+            Some(rows) if rows.has(replica).await? => Ok(true),
+            _ => self.texts.has(replica).await,
+        }
+    }
+
+    /// Deletes the records of a chain before `first`, in batches.
+    pub(super) async fn prune(&self, replica: &str, first: i64) -> Result<(), Unavailable> {
+        self.texts.prune(replica, first).await?;
+        match &self.rows {
+            Some(rows) => rows.prune(replica, first).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Waits until the tables exist, up to `SCHEMA_MAX`: at startup another task may be creating them.
+    pub(super) async fn await_schema(&self) {
+        let begun = Instant::now();
+        while !self.db.is_migrated() && begun.elapsed() < SCHEMA_MAX {
+            sleep(SCHEMA_PAUSE).await;
+        }
+    }
+
+    /// True if a page of [`Order::Chains`] or [`Order::Rows`] ends after the page before it. Values of
+    /// wrong types in SQLite break the order; PostgreSQL orders texts by its own collation.
+    pub(super) fn goes_on(&self, before: &Place, last: &Place) -> bool {
+        match (before, last) {
+            (Place::Row(before), Place::Row(last)) => last > before,
+            (Place::Text { .. }, Place::Row(_)) => true,
+            (Place::Row(_), Place::Text { .. }) => false,
+            (
+                Place::Text { ms, replica, seq },
+                Place::Text {
+                    ms: last_ms,
+                    replica: last_replica,
+                    seq: last_seq,
+                },
+            ) => match last_replica.cmp(replica) {
+                Ordering::Equal => (last_seq, last_ms) > (seq, ms),
+                Ordering::Less => !self.db.is_embedded(),
+                Ordering::Greater => true,
+            },
+        }
+    }
+
+    /// True if records are partitioned by month.
+    pub(super) fn has_months(&self) -> bool {
+        !self.db.is_embedded()
+    }
+}
+
+/// The order in which records are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Order {
+    /// Newest first.
+    Newest,
+    /// Chain by chain.
+    Chains,
+    /// Chain by chain, with rows that belong to no chain or precede its beginning.
+    Rows,
+}
+
+/// The position of a record in either order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    Text {
+        ms: i64,
+        replica: String,
+        seq: i64,
+    },
+    /// The id of a row.
+    Row(i64),
+}
+
+impl Place {
+    /// Returns the place of a record in texts.
+    fn of(record: &Record) -> Self {
+        Self::Text {
+            ms: Timestamp::parse(&record.time).map_or(0, |at| at.0),
+            replica: record.replica.clone(),
+            seq: record.seq,
+        }
+    }
+}

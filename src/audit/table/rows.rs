@@ -1,0 +1,149 @@
+//! Reads records from rows of SQLite.
+
+use sqlx::any::{AnyArguments, AnyRow};
+use sqlx::query::Query;
+use sqlx::{Any, AssertSqlSafe};
+
+use super::super::filter::Filter;
+use super::super::record::Record;
+use super::super::row::packed;
+use super::places::BLOCK_BITS;
+use super::statement::{Value, statement};
+use super::{Order, PRUNED_MAX, Place};
+use crate::db::Db;
+use crate::store::Unavailable;
+
+/// The name of the chain of a row.
+pub(in super::super) const REPLICA: &str =
+    "COALESCE((SELECT replica FROM audit_replicas WHERE chain = id >> 40), '#' || (id >> 40))";
+
+/// The columns that hold texts, or could.
+pub(in super::super) const TEXTS: &str = "event_type, request_id, trace_id, caller, credential_kind, credential_prefix, \
+    client_address, target, org, rule, method, outcome, task_id, detail, prev, hash";
+
+const PRUNE: &str = "DELETE FROM structure_events WHERE id IN \
+    (SELECT id FROM structure_events WHERE id >= $1 AND id < $2 ORDER BY id LIMIT $3)";
+
+const PRUNE_BLOCKS: &str = "DELETE FROM audit_blocks WHERE block >= $1 AND block < $2";
+
+const NEXT_KEYS: &str = "WITH RECURSIVE keys (key) AS \
+    (SELECT MIN(key) FROM audit_seen WHERE key > $1 UNION ALL \
+    SELECT (SELECT MIN(key) FROM audit_seen WHERE audit_seen.key > keys.key) FROM keys WHERE keys.key IS NOT NULL \
+    LIMIT 500) SELECT key FROM keys WHERE key IS NOT NULL";
+
+const PRUNE_SEEN: &str = "DELETE FROM audit_seen WHERE key IN (SELECT value FROM json_each($1)) \
+    AND block >= $2 AND block < $3";
+
+const CHAIN: &str = "SELECT chain FROM audit_replicas WHERE replica = $1";
+
+const ANY_ROW: &str = "SELECT 1 FROM structure_events WHERE id >= $1 AND id < $2 LIMIT 1";
+
+const FORGET: &str = "DELETE FROM audit_replicas WHERE replica = $1";
+
+/// The table of rows, in SQLite.
+pub(in super::super) struct Rows {
+    db: Db,
+}
+
+impl Rows {
+    pub(super) fn new(db: Db) -> Self {
+        Self { db }
+    }
+
+    /// Returns records of the rows that match `filter` and follow the row `after`.
+    pub(super) async fn page(
+        &self,
+        filter: &Filter,
+        order: Order,
+        after: Option<i64>,
+        limit: usize,
+    ) -> Result<Vec<(Place, Record)>, Unavailable> {
+        let (text, values) = statement(filter, order, after, limit);
+        let query = bound(AssertSqlSafe(text), values);
+        let rows = self.db.run("audit_page", query.fetch_all(self.db.pool()));
+        let read = |row: &AnyRow| {
+            let (id, record) = packed(row);
+            (Place::Row(id), record)
+        };
+        Ok(rows.await?.iter().map(read).collect())
+    }
+
+    /// Returns the first id of a chain and the first behind it.
+    async fn ids(&self, replica: &str) -> Result<Option<[i64; 2]>, Unavailable> {
+        let chain = sqlx::query_scalar(CHAIN).bind(replica);
+        let chain = chain.fetch_optional(self.db.pool());
+        let chain: Option<i64> = self.db.run("audit_prune", chain).await?;
+        Ok(chain.and_then(|chain| {
+            Some([
+                super::places::id(chain, 0)?,
+                super::places::id(chain + 1, 0)?,
+            ])
+        }))
+    }
+
+    pub(super) async fn has(&self, replica: &str) -> Result<bool, Unavailable> {
+        let Some([first, end]) = self.ids(replica).await? else {
+            return Ok(false);
+        };
+        let query = sqlx::query(ANY_ROW).bind(first).bind(end);
+        let found = query.fetch_optional(self.db.pool());
+        Ok(self.db.run("audit_prune", found).await?.is_some())
+    }
+
+    /// Deletes the rows of a chain before `first`, and what finds them.
+    pub(super) async fn prune(&self, replica: &str, first: i64) -> Result<(), Unavailable> {
+        let Some([begin, _]) = self.ids(replica).await? else {
+            return Ok(());
+        };
+        let end = begin.saturating_add(first);
+        let mut pruned = 0;
+        loop {
+            let query = sqlx::query(PRUNE).bind(begin).bind(end);
+            let query = query.bind(PRUNED_MAX);
+            let rows = self.db.execute("audit_prune", query).await?;
+            pruned += rows;
+            if rows < PRUNED_MAX.unsigned_abs() {
+                break;
+            }
+        }
+        if pruned > 0 {
+            self.prune_blocks(begin >> BLOCK_BITS, end >> BLOCK_BITS)
+                .await?;
+        }
+        Ok(())
+    }
+
+    async fn prune_blocks(&self, begin: i64, end: i64) -> Result<(), Unavailable> {
+        let query = sqlx::query(PRUNE_BLOCKS).bind(begin).bind(end);
+        self.db.execute("audit_prune", query).await?;
+        let mut last = -1_i64;
+        loop {
+            let keys = sqlx::query_scalar(NEXT_KEYS).bind(last);
+            let keys = keys.fetch_all(self.db.pool());
+            let keys: Vec<i64> = self.db.run("audit_prune", keys).await?;
+            let Some(key) = keys.last() else {
+                return Ok(());
+            };
+            last = *key;
+            let keys = serde_json::to_string(&keys).unwrap_or_default();
+            let query = sqlx::query(PRUNE_SEEN).bind(keys).bind(begin).bind(end);
+            self.db.execute("audit_prune", query).await?;
+        }
+    }
+
+    /// Deletes the number of a chain without records.
+    pub(super) async fn forget(&self, replica: &str) -> Result<(), Unavailable> {
+        let query = sqlx::query(FORGET).bind(replica);
+        self.db.execute("audit_prune", query).await.map(|_| ())
+    }
+}
+
+fn bound(text: AssertSqlSafe<String>, values: Vec<Value>) -> Query<'static, Any, AnyArguments> {
+    values
+        .into_iter()
+        .fold(sqlx::query(text), |query, value| match value {
+            Value::Text(text) => query.bind(text),
+            Value::Number(number) => query.bind(number),
+            Value::Bytes(bytes) => query.bind(bytes),
+        })
+}

@@ -1,0 +1,40 @@
+//! Processing of calls: `[a2a]`.
+
+use std::time::Duration;
+
+use a2a::Complete;
+use serde::Deserialize;
+
+use super::value::{self, duration};
+use crate::closed_set::words;
+use crate::ids::WorkspaceId;
+
+/// `[a2a]`: processing of calls.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct A2a {
+    /// The parts of an incomplete call that the gateway adds.
+    pub complete: Complete,
+    /// Translation of calls that the target does not speak; a workspace can override it.
+    pub bridge: Bridging,
+    /// The workspace with its card at `/.well-known/agent-card.json`.
+    #[serde(default, deserialize_with = "value::workspace_id")]
+    pub default_workspace: Option<WorkspaceId>,
+    /// True if callers may request push notifications; a workspace can override it.
+    pub push_notifications: bool,
+    /// Retention of a task's owner after the owner's last use of the task.
+    #[serde(with = "duration")]
+    pub task_ttl: Duration,
+    /// Maximum tasks of one caller with a stored owner.
+    pub tasks_per_caller: i64,
+}
+
+words! {
+    /// `a2a.bridge`, also per workspace: translation of calls in a generation or binding that the target does not speak.
+    Bridging {
+        /// They are translated, with their answers.
+        Auto => "auto",
+        /// They are rejected.
+        Off => "off",
+    }
+}

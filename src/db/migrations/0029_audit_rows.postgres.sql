@@ -1,0 +1,2 @@
+-- Only the tables in SQLite change.
+SELECT 1;

@@ -1,0 +1,71 @@
+//! Metric families of translated calls.
+
+use prometheus::{IntCounterVec, Registry};
+
+use super::family::counters;
+use crate::a2a::Generation;
+use crate::a2a::bridge::{LeftOut, Side};
+use crate::a2a::card::Binding;
+use crate::a2a::method::Method;
+
+/// Metrics of translated calls.
+pub struct BridgeMetrics {
+    calls: IntCounterVec,
+    left_out: IntCounterVec,
+    failed: IntCounterVec,
+}
+
+impl BridgeMetrics {
+    pub(super) fn new(r: &Registry) -> Self {
+        Self {
+            calls: counters(
+                r,
+                "a2a_gateway_bridged_calls_total",
+                "Calls that were translated for their agent, by the generation of the caller, generation and binding of \
+                 the agent, and method.",
+                &["from", "to", "binding", "method"],
+            ),
+            left_out: counters(
+                r,
+                "a2a_gateway_bridge_left_out_total",
+                "Members of calls and answers that have no place in the other generation, by object and name.",
+                &["object", "member"],
+            ),
+            failed: counters(
+                r,
+                "a2a_gateway_bridge_failed_total",
+                "Calls, answers and events without a translation, by why.",
+                &["why"],
+            ),
+        }
+    }
+
+    /// Counts a call that is translated.
+    pub fn translated(&self, from: Generation, to: Side, method: Method) {
+        let binding = match to.binding {
+            Binding::JsonRpc => "jsonrpc",
+            Binding::HttpJson => "http_json",
+        };
+        let labels = [
+            from.version(),
+            to.generation.version(),
+            binding,
+            method.label(),
+        ];
+        self.calls.with_label_values(&labels).inc();
+    }
+
+    /// Counts members without a place in the other generation. Their names come from the tables of the translation.
+    pub fn left_out(&self, left_out: &LeftOut) {
+        for (object, member, count) in left_out.iter() {
+            let counter = self.left_out.with_label_values(&[object, member]);
+            counter.inc_by(count.into());
+        }
+    }
+
+    /// Counts what has no translation. `why` comes from the closed set of
+    /// [`Failure::label`](crate::a2a::bridge::Failure::label).
+    pub fn failed(&self, why: &'static str) {
+        self.failed.with_label_values(&[why]).inc();
+    }
+}

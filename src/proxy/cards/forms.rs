@@ -1,0 +1,139 @@
+//! A card in the forms in which it is asked for: that of one generation of A2A, or the members of both.
+
+use std::time::SystemTime;
+
+use bytes::Bytes;
+
+use crate::a2a::Generation;
+use crate::a2a::bridge::Side;
+use crate::a2a::bridge::card::{Asked, Facts, card};
+use crate::a2a::card::{Card, Spoken};
+use crate::config::Bridging;
+
+/// The sides that the gateway translates, for agents that do not speak them.
+const TRANSLATED: [Side; 3] = [
+    Side::json_rpc(Generation::V0),
+    Side::json_rpc(Generation::V1),
+    Side::http_json(Generation::V1),
+];
+
+/// A card in its form for callers.
+#[derive(Clone)]
+pub(super) struct Served {
+    /// JSON.
+    pub(super) body: Bytes,
+    /// Value of `ETag`.
+    pub(super) tag: String,
+    /// Time of its last change.
+    pub(super) modified: SystemTime,
+    /// Generations of A2A in its interfaces, for [`SPEAKS`](super::answer::SPEAKS).
+    pub(super) speaks: Option<&'static str>,
+}
+
+/// The forms, in the order of their use.
+const FORMS: [Asked; 3] = [
+    Asked::Both,
+    Asked::Only(Generation::V1),
+    Asked::Only(Generation::V0),
+];
+
+/// A card for callers, in each form.
+#[derive(Clone)]
+pub(super) struct Forms([Served; 3]);
+
+impl Forms {
+    /// Makes the forms of a card, with `serve` for each text. `text`: the card with the gateway's interfaces.
+    pub(super) fn make(
+        text: &str,
+        base: &str,
+        bridge: Bridging,
+        mut serve: impl FnMut(usize, String) -> Served,
+    ) -> Self {
+        let sides = Sides::of(text, bridge);
+        let speaks = sides.generations();
+        let forms = [0, 1, 2].map(|at| Served {
+            speaks,
+            ..serve(at, sides.write(text, FORMS[at], base))
+        });
+        Self(forms)
+    }
+
+    /// Returns the card in a form.
+    pub(super) fn form(&self, asked: Asked) -> &Served {
+        let at = FORMS.iter().position(|form| *form == asked);
+        &self.0[at.unwrap_or_default()]
+    }
+
+    /// Returns the form at a place.
+    pub(super) fn at(&self, at: usize) -> Option<&Served> {
+        self.0.get(at)
+    }
+
+    /// Returns the bytes of all forms.
+    pub(super) fn bytes(&self) -> usize {
+        self.0.iter().map(|served| served.body.len()).sum()
+    }
+}
+
+/// The sides on which callers can use an agent, by its card.
+struct Sides {
+    bridge: Bridging,
+    /// Those of the agent, and what the gateway translates.
+    all: Vec<Side>,
+    /// The generations in which a call is not translated.
+    native: Vec<Generation>,
+}
+
+impl Sides {
+    fn of(text: &str, bridge: Bridging) -> Self {
+        let own = Card::read(text.as_bytes()).map(|card| Spoken::of(&card));
+        let mut all: Vec<Side> = own.unwrap_or_default().sides().collect();
+        let native = match bridge {
+            Bridging::Auto => all.iter().map(|side| side.generation).collect(),
+            Bridging::Off => vec![Generation::V0, Generation::V1],
+        };
+        if bridge == Bridging::Auto {
+            let missing = TRANSLATED.iter().filter(|side| !all.contains(side));
+            let missing: Vec<Side> = missing.copied().collect();
+            all.extend(missing);
+        }
+        Self {
+            bridge,
+            all,
+            native,
+        }
+    }
+
+    /// Returns the card in a form. Where nothing is translated, that of both generations is the agent's own.
+    fn write(&self, text: &str, asked: Asked, base: &str) -> String {
+        if self.bridge == Bridging::Off && asked == Asked::Both {
+            return text.to_owned();
+        }
+        let facts = Facts {
+            base,
+            sides: &self.all,
+            native: &self.native,
+        };
+        card(text, asked, &facts).map_or_else(|| text.to_owned(), |(text, _)| text)
+    }
+
+    /// Returns the generations, for [`SPEAKS`](super::answer::SPEAKS).
+    fn generations(&self) -> Option<&'static str> {
+        let has = |generation| self.all.iter().any(|side| side.generation == generation);
+        match (has(Generation::V0), has(Generation::V1)) {
+            (true, false) => Some("0.x"),
+            (false, true) => Some("1.x"),
+            (true, true) => Some("0.x, 1.x"),
+            (false, false) => None,
+        }
+    }
+}
+
+/// Returns a card in the form of the call that it answers, unless nothing is translated for its agent.
+pub(super) fn of_call(text: &str, base: &str, bridge: Bridging, generation: Generation) -> String {
+    let asked = match bridge {
+        Bridging::Auto => Asked::Only(generation),
+        Bridging::Off => Asked::Both,
+    };
+    Sides::of(text, bridge).write(text, asked, base)
+}

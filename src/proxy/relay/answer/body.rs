@@ -1,0 +1,263 @@
+//! The body of an agent's answer by its framing (RFC 9112, 6.3 and 7.1). Pure, and without a buffer: bytes are judged
+//! where they were read.
+
+use std::ops::Range;
+
+use http::{HeaderMap, StatusCode, header};
+use pingora::http::ResponseHeader;
+
+/// Maximum bytes of a chunk's size with its extensions, which are skipped.
+const SIZE_LINE_MAX: u32 = 8 * 1024;
+
+/// Maximum hexadecimal digits of a chunk's size: those of a `u64`.
+const SIZE_DIGITS_MAX: u8 = 16;
+
+/// Maximum bytes of the trailers, which are skipped.
+const TRAILERS_MAX: u32 = 64 * 1024;
+
+/// The state of a body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Body {
+    /// Complete.
+    Done,
+    /// So many bytes are to come.
+    Length(u64),
+    /// In chunks.
+    Chunked(Chunk),
+    /// Until the agent closes the connection.
+    UntilClose,
+    /// The framing is broken, for the reason.
+    Broken(&'static str),
+}
+
+/// The place in a chunked body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Chunk {
+    /// In the line of a size.
+    Size(SizeLine),
+    /// In the data: so many bytes are to come.
+    Data(u64),
+    /// At the carriage return after the data.
+    DataReturn,
+    /// At the line feed after the data.
+    DataFeed,
+    /// After the last chunk, with the bytes of trailers so far.
+    Trailer(TrailerAt, u32),
+}
+
+/// The line of a chunk's size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct SizeLine {
+    size: u64,
+    digits: u8,
+    read: u32,
+    at: SizeAt,
+}
+
+/// The place in the line of a size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SizeAt {
+    Digits,
+    Spaces,
+    Extension,
+    Feed,
+}
+
+/// The place in the trailers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TrailerAt {
+    /// At the start of a line, which is the last one if it is empty.
+    Start,
+    /// In a line.
+    Line,
+    /// At the line feed of a line.
+    Feed,
+    /// At the line feed of the last, empty line.
+    LastFeed,
+}
+
+/// Bytes that were taken.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Taken {
+    /// The place of the body's own bytes, which are moved together.
+    pub(super) payload: Range<usize>,
+    /// True if there are bytes after the end of the body.
+    pub(super) extra: bool,
+}
+
+impl Body {
+    /// Begins the body of an answer.
+    ///
+    /// # Errors
+    /// The length is not one number.
+    pub(super) fn of(head: &ResponseHeader) -> Result<Self, &'static str> {
+        let length = stated_length(&head.headers)?;
+        if matches!(
+            head.status,
+            StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED
+        ) {
+            return Ok(Self::Done);
+        }
+        Ok(if is_chunked(&head.headers) {
+            Self::Chunked(Chunk::BEGIN)
+        } else {
+            match length {
+                Some(0) => Self::Done,
+                Some(length) => Self::Length(length),
+                None => Self::UntilClose,
+            }
+        })
+    }
+
+    /// Takes the next bytes, of which there is at least one. Judges only as far as the body goes.
+    pub(super) fn take(&mut self, bytes: &mut [u8]) -> Taken {
+        let mut payload = 0..0;
+        let mut at = 0;
+        while at < bytes.len() {
+            let left = bytes.len() - at;
+            let data = match self {
+                Self::Done => {
+                    let extra = true;
+                    return Taken { payload, extra };
+                }
+                Self::Broken(_) => break,
+                Self::UntilClose => left,
+                Self::Length(to_come) | Self::Chunked(Chunk::Data(to_come)) => {
+                    let data = usize::try_from(*to_come).map_or(left, |to_come| to_come.min(left));
+                    *to_come -= data as u64;
+                    data
+                }
+                Self::Chunked(chunk) => {
+                    *self = chunk.step(bytes[at]);
+                    at += 1;
+                    continue;
+                }
+            };
+            if payload.is_empty() {
+                payload = at..at + data;
+            } else {
+                bytes.copy_within(at..at + data, payload.end);
+                payload.end += data;
+            }
+            at += data;
+            match self {
+                Self::Length(0) => *self = Self::Done,
+                Self::Chunked(Chunk::Data(0)) => *self = Self::Chunked(Chunk::DataReturn),
+                _ => {}
+            }
+        }
+        let extra = false;
+        Taken { payload, extra }
+    }
+
+    /// Takes the end of the connection.
+    pub(super) fn ended(&mut self) {
+        *self = match self {
+            Self::Done | Self::UntilClose => Self::Done,
+            Self::Length(_) | Self::Chunked(_) => Self::Broken("the body is not complete"),
+            Self::Broken(why) => Self::Broken(why),
+        };
+    }
+}
+
+impl Chunk {
+    const BEGIN: Self = Self::Size(SizeLine {
+        size: 0,
+        digits: 0,
+        read: 0,
+        at: SizeAt::Digits,
+    });
+
+    /// Takes a byte outside of the data.
+    fn step(self, byte: u8) -> Body {
+        let next = match (self, byte) {
+            (Self::Size(line), _) => return line.step(byte),
+            (Self::DataReturn, b'\r') => Self::DataFeed,
+            (Self::DataFeed, b'\n') => Self::BEGIN,
+            (Self::Trailer(at, read), _) => return trailer_step(at, read, byte),
+            _ => return Body::Broken("a chunk does not end where its size says"),
+        };
+        Body::Chunked(next)
+    }
+}
+
+impl SizeLine {
+    fn step(mut self, byte: u8) -> Body {
+        self.read += 1;
+        if self.read > SIZE_LINE_MAX {
+            return Body::Broken("the size of a chunk has too many extensions");
+        }
+        match (self.at, byte) {
+            (SizeAt::Digits, b'0'..=b'9' | b'a'..=b'f' | b'A'..=b'F')
+                if self.digits < SIZE_DIGITS_MAX =>
+            {
+                let digit = char::from(byte).to_digit(16).unwrap_or_default();
+                self.size = self.size << 4 | u64::from(digit);
+                self.digits += 1;
+            }
+            // An empty size would be one reading of a lost line, and the end of the body another.
+            (SizeAt::Digits, b' ' | b'\t' | b';' | b'\r') if self.digits == 0 => {
+                return Body::Broken("a chunk has no size");
+            }
+            (SizeAt::Digits | SizeAt::Spaces, b' ' | b'\t') => self.at = SizeAt::Spaces,
+            (SizeAt::Digits | SizeAt::Spaces, b';') => self.at = SizeAt::Extension,
+            (SizeAt::Digits | SizeAt::Spaces | SizeAt::Extension, b'\r') => self.at = SizeAt::Feed,
+            (SizeAt::Extension, byte) if byte != b'\n' => {}
+            (SizeAt::Feed, b'\n') => {
+                return Body::Chunked(match self.size {
+                    0 => Chunk::Trailer(TrailerAt::Start, 0),
+                    size => Chunk::Data(size),
+                });
+            }
+            _ => return Body::Broken("the size of a chunk is not a number"),
+        }
+        Body::Chunked(Chunk::Size(self))
+    }
+}
+
+fn trailer_step(at: TrailerAt, read: u32, byte: u8) -> Body {
+    let next = match (at, byte) {
+        (TrailerAt::LastFeed, b'\n') => return Body::Done,
+        _ if read >= TRAILERS_MAX => return Body::Broken("the trailers are too long"),
+        (TrailerAt::Start, b'\r') => TrailerAt::LastFeed,
+        (TrailerAt::Line, b'\r') => TrailerAt::Feed,
+        (TrailerAt::Feed, b'\n') => TrailerAt::Start,
+        (TrailerAt::Start | TrailerAt::Line, byte) if byte != b'\n' => TrailerAt::Line,
+        _ => return Body::Broken("a line of the trailers does not end"),
+    };
+    Body::Chunked(Chunk::Trailer(next, read + 1))
+}
+
+/// Returns the length that all values of all fields agree on.
+fn stated_length(headers: &HeaderMap) -> Result<Option<u64>, &'static str> {
+    let mut length = None;
+    for value in headers.get_all(header::CONTENT_LENGTH) {
+        for said in value.as_bytes().split(|b| *b == b',') {
+            let said = number(said.trim_ascii()).ok_or("the length is not a number")?;
+            if length.is_some_and(|length| length != said) {
+                return Err("two lengths");
+            }
+            length = Some(said);
+        }
+    }
+    Ok(length)
+}
+
+/// Parses digits only: the standard library takes a sign, too.
+fn number(digits: &[u8]) -> Option<u64> {
+    if digits.is_empty() {
+        return None;
+    }
+    digits.iter().try_fold(0_u64, |number, digit| {
+        let digit = digit.is_ascii_digit().then(|| u64::from(digit - b'0'))?;
+        number.checked_mul(10)?.checked_add(digit)
+    })
+}
+
+/// True if the last coding is `chunked`. Other codings are refused by [`super::super::answer_head`].
+fn is_chunked(headers: &HeaderMap) -> bool {
+    let codings = headers.get_all(header::TRANSFER_ENCODING);
+    let last = codings.iter().next_back().map(|value| value.as_bytes());
+    let last = last.and_then(|value| value.rsplit(|b| *b == b',').next());
+    last.is_some_and(|coding| coding.trim_ascii().eq_ignore_ascii_case(b"chunked"))
+}

@@ -1,0 +1,285 @@
+//! Idle connections to agents. Each thread that serves callers keeps its own: a connection is watched by the runtime of
+//! the thread that opened it, and its next call on another thread would wake two. The other threads, which send what
+//! waits for no caller, share one part. One task for each part looks at its connections each second while there are any:
+//! it closes those that were idle for long enough, and those that the agent closed or sent something on.
+
+#[cfg(test)]
+mod tests;
+
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::collections::hash_map::RandomState;
+use std::future::{Future as _, poll_fn};
+use std::hash::BuildHasher as _;
+use std::net::SocketAddr;
+use std::pin::{Pin, pin};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use pingora::protocols::Stream;
+use pingora::upstreams::peer::{HttpPeer, Peer as _};
+use tokio::io::{AsyncRead as _, ReadBuf};
+use tokio::time::{Instant, sleep};
+
+use crate::drain::Drain;
+
+/// Interval between two looks at the idle connections.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// Maximum connections that are looked at under one lock.
+const LOOK_AT: usize = 32;
+
+thread_local! {
+    /// The number of this thread among those that serve callers.
+    static NUMBER: Cell<Option<usize>> = const { Cell::new(None) };
+}
+
+/// Makes this thread one that serves callers. `number` counts from 0.
+pub fn serve_on_this_thread(number: usize) {
+    NUMBER.set(Some(number));
+}
+
+/// Idle connections.
+pub(super) struct Pool {
+    /// One for each thread that serves callers, and one for the others.
+    parts: Box<[Part]>,
+    /// Keyed at random, so that no agent can be named to have the key of another one.
+    hasher: RandomState,
+    drain: Arc<Drain>,
+}
+
+/// The connections of a thread. No other thread's data are in its cache lines.
+#[repr(align(128))]
+struct Part(Mutex<Kept>);
+
+/// Of each key, the connection that was used last is at the end.
+struct Kept {
+    idle: HashMap<Key, Vec<Idle>>,
+    /// The number of connections.
+    count: usize,
+    max: usize,
+    /// True while there is a task that looks at the connections.
+    watched: bool,
+}
+
+/// The key of connections that may stand for each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(in crate::proxy) struct Key {
+    /// The address that was dialled: a connection never stands for one to another address.
+    address: Option<SocketAddr>,
+    /// Of all that distinguishes connections: TLS, names, certificates.
+    hash: u64,
+}
+
+struct Idle {
+    stream: Stream,
+    until: Instant,
+}
+
+/// The mark that a task looks at the connections of a part, until it ends in any way.
+struct Watch {
+    pool: Weak<Pool>,
+    part: usize,
+}
+
+impl Pool {
+    /// Creates a pool of at most `max` connections of all threads, `threads` of which serve callers. It closes them when
+    /// the drain begins.
+    pub(super) fn new(max: usize, threads: usize, drain: Arc<Drain>) -> Self {
+        let parts = threads + 1;
+        let part = || Part(Mutex::new(Kept::new(max / parts)));
+        Self {
+            parts: (0..parts).map(|_| part()).collect(),
+            hasher: RandomState::new(),
+            drain,
+        }
+    }
+
+    /// Returns the key of connections to `peer`.
+    pub(super) fn key(&self, peer: &HttpPeer) -> Key {
+        Key {
+            address: peer.address().as_inet().copied(),
+            hash: self.hasher.hash_one(peer),
+        }
+    }
+
+    /// Takes the connection that this thread used last, if there is one that is alive.
+    pub(super) fn take(&self, key: &Key) -> Option<Stream> {
+        let (part, now) = (self.part_of_thread(), Instant::now());
+        loop {
+            // The lock is not held while a dead one is closed.
+            let mut idle = self.part(part).pop(key)?;
+            if now < idle.until && is_silent(&mut idle.stream) {
+                return Some(idle.stream);
+            }
+        }
+    }
+
+    /// Keeps a connection of this thread for `idle`. If its part is full, the one is closed that was idle for longest.
+    pub(super) fn put(self: &Arc<Self>, key: Key, mut stream: Stream, idle: Duration) {
+        if self.drain.begun() || !is_silent(&mut stream) {
+            return;
+        }
+        let (number, until) = (self.part_of_thread(), Instant::now() + idle);
+        let mut part = self.part(number);
+        let closed = part.push(key, Idle { stream, until });
+        let watch = part.count > 0 && !std::mem::replace(&mut part.watched, true);
+        drop(part);
+        drop(closed);
+        if watch {
+            self.watch(number);
+        }
+    }
+
+    fn part_of_thread(&self) -> usize {
+        let others = self.parts.len() - 1;
+        NUMBER.get().map_or(others, |number| number.min(others))
+    }
+
+    fn part(&self, number: usize) -> MutexGuard<'_, Kept> {
+        let part = self.parts[number].0.lock();
+        part.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts the task that looks at the connections of a part, which is marked as watched.
+    fn watch(self: &Arc<Self>, part: usize) {
+        let pool = Arc::downgrade(self);
+        let mut watch = Watch { pool, part };
+        tokio::spawn(async move {
+            loop {
+                sleep(LOOK_EVERY).await;
+                let Some(pool) = watch.pool.upgrade() else {
+                    return;
+                };
+                pool.look(part).await;
+                if pool.is_unwatched(part) {
+                    // The mark may be that of another task by now.
+                    drop(std::mem::take(&mut watch.pool));
+                    return;
+                }
+            }
+        });
+    }
+
+    /// Takes the mark from a part without connections. False if it has any.
+    fn is_unwatched(&self, part: usize) -> bool {
+        let mut kept = self.part(part);
+        kept.watched = kept.count > 0;
+        !kept.watched
+    }
+
+    /// Closes the connections of a part that are not to be kept.
+    async fn look(&self, part: usize) {
+        let (now, drained) = (Instant::now(), self.drain.begun());
+        let keys: Vec<_> = self.part(part).idle.keys().copied().collect();
+        let mut looked_at = 0;
+        for key in keys {
+            let mut from = 0;
+            loop {
+                let looked = self.part(part).look_at(&key, from, |idle| {
+                    !drained && now < idle.until && is_silent(&mut idle.stream)
+                });
+                let Some(looked) = looked else { break };
+                from += looked.kept;
+                looked_at += looked.kept + looked.closed.len();
+                drop(looked.closed);
+                if looked_at >= LOOK_AT {
+                    looked_at = 0;
+                    tokio::task::yield_now().await;
+                }
+            }
+        }
+    }
+}
+
+/// The outcome of a look at some connections.
+struct Looked {
+    kept: usize,
+    closed: Vec<Idle>,
+}
+
+impl Kept {
+    fn new(max: usize) -> Self {
+        Self {
+            idle: HashMap::new(),
+            count: 0,
+            max,
+            watched: false,
+        }
+    }
+
+    fn pop(&mut self, key: &Key) -> Option<Idle> {
+        let idle = self.idle.get_mut(key)?.pop()?;
+        self.count -= 1;
+        Some(idle)
+    }
+
+    /// Adds a connection. Returns one that has to go for it.
+    fn push(&mut self, key: Key, idle: Idle) -> Option<Idle> {
+        if self.max == 0 {
+            return Some(idle);
+        }
+        let closed = (self.count >= self.max)
+            .then(|| self.pop_oldest())
+            .flatten();
+        // Keys without connections are forgotten if there are many.
+        if self.idle.len() >= self.max {
+            self.idle.retain(|_, idle| !idle.is_empty());
+        }
+        self.idle.entry(key).or_default().push(idle);
+        self.count += 1;
+        closed
+    }
+
+    fn pop_oldest(&mut self) -> Option<Idle> {
+        let filled = self.idle.values_mut().filter(|idle| !idle.is_empty());
+        let oldest = filled.min_by_key(|idle| idle.first().map(|idle| idle.until))?;
+        self.count -= 1;
+        Some(oldest.remove(0))
+    }
+
+    /// Looks at some connections of a key, from one on. `None` if there are none, and then the key is forgotten if it
+    /// has no connection.
+    fn look_at(
+        &mut self,
+        key: &Key,
+        from: usize,
+        mut keep: impl FnMut(&mut Idle) -> bool,
+    ) -> Option<Looked> {
+        let idle = self.idle.get_mut(key)?;
+        if idle.is_empty() {
+            self.idle.remove(key);
+            return None;
+        }
+        let end = idle.len().min(from + LOOK_AT);
+        if end <= from {
+            return None;
+        }
+        let closed: Vec<_> = idle.extract_if(from..end, |idle| !keep(idle)).collect();
+        self.count -= closed.len();
+        let kept = end - from - closed.len();
+        Some(Looked { kept, closed })
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        if let Some(pool) = self.pool.upgrade() {
+            pool.part(self.part).watched = false;
+        }
+    }
+}
+
+/// True if the agent neither closed the connection nor sent anything: it has nothing to say before it is asked.
+fn is_silent(stream: &mut Stream) -> bool {
+    let mut byte = [0];
+    let mut read = ReadBuf::new(&mut byte);
+    // Without the budget of the task: without any left, the connection would look alive.
+    let look = poll_fn(|context| Pin::new(&mut *stream).poll_read(context, &mut read));
+    let look = pin!(tokio::task::unconstrained(look));
+    matches!(
+        look.poll(&mut Context::from_waker(Waker::noop())),
+        Poll::Pending
+    )
+}

@@ -1,0 +1,308 @@
+//! The threads that serve callers. Each has a runtime of its own, accepts from the one listening socket, and keeps a
+//! connection until it ends, so that a call wakes no other thread.
+//!
+//! The threads share one queue of connections, so whichever is free accepts, a new process takes over one socket
+//! however many threads it has, and no connection waits for a thread that has ended. A thread that has clearly more
+//! connections than another one gives it what it accepts.
+
+use std::io::{self, ErrorKind};
+use std::net::{self, SocketAddr};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use pingora::server::{Server, ShutdownWatch};
+use pingora::services::background::{BackgroundService, background_service};
+use pingora::services::{ServiceHandle, ServiceReadyNotifier};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
+use tokio::time::sleep;
+
+use super::ServeError;
+use super::lasting::unopened;
+use super::sockets::{Socket, Sockets};
+use crate::proxy::{Connections, serve_on_this_thread};
+
+/// Maximum connections that wait to be taken by the thread that they were given to. Beyond it the thread that accepted
+/// serves.
+const GIVEN_MAX: usize = 256;
+
+/// The part of its connections by which a thread may have more than another one. They come and go, and each that is
+/// given away wakes a thread.
+const MORE: usize = 8;
+
+/// Delay before the next accept when the system has no more sockets.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(500);
+
+/// The threads of one listener.
+struct Threads {
+    connections: Arc<Connections>,
+    seats: Box<[Seat]>,
+    sockets: Arc<Sockets>,
+    socket: Mutex<Socket>,
+    /// The listening socket, once for each thread that has not started yet. Empty until the first one opened it.
+    listeners: Mutex<Vec<net::TcpListener>>,
+}
+
+/// What all threads know of one.
+struct Seat {
+    /// Its connections, with those that it is given.
+    open: AtomicUsize,
+    given: mpsc::Sender<Given>,
+}
+
+/// An accepted connection for another thread. No byte of it was read.
+struct Given {
+    socket: net::TcpStream,
+    peer: SocketAddr,
+    place: Place,
+}
+
+/// A connection that is counted at a thread, until it ends.
+struct Place {
+    threads: Arc<Threads>,
+    number: usize,
+}
+
+/// The service of one thread.
+struct Thread {
+    threads: Arc<Threads>,
+    number: usize,
+    /// Taken at the start.
+    given: Mutex<Option<mpsc::Receiver<Given>>>,
+}
+
+/// Adds a service for each of `number` threads, which serve the connections of `socket`. Returns the first one, which
+/// opens the socket: the others follow what it depends on.
+pub(super) fn add_to(
+    server: &mut Server,
+    name: &str,
+    number: usize,
+    connections: Connections,
+    socket: Socket,
+    sockets: Arc<Sockets>,
+) -> ServiceHandle {
+    let (seats, given): (Vec<_>, Vec<_>) = (0..number).map(|_| Seat::new()).unzip();
+    let threads = Arc::new(Threads {
+        connections: Arc::new(connections),
+        seats: seats.into(),
+        sockets,
+        socket: Mutex::new(socket),
+        listeners: Mutex::default(),
+    });
+    let mut services = given.into_iter().enumerate().map(|(number, given)| {
+        let thread = Thread {
+            threads: Arc::clone(&threads),
+            number,
+            given: Mutex::new(Some(given)),
+        };
+        let mut service = background_service(name, thread);
+        service.threads = Some(1);
+        server.add_service(service)
+    });
+    let first = services.next().expect("at least one thread");
+    services.for_each(|other| other.add_dependency(&first));
+    first
+}
+
+impl Seat {
+    fn new() -> (Self, mpsc::Receiver<Given>) {
+        let (sender, given) = mpsc::channel(GIVEN_MAX);
+        let open = AtomicUsize::new(0);
+        let given_to = Self {
+            open,
+            given: sender,
+        };
+        (given_to, given)
+    }
+}
+
+impl Threads {
+    /// Counts a connection at a thread.
+    fn place(self: &Arc<Self>, number: usize) -> Place {
+        self.seats[number].open.fetch_add(1, Ordering::Relaxed);
+        Place {
+            threads: Arc::clone(self),
+            number,
+        }
+    }
+
+    /// Serves a connection that the thread `number` accepted, on that thread or on one that has clearly fewer.
+    fn accepted(self: &Arc<Self>, number: usize, socket: TcpStream, peer: SocketAddr) {
+        let Some(other) = self.with_fewer(number) else {
+            let place = self.place(number);
+            return self.connections.accepted(socket, peer, place);
+        };
+        // The runtime of the other thread is to watch the socket.
+        let socket = match socket.into_std() {
+            Ok(socket) => socket,
+            Err(error) => return lost(&error),
+        };
+        let place = self.place(other);
+        let given = Given {
+            socket,
+            peer,
+            place,
+        };
+        if let Err(refused) = self.seats[other].given.try_send(given) {
+            let mut given = refused.into_inner();
+            given.place = self.place(number);
+            self.serve(given);
+        }
+    }
+
+    /// Serves a connection that no runtime watches, on this thread.
+    fn serve(&self, given: Given) {
+        match TcpStream::from_std(given.socket) {
+            Ok(socket) => self.connections.accepted(socket, given.peer, given.place),
+            Err(error) => lost(&error),
+        }
+    }
+
+    /// Returns the thread to give a connection to, which the thread `number` accepted.
+    fn with_fewer(&self, number: usize) -> Option<usize> {
+        let open = |seat: &Seat| seat.open.load(Ordering::Relaxed);
+        with_fewer(self.seats.iter().map(open), number)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.threads.seats[self.number]
+            .open
+            .fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Thread {
+    /// Listens. The first thread opens the socket for all.
+    ///
+    /// # Errors
+    /// As [`Socket::listen`].
+    fn listen(&self) -> Result<TcpListener, ServeError> {
+        let Threads {
+            socket,
+            listeners,
+            seats,
+            ..
+        } = &*self.threads;
+        let (mut socket, mut listeners) = (locked(socket), locked(listeners));
+        let listener = match listeners.pop() {
+            Some(listener) => listener,
+            None => {
+                let listener = socket.listen()?;
+                let others = (1..seats.len()).map(|_| listener.try_clone());
+                let others: Result<Vec<_>, _> = others.collect();
+                *listeners = others.map_err(|error| socket.refused(error))?;
+                listener
+            }
+        };
+        TcpListener::from_std(listener).map_err(|error| socket.refused(error))
+    }
+
+    /// Accepts until a new process does.
+    async fn accept(&self, listener: TcpListener) {
+        let mut given_up = self.threads.sockets.given_up();
+        loop {
+            let accepted = tokio::select! {
+                biased;
+                () = given_up.wait() => return,
+                accepted = listener.accept() => accepted,
+            };
+            match accepted {
+                Ok((socket, peer)) => self.threads.accepted(self.number, socket, peer),
+                // The caller closed it before it was accepted.
+                Err(error) if error.kind() == ErrorKind::ConnectionAborted => {}
+                Err(error) => {
+                    tracing::warn!(%error, "failed to accept a connection");
+                    sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl BackgroundService for Thread {
+    async fn start_with_ready_notifier(
+        &self,
+        mut shutdown: ShutdownWatch,
+        ready: ServiceReadyNotifier,
+    ) {
+        // The service has one thread, and a runtime of its own on it.
+        serve_on_this_thread(self.number);
+        let given = locked(&self.given).take();
+        let Some(mut given) = given else { return };
+        let listener = match self.listen() {
+            Ok(listener) => listener,
+            Err(error) => unopened(error).await,
+        };
+        if self.number == 0 {
+            // What it depends on is ready: background work starts before the listener.
+            self.threads.sockets.ready();
+        }
+        ready.notify_ready();
+        let serve = async {
+            while let Some(given) = given.recv().await {
+                self.threads.serve(given);
+            }
+        };
+        tokio::select! {
+            ((), ()) = async { tokio::join!(self.accept(listener), serve) } => {}
+            _ = shutdown.changed() => {}
+        }
+    }
+}
+
+/// Returns the thread with the fewest connections, if `number` has clearly more. `open`: the connections of each.
+fn with_fewer(open: impl Iterator<Item = usize> + Clone, number: usize) -> Option<usize> {
+    let own = open.clone().nth(number)?;
+    let (fewest, other) = open.zip(0..).min()?;
+    (own > fewest + fewest / MORE).then_some(other)
+}
+
+fn locked<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
+    what.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn lost(error: &io::Error) {
+    tracing::warn!(%error, "failed to give an accepted connection to another thread; it is closed");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn few_connections_are_even_and_of_many_only_a_clear_surplus_is_given_away() {
+        for (open, number, given) in [
+            (&[7][..], 0, None),
+            (&[0, 0], 0, None),
+            (&[1, 0], 0, Some(1)),
+            (&[1, 0], 1, None),
+            (&[4, 3], 0, Some(1)),
+            (&[80, 80], 0, None),
+            (&[90, 80], 0, None),
+            (&[91, 80], 0, Some(1)),
+            (&[5, 3, 9, 3], 2, Some(1)),
+            (&[5, 3, 9, 3], 3, None),
+        ] {
+            let chosen = with_fewer(open.iter().copied(), number);
+            assert_eq!(chosen, given, "{open:?}, accepted by {number}");
+        }
+    }
+
+    #[test]
+    fn however_they_are_accepted_no_thread_has_clearly_more_than_another_one() {
+        let mut open = [0_usize; 5];
+        for n in 0..1000 {
+            // One thread accepts most of them.
+            let number = if n % 10 == 0 { n / 10 % open.len() } else { 0 };
+            let chosen = with_fewer(open.iter().copied(), number);
+            open[chosen.unwrap_or(number)] += 1;
+            let (fewest, most) = (open.iter().min().unwrap(), open.iter().max().unwrap());
+            assert!(most - fewest <= 1 + fewest / MORE, "{open:?}");
+        }
+    }
+}
