@@ -116,7 +116,7 @@ impl Heartbeats {
                 workspace.status,
                 next_status(workspace, entry.urls.host.is_some(), beat),
             );
-            if self.write_changes(workspace, to, beat, now).await? {
+            if self.write_changes(workspace, to, beat).await? {
                 entry.extend(began, self.presence.leases.ttl());
                 self.announce(workspace, beat, now);
                 // If the lease cannot be renewed, neither can the keys.
@@ -181,9 +181,10 @@ impl Heartbeats {
         workspace: &Workspace,
         to: Status,
         beat: &Heartbeat,
-        now: Timestamp,
     ) -> Result<bool, Unavailable> {
         let id = &workspace.id;
+        // Later than the renewal of the lease: see `LAPSE`.
+        let now = Timestamp::now();
         let timeout = beat.idle_timeout_seconds.map(|s| (s > 0).then_some(s));
         let timeout = timeout.filter(|new| *new != workspace.idle_timeout_seconds);
         if workspace.status == to && timeout.is_none() {

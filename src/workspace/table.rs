@@ -293,12 +293,21 @@ impl Workspaces {
         self.db.run("workspace_set_card", work).await
     }
 
-    /// Records a lapsed heartbeat; false if another replica recorded it, or the status does not depend on it.
+    /// Records a lapsed heartbeat; false if another replica recorded it, if the status does not depend on it, or if
+    /// the row changed since `missing`, when the lease was looked up.
     ///
     /// # Errors
     /// When the store cannot be asked.
-    pub async fn lapse(&self, id: &WorkspaceId, now: Timestamp) -> Result<bool, Unavailable> {
-        let row = sqlx::query(LAPSE).bind(id.as_str()).bind(now.0);
+    pub async fn lapse(
+        &self,
+        id: &WorkspaceId,
+        missing: Timestamp,
+        now: Timestamp,
+    ) -> Result<bool, Unavailable> {
+        let row = sqlx::query(LAPSE)
+            .bind(id.as_str())
+            .bind(now.0)
+            .bind(missing.0);
         let work = async { Ok(self.db.changed(row).await?.is_some()) };
         self.db.run("workspace_lapse", work).await
     }

@@ -107,7 +107,7 @@ impl Lapses {
         }
         let settled = dead.len() + alive.len();
         self.workspaces.touch_many(&alive).await?;
-        lapsed.extend(self.record_all(dead, Noticed::Sweep).await);
+        lapsed.extend(self.record_all(dead, now, Noticed::Sweep).await);
         Ok(settled)
     }
 
@@ -137,22 +137,29 @@ impl Lapses {
         if ids.is_empty() {
             return Ok(());
         }
-        let renewed = self.presence.leases.renewed(&ids, Timestamp::now()).await?;
+        let now = Timestamp::now();
+        let renewed = self.presence.leases.renewed(&ids, now).await?;
         if self.presence.leases.doubt_left().is_zero() {
             let dead = ids.into_iter().zip(renewed);
             let dead = dead.filter(|(_, renewed)| renewed.is_none());
             let dead = dead.map(|(id, _)| id).collect();
-            self.record_all(dead, Noticed::Expiry).await;
+            self.record_all(dead, now, Noticed::Expiry).await;
         }
         Ok(())
     }
 
-    async fn record_all(&self, dead: Vec<WorkspaceId>, noticed: Noticed) -> Vec<WorkspaceId> {
+    /// `missing`: when the leases were looked up.
+    async fn record_all(
+        &self,
+        dead: Vec<WorkspaceId>,
+        missing: Timestamp,
+        noticed: Noticed,
+    ) -> Vec<WorkspaceId> {
         let record = |id: WorkspaceId| async move {
             if self.closing.load(Ordering::Acquire) {
                 return None;
             }
-            let recorded = self.record(&id, noticed).await;
+            let recorded = self.record(&id, missing, noticed).await;
             recorded.then_some(id)
         };
         let recorded = stream::iter(dead).map(record).buffer_unordered(AT_ONCE_MAX);
@@ -160,10 +167,15 @@ impl Lapses {
     }
 
     /// Records a lapse, unless a heartbeat came in between. Best effort: the next resolution or sweep does it
-    /// again.
-    pub(crate) async fn record(&self, id: &WorkspaceId, noticed: Noticed) -> bool {
+    /// again. `missing`: when the lease was looked up.
+    pub(crate) async fn record(
+        &self,
+        id: &WorkspaceId,
+        missing: Timestamp,
+        noticed: Noticed,
+    ) -> bool {
         let now = Timestamp::now();
-        let recorded = self.workspaces.lapse(id, now).await;
+        let recorded = self.workspaces.lapse(id, missing, now).await;
         self.announcer.resolve_doubt(id, now, &recorded).await;
         match recorded {
             Ok(true) => {}

@@ -10,6 +10,7 @@ use tokio::time::Instant;
 use super::card::CardSource;
 use super::destination::{Destination, NotReached};
 use crate::directory::liveness::{Pulse, Urls, must_beat};
+use crate::time::Timestamp;
 use crate::workspace::Workspace;
 
 /// Interval of renewals of URL keys by heartbeats: half their lifetime, so that one may be missed.
@@ -133,6 +134,12 @@ impl Entry {
     pub(crate) fn has_lapsed(&self) -> bool {
         let beats = self.workspace.as_ref().is_some_and(must_beat);
         beats && (self.pulse == Pulse::Lapsed || !self.is_alive())
+    }
+
+    /// Returns the time at which its lease was read.
+    pub(super) fn lease_read_at(&self) -> Timestamp {
+        let read_at = self.read_at.shared.unwrap_or(self.loaded_at);
+        Timestamp::now().before(read_at.elapsed())
     }
 
     /// Liveness without a store: no lapse can be proven, so it stays as it was.

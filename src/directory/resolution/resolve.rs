@@ -79,7 +79,8 @@ impl Resolution {
         entry: &Entry,
     ) -> Result<Destination, Rejection> {
         if entry.pulse == Pulse::Lapsed && !entry.lapse_noted.swap(true, Ordering::AcqRel) {
-            Box::pin(self.lapses.record(id, Noticed::Request)).await;
+            let missing = entry.lease_read_at();
+            Box::pin(self.lapses.record(id, missing, Noticed::Request)).await;
         }
         entry.destination().map_err(|not_reached| not_reached.why)
     }

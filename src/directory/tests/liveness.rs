@@ -1,6 +1,8 @@
 //! Heartbeats, lapses and the sweep.
 
 use super::*;
+use crate::metrics::Noticed;
+use crate::time::Timestamp;
 use crate::workspace::{Move, Origins, Settings, Surroundings, Workspace};
 
 #[tokio::test]
@@ -87,6 +89,27 @@ async fn the_sweep_finds_what_lapsed_and_only_that() {
     ] {
         assert_eq!(room.status(name).await, status, "{name}");
     }
+}
+
+#[tokio::test]
+async fn a_lapse_is_not_recorded_over_a_heartbeat_that_came_since() {
+    let room = room().await;
+    room.online("a").await;
+    let lapses = &room.directory.lapses;
+    let missing = Timestamp::now().after(Duration::from_millis(1));
+    std::thread::sleep(Duration::from_millis(3));
+    // The heartbeat of a workspace that another replica had recorded as offline.
+    room.set_status("a", Status::Offline).await;
+    room.beat("a", &Heartbeat::default()).await;
+    room.shared
+        .delete(&["workspace:a:heartbeat"])
+        .await
+        .unwrap();
+    assert!(!lapses.record(&id("a"), missing, Noticed::Sweep).await);
+    assert_eq!(room.status("a").await, Status::Online);
+    let now = Timestamp::now();
+    assert!(lapses.record(&id("a"), now, Noticed::Sweep).await);
+    assert_eq!(room.status("a").await, Status::Offline);
 }
 
 #[tokio::test]

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use futures_util::FutureExt as _;
 
-use super::timed::{append, begin_case};
+use super::notes::append;
+use super::timed::begin_case;
 
 /// A machine that stalls for this long can make a case fail though the gateway is right.
 const STILL: Duration = Duration::from_millis(80);

@@ -14,6 +14,7 @@ pub(crate) mod documents;
 pub(crate) mod gateway;
 pub(crate) mod issuer;
 pub(crate) mod nginx;
+pub(crate) mod notes;
 pub(crate) mod numbered;
 pub(crate) mod packages;
 pub(crate) mod planted;

@@ -1,11 +1,10 @@
 //! The time that each case takes, for `scripts/test`, which shows the sum of each module: the stable test harness
 //! measures none.
 
-use std::fs::OpenOptions;
-use std::io::{self, Write as _};
-use std::path::Path;
 use std::thread;
 use std::time::Instant;
+
+use super::notes::append;
 
 /// Each case has a thread of its own, and ends with it.
 struct Case {
@@ -36,11 +35,4 @@ impl Drop for Case {
             );
         }
     }
-}
-
-/// Appends a line to a file that `scripts/test` reads. One write, so that two at once stay two lines.
-pub(super) fn append(file: &str, line: &str) -> io::Result<()> {
-    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(file);
-    let mut open = OpenOptions::new().create(true).append(true).open(path)?;
-    open.write_all(format!("{line}\n").as_bytes())
 }
