@@ -32,7 +32,7 @@ fn envelope(c: &mut Criterion) {
             let body = padded(call, len);
             group.throughput(Throughput::Bytes(body.len() as u64));
             group.bench_with_input(BenchmarkId::new(name, len), &body, |b, body| {
-                b.iter(|| complete(black_box(body.clone()), &completion));
+                b.iter(|| complete(black_box(body), &completion));
             });
         }
     }

@@ -53,7 +53,7 @@ pub fn run(input: &[u8]) {
     let text = std::str::from_utf8(unmarked).ok();
     let is_json = text.is_some_and(|text| serde_json::from_str::<IgnoredAny>(text).is_ok());
     let body = Bytes::copy_from_slice(body);
-    match complete(body.clone(), &completion) {
+    match complete(&body, &completion) {
         Ok(completed) => {
             assert!(is_json, "what is no JSON was completed");
             let before = text.unwrap_or_default();
@@ -123,7 +123,7 @@ fn check(body: &Bytes, before: &str, completed: &Completed, completion: &Complet
     if completed.done.is_empty() {
         assert_eq!(out, before, "nothing was done, and yet");
     }
-    let again = complete(completed.body.clone(), completion).expect("what left may come again");
+    let again = complete(&completed.body, completion).expect("what left may come again");
     assert!(again.done.is_empty(), "done again: {}", again.done);
     assert_eq!(again.body, completed.body);
     assert_eq!(again.method, completed.method);

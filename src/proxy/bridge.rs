@@ -2,6 +2,7 @@
 //! ([`crate::a2a::bridge`]; `docs/reference/bridge.md`): a stage between completion and forwarding, and one on the way
 //! back. A call that the agent speaks passes by.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use http::Method as Verb;
@@ -116,7 +117,7 @@ pub(in crate::proxy) async fn meet_inbox(
     metrics.bridge.left_out(&sent.left_out);
     exchange.bridged = Some(Fields::new(label, caller.generation));
     call.body = sent.body.into();
-    call.method_name = sent.method.map(str::to_owned);
+    call.method_name = sent.method.map(Cow::Borrowed);
     Ok(())
 }
 
@@ -249,7 +250,7 @@ fn put(call: &mut CheckedCall, sent: Sent, interface: Option<&str>, streams: boo
         .target
         .map(|target| format!("{}/{target}", interface.unwrap_or_default()));
     call.body = sent.body.into();
-    call.method_name = sent.method.map(str::to_owned);
+    call.method_name = sent.method.map(Cow::Borrowed);
     call.route = None;
     call.wire = Some(Wire {
         content_type: sent.content_type,

@@ -1,12 +1,14 @@
 //! Reads a body in one pass ([`Call`]) and records the positions of the members that the gateway
 //! needs.
 
+use super::Generation;
 use super::ambiguity::Ambiguity;
 use super::envelope::METHOD_NAME_BYTES_MAX;
 use super::json::{Kind, Member, Name, Object, Value};
 use super::method::Method;
 use super::refs::{Noted, Place};
 use super::walker::{Broken, Walker};
+use std::borrow::Cow;
 
 /// A parsed body. Spans point into its text; names are compared unescaped.
 #[derive(Debug, Default)]
@@ -225,10 +227,16 @@ impl Call {
     }
 
     /// Returns the unescaped method name; `None` if it is not a string, or too long to report.
-    pub(super) fn method_name(&self, text: &str) -> Option<String> {
+    pub(super) fn method_name(&self, text: &str) -> Option<Cow<'static, str>> {
         let method = self.method.filter(|m| m.value.kind == Kind::String)?;
-        let name = String::from_utf8(method.value.said(text.as_bytes()).into_owned()).ok()?;
-        (name.len() <= METHOD_NAME_BYTES_MAX).then_some(name)
+        let name = method.value.said(text.as_bytes());
+        let name = std::str::from_utf8(&name).ok()?;
+        let known = [Generation::V1, Generation::V0].into_iter();
+        let mut known = known.filter_map(|of| Method::parse(name).name_in(of));
+        match known.find(|known| *known == name) {
+            Some(known) => Some(Cow::Borrowed(known)),
+            None => (name.len() <= METHOD_NAME_BYTES_MAX).then(|| Cow::Owned(name.to_owned())),
+        }
     }
 
     /// Returns true if the message rules apply: a send or stream method of 0.2 or later. `params`

@@ -64,7 +64,7 @@ pub struct Completed {
     pub method: Method,
     /// The method's name in [`Completed::body`]; `None`: it has none, or one of more than
     /// [`METHOD_NAME_BYTES_MAX`] bytes.
-    pub method_name: Option<String>,
+    pub method_name: Option<Cow<'static, str>>,
     /// True if the gateway built the envelope: the call then needs `A2A-Version: 1.0` for a 1.0
     /// target.
     pub wrapped: bool,
@@ -182,14 +182,12 @@ impl Refusal {
 ///
 /// # Errors
 /// [`Fault`] if it is not JSON, not a call, ambiguous, or contradicts itself or the path.
-pub fn complete(body: Bytes, completion: &Completion<'_>) -> Result<Completed, Fault> {
-    let marked = body.starts_with(BYTE_ORDER_MARK);
-    let read = if marked {
-        body.slice(BYTE_ORDER_MARK.len()..)
-    } else {
-        body.clone()
+pub fn complete(body: &Bytes, completion: &Completion<'_>) -> Result<Completed, Fault> {
+    let mark = match body.starts_with(BYTE_ORDER_MARK) {
+        true => BYTE_ORDER_MARK.len(),
+        false => 0,
     };
-    let text = readable(&read).map_err(|refusal| refusal.with_id(None))?;
+    let text = readable(&body[mark..]).map_err(|refusal| refusal.with_id(None))?;
     let call = Call::read(text.as_bytes()).map_err(|unreadable| refuse(unreadable, text))?;
     let rpc_id = call.id.and_then(|id| rpc_id(id.value, text));
     match draft(&call, text, completion) {
@@ -200,8 +198,8 @@ pub fn complete(body: Bytes, completion: &Completion<'_>) -> Result<Completed, F
         Ok(draft) => Ok(Completed {
             body: match draft.body {
                 Some(body) => Bytes::from(body),
-                None if completion.complete == Complete::Off => body,
-                None => read,
+                None if completion.complete == Complete::Off => body.clone(),
+                None => body.slice(mark..),
             },
             rpc_id,
             method: draft.method,
@@ -219,7 +217,7 @@ pub fn complete(body: Bytes, completion: &Completion<'_>) -> Result<Completed, F
 struct Draft {
     body: Option<Vec<u8>>,
     method: Method,
-    method_name: Option<String>,
+    method_name: Option<Cow<'static, str>>,
     wrapped: bool,
     done: Done,
     idempotency_key: Option<String>,
@@ -338,8 +336,8 @@ fn edited(
     }
     let respelled = respell_method(call, text, completion, bare, &mut work);
     let method_name = match respelled {
-        Some(name) => Some(name.to_owned()),
-        None if bare && call.method.is_none() => Some(bare::send_method(completion).to_owned()),
+        Some(name) => Some(Cow::Borrowed(name)),
+        None if bare && call.method.is_none() => Some(Cow::Borrowed(bare::send_method(completion))),
         None => call.method_name(text),
     };
     let (mut idempotency_key, mut message_id) = (None, None);

@@ -4,6 +4,8 @@
 //! may precede it. Lenient, since the caller gets the agent's JSON as it is: the scan stops at the first syntax
 //! error.
 
+use smallvec::SmallVec;
+
 use super::event;
 use super::json::unescape;
 use super::refs::TASK_ID_BYTES_MAX;
@@ -11,6 +13,9 @@ use super::state::TaskState;
 
 /// Most bytes of a string that are kept: an id in which each character is escaped.
 const KEPT_BYTES_MAX: usize = 6 * TASK_ID_BYTES_MAX;
+
+/// Bytes of a string that are kept without an allocation: a UUID, and every state.
+const KEPT_BYTES_INLINE: usize = 48;
 
 /// Most bytes after the id in which the state is searched. SDKs write them close together; this bounds the cost of
 /// others.
@@ -38,7 +43,7 @@ pub struct TaskScan {
     /// The meaning of the member with the next value.
     name: Name,
     /// The string that is being compared, as it is spelled.
-    kept: Vec<u8>,
+    kept: SmallVec<[u8; KEPT_BYTES_INLINE]>,
     /// True if the next byte is escaped.
     escaped: bool,
     /// True once the id was found.
@@ -121,7 +126,7 @@ impl TaskScan {
             depth: 0,
             skipped: 0,
             name: Name::Other,
-            kept: Vec::new(),
+            kept: SmallVec::new(),
             escaped: false,
             named: false,
             behind: 0,

@@ -1,6 +1,7 @@
 //! `Prefer: respond-async` (RFC 7240): a call to a target that is offline or at capacity is deferred instead of
 //! rejected, and made when the target is back. Also answers later requests about a deferred call, as about a task.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use http::{HeaderValue, StatusCode, header};
@@ -89,7 +90,7 @@ pub(super) async fn defer(
         return Ok(None);
     };
     let generation = generation_of(call.method_name.as_deref());
-    let method = call.method_name.clone();
+    let method = call.method_name.clone().map(Cow::into_owned);
     let new = NewJob {
         owner: allowed.proof.owner(),
         caller: allowed.proof.stored(),
@@ -98,7 +99,7 @@ pub(super) async fn defer(
         priority: priority(&body),
         content: Content::Call(Box::new(Call {
             body,
-            method: call.method_name,
+            method: method.clone(),
             version_1_0: call.version_1_0,
             fields: kept_fields(request),
             client: context.client(request.session),

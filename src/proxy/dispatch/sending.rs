@@ -4,6 +4,7 @@
 //! connection comes before its row becomes `dispatched`, and after that only an error that proves it was not
 //! delivered puts it back.
 
+use std::borrow::Cow;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -291,7 +292,7 @@ impl Sender {
         match &job.content {
             Content::Call(call) => {
                 let checked = CheckedCall {
-                    method_name: call.method.clone(),
+                    method_name: call.method.clone().map(Cow::Owned),
                     version_1_0: call.version_1_0,
                     ..CheckedCall::json_rpc(Bytes::from(call.body.clone()), share)
                 };
@@ -307,7 +308,7 @@ impl Sender {
                     message_only: false,
                 };
                 let bare = bare_call(&job.id, &task.text, generation);
-                let completed = complete(exchange, &admitted.allowed.permit, bare, &shape).await?;
+                let completed = complete(exchange, &admitted.allowed.permit, &bare, &shape).await?;
                 // The gateway wrote the call, so there is no reference to check.
                 let (call, _) = CheckedCall::completed(completed, generation, share);
                 let client = task.client.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));

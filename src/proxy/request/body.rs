@@ -210,14 +210,14 @@ fn broken_framing() -> NoBody {
 pub(in crate::proxy) async fn complete(
     exchange: &mut Exchange,
     permit: &Permit,
-    body: Bytes,
+    body: &Bytes,
     call: &CallShape,
 ) -> Result<Completed, Rejection> {
     // A body that is not even an object gets the general message of a route that takes messages only.
     let is_object = !call.message_only || body.trim_ascii_start().starts_with(b"{");
     let (complete, generation, accept_prefers_stream) =
         (call.complete, call.generation, call.prefers_stream);
-    let completed = move |body, target: &WorkspaceId, caller: Option<&WorkspaceId>| {
+    let completed = move |body: &Bytes, target: &WorkspaceId, caller: Option<&WorkspaceId>| {
         let completion = Completion {
             target: target.as_str(),
             caller: caller.map(WorkspaceId::as_str),
@@ -229,9 +229,9 @@ pub(in crate::proxy) async fn complete(
     };
     let (target, caller) = (permit.target(), permit.caller());
     let completed = if beside::is_long(body.len()) {
-        let (target, caller) = (target.clone(), caller.cloned());
+        let (body, target, caller) = (body.clone(), target.clone(), caller.cloned());
         rare(beside::run(move || {
-            completed(body, &target, caller.as_ref())
+            completed(&body, &target, caller.as_ref())
         }))
         .await
     } else {

@@ -187,7 +187,7 @@ async fn complete_call(
     shape: &CallShape,
 ) -> Result<ControlFlow<Ended, (CheckedCall, Refs)>, Ended> {
     let Received { body, share } = received;
-    let completed = body::complete(request.exchange, &allowed.permit, body.clone(), shape).await?;
+    let completed = body::complete(request.exchange, &allowed.permit, &body, shape).await?;
     if !shape.message_only
         && let Some(id) = asked_job(completed.method, &completed.refs)
     {

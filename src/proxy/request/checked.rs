@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use http::Method;
+use std::borrow::Cow;
 
 use crate::a2a::Generation;
 use crate::a2a::done::Done;
@@ -47,7 +48,7 @@ pub(in crate::proxy) struct CheckedCall {
     /// The share of the body memory that the body takes.
     pub(in crate::proxy) share: Share,
     /// The JSON-RPC method, for the caller token.
-    pub(in crate::proxy) method_name: Option<String>,
+    pub(in crate::proxy) method_name: Option<Cow<'static, str>>,
     /// True if the gateway wrapped the call for a 1.0 target, so that it must declare the version.
     pub(in crate::proxy) version_1_0: bool,
     /// The fields of a request that was translated for its agent; `None`: the caller's.
@@ -57,7 +58,7 @@ pub(in crate::proxy) struct CheckedCall {
     /// The request for the task with which the answer begins.
     pub(in crate::proxy) snapshot: Option<Box<Self>>,
     /// The body and the method before the translation, if the call is one that can be deferred.
-    pub(in crate::proxy) original: Option<Box<(Bytes, Option<String>)>>,
+    pub(in crate::proxy) original: Option<Box<(Bytes, Option<Cow<'static, str>>)>>,
     /// The completions made, for `X-A2A-Completed`.
     pub(in crate::proxy) done: Done,
     /// The rewrite of the answer.

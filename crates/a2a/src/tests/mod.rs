@@ -47,7 +47,7 @@ const V1: Completion<'static> = Completion {
 };
 
 fn run(input: impl AsRef<[u8]>, completion: &Completion<'_>) -> Result<Completed, Fault> {
-    complete(Bytes::copy_from_slice(input.as_ref()), completion)
+    complete(&Bytes::copy_from_slice(input.as_ref()), completion)
 }
 
 /// Returns the text with each UUID v4 masked.
@@ -79,7 +79,7 @@ fn check_with(completion: &Completion<'_>, input: &str, expect: &str, done: &str
     assert_eq!(completed.done.to_string(), done, "of {input}");
     assert_eq!(completed.done.is_empty(), input == expect, "of {input}");
     serde_json::from_slice::<serde::de::IgnoredAny>(&completed.body).unwrap();
-    let again = complete(completed.body.clone(), completion).unwrap();
+    let again = complete(&completed.body, completion).unwrap();
     assert_eq!(again.body, completed.body, "again, of {input}");
     assert!(again.done.is_empty(), "again, of {input}: {}", again.done);
 }

@@ -16,7 +16,7 @@ fn a_well_formed_call_leaves_as_the_same_bytes() {
     ] {
         for completion in [FULL, BARE, OFF, V1] {
             let body = Bytes::copy_from_slice(text.as_bytes());
-            let completed = complete(body.clone(), &completion).unwrap();
+            let completed = complete(&body, &completion).unwrap();
             assert_eq!(completed.body.as_ptr(), body.as_ptr(), "{text}");
             assert_eq!(completed.body.len(), body.len(), "{text}");
             assert!(completed.done.is_empty() && !completed.wrapped, "{text}");

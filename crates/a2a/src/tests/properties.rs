@@ -194,7 +194,7 @@ fn completion() -> impl Strategy<Value = Completion<'static>> {
 }
 
 fn run(body: &str, completion: &Completion<'_>) -> Option<Bytes> {
-    complete(Bytes::copy_from_slice(body.as_bytes()), completion)
+    complete(&Bytes::copy_from_slice(body.as_bytes()), completion)
         .ok()
         .map(|done| done.body)
 }
@@ -235,7 +235,7 @@ proptest! {
     fn completing_again_changes_nothing(body in body(), completion in completion()) {
         if let Some(once) = run(&body, &completion) {
             prop_assert!(serde_json::from_slice::<IgnoredAny>(&once).is_ok());
-            let again = complete(once.clone(), &completion).unwrap();
+            let again = complete(&once, &completion).unwrap();
             prop_assert_eq!(&again.body, &once);
             prop_assert_eq!(again.body.as_ptr(), once.as_ptr());
             prop_assert!(again.done.is_empty());
@@ -247,7 +247,7 @@ proptest! {
         let message = with_own(&texts[0], "\"messageId\" : \"m\",\"parts\":[{\"kind\":\"x\"}]", &texts[1]);
         let params = with_own(&texts[2], &format!("\"message\" :{{{message}}}"), &texts[3]);
         let body = Bytes::from(format!("{head}\"params\":{{{params}}} }}\n"));
-        let completed = complete(body.clone(), &mode).unwrap();
+        let completed = complete(&body, &mode).unwrap();
         prop_assert_eq!(completed.body.as_ptr(), body.as_ptr());
         prop_assert_eq!(completed.body, body);
     }
@@ -300,13 +300,13 @@ proptest! {
         }
         let is_json = std::str::from_utf8(&bytes)
             .is_ok_and(|text| serde_json::from_str::<IgnoredAny>(text).is_ok());
-        let result = complete(Bytes::from(bytes), &mode);
+        let result = complete(&Bytes::from(bytes), &mode);
         let is_parse_error = result.is_err_and(|fault| fault.kind == FaultKind::ParseError);
         prop_assert_eq!(is_json, !is_parse_error);
     }
 
     #[test]
     fn any_bytes_get_an_answer(bytes in prop::collection::vec(any::<u8>(), 0..256), mode in completion()) {
-        let _ = complete(Bytes::from(bytes), &mode);
+        let _ = complete(&Bytes::from(bytes), &mode);
     }
 }

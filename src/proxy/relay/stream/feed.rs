@@ -4,8 +4,9 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 
+use super::alarm::Alarm;
 use super::{Begun, Pace};
 use crate::a2a::event::{Framing, Splitter};
 use crate::config::Config;
@@ -55,6 +56,8 @@ pub(in crate::proxy) struct Feed {
     pace: Pace,
     /// The time of the agent's last bytes.
     heard: Instant,
+    /// Ends a wait for the agent.
+    alarm: Alarm,
     /// The time of the first final event, if there was one.
     finished: Option<Instant>,
     /// Bytes of complete events so far, as received.
@@ -91,6 +94,7 @@ impl Feed {
         learner: Option<Box<Learner>>,
         log: Option<Log>,
     ) -> Self {
+        let heard = Instant::now();
         Self {
             upstream,
             clocks: begun.clocks,
@@ -110,7 +114,8 @@ impl Feed {
             _slot: begun.slot,
             splitter: Splitter::new(),
             pace,
-            heard: Instant::now(),
+            heard,
+            alarm: Alarm::new(begun.clocks.stream.min(heard + begun.clocks.idle)),
             finished: None,
             bytes: 0,
         }
@@ -149,7 +154,7 @@ impl Feed {
                 Ok(None) => Arrived::AgentEnded,
                 Err(rejection) => Arrived::Cut(rejection),
             },
-            () = sleep_until(wake) => if grace.is_some_and(|at| at <= wake) {
+            () = self.alarm.ring(wake) => if grace.is_some_and(|at| at <= wake) {
                 Arrived::Finished
             } else if self.clocks.stream <= wake {
                 Arrived::Cut(timed_out("stream"))

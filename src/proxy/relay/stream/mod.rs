@@ -6,6 +6,7 @@
 //! [`feed`] is the agent's side, and the loop in `pass` is the caller's. When the caller leaves, the agent's side
 //! continues alone ([`mod@linger`]).
 
+mod alarm;
 mod feed;
 mod linger;
 mod pace;
@@ -17,8 +18,9 @@ use bytes::Bytes;
 use pingora::http::ResponseHeader;
 use pingora::protocols::http::ServerSession;
 use pingora::upstreams::peer::HttpPeer;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 
+use self::alarm::Alarm;
 pub(in crate::proxy) use self::feed::Feed;
 use self::linger::linger;
 pub(in crate::proxy) use self::pace::Pace;
@@ -85,10 +87,13 @@ pub(super) async fn pass(
     let mut feed = Feed::new((answering.upstream, pace), begun, config, ids, learner, log);
     // Boxed, here and below: a waiting stream should not hold the state of steps that run once or briefly.
     Box::pin(begin_stream(session, exchange, head, &feed.name)).await?;
+    let written = Instant::now();
+    let alarm = Alarm::new(written + exchange.config.stream.keepalive);
     let mut caller = Caller {
         session,
         exchange,
-        written: Instant::now(),
+        written,
+        alarm,
         stream: feed.deadline(),
     };
     if let Some(snapshot) = snapshot {
@@ -124,6 +129,8 @@ struct Caller<'a> {
     exchange: &'a mut Exchange,
     /// The time of the last write to the caller.
     written: Instant,
+    /// Rings when a keep-alive is due.
+    alarm: Alarm,
     /// The deadline of the stream.
     stream: Instant,
 }
@@ -151,7 +158,7 @@ impl Caller<'_> {
             tokio::select! {
                 answered = &mut asked => break answered,
                 why = feed.ended_early() => break Err(why),
-                () = sleep_until(keepalive) => {
+                () = self.alarm.ring(keepalive) => {
                     let comment = feed.keepalive();
                     self.write(Bytes::from_static(comment.as_bytes()), false).await?;
                 }
@@ -178,7 +185,7 @@ impl Caller<'_> {
             let arrived = tokio::select! {
                 biased;
                 arrived = feed.wait() => Some(arrived),
-                () = sleep_until(keepalive) => None,
+                () = self.alarm.ring(keepalive) => None,
                 () = client_disconnected(self.session) => return Err(Ended::CallerLeft),
             };
             let Some(arrived) = arrived else {

@@ -334,7 +334,7 @@ fn task_call(
     done.add(Step::Envelope);
     done.add(Step::Method);
     CheckedCall {
-        method_name: Some(name.to_owned()),
+        method_name: Some(name.into()),
         version_1_0: generation == Generation::V1,
         done,
         rewrite: Some(Rewrite::BareResult),
