@@ -44,6 +44,7 @@ CARD = json.dumps({
 BODY = harness.body_of(300)
 WORKSPACES = ("id", "name", "parent_id", "org", "status", "delivery_mode", "liveness", "url", "agent_card",
               "active_tasks", "last_seen", "created_at", "updated_at")
+ORIGINS = ("origin", "slot", "workspace_id", "base")
 TOKENS = ("id", "workspace_id", "token_hash", "prefix", "created_at", "last_used_at")
 PINNED = ["taskset", "-c", str(harness.CORES[0])] if harness.THREADS == 1 and len(harness.CORES) > 1 else []
 
@@ -108,6 +109,12 @@ def token(n):
 def token_rows(count):
     for who, _, _, n in everybody(count):
         yield f"t-{n}", who, hashlib.sha256(token(n).encode()).hexdigest(), "a2aw_000", NOW, NOW
+
+
+def origin_rows(count):
+    """The server of each agent, which all share: without them the gateway writes them after its start."""
+    for who, _, _, _ in everybody(count):
+        yield f"http 127.0.0.1:{harness.AGENT}", who, who, f"http://127.0.0.1:{harness.AGENT}"
 
 
 class Site:
@@ -181,7 +188,8 @@ class Site:
         harness.progress(f"{self.kind}: {self.count} workspaces are seeded")
         began = time.monotonic()
         tables = (("workspaces", WORKSPACES, workspace_rows(self.count, not self.servers)),
-                  ("workspace_auth_tokens", TOKENS, token_rows(self.count)))
+                  ("workspace_auth_tokens", TOKENS, token_rows(self.count)),
+                  ("agent_origins", ORIGINS, origin_rows(self.count)))
         if self.servers:
             for table, columns, rows in tables:
                 copy(self.servers, table, columns, rows)

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use tokio::sync::{Mutex, Notify, mpsc};
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 use super::Audit;
 use super::anchor::Anchor;
@@ -26,8 +26,12 @@ use crate::until::ticks;
 /// Maximum number of drafts chained at once, and of records written at once.
 pub(super) const BATCH: usize = 2000;
 
-/// Delay before a small batch is written: a transaction for each draft would cost more than the draft.
-const LINGER: Duration = Duration::from_millis(200);
+/// Delay before drafts are chained. Chaining takes most of a record's time, so it is done often: on a machine of few
+/// cores a call may wait for the whole batch.
+const CHAIN_AFTER: Duration = Duration::from_millis(10);
+
+/// Delay before a small batch is written: a transaction for each record would cost more than the record.
+const WRITE_AFTER: Duration = Duration::from_millis(190);
 
 /// Number of records after which a checkpoint is written.
 const CHECKPOINT_RECORDS: i64 = 1000;
@@ -139,7 +143,7 @@ impl<'a> Writer<'a> {
                 () = self.audit.ending.notified() => over = true,
                 _ = drafts.recv_many(&mut batch, BATCH) => {
                     if batch.len() < BATCH {
-                        sleep(LINGER).await;
+                        sleep(CHAIN_AFTER).await;
                     }
                 }
                 _ = tick.tick() => {}
@@ -276,6 +280,24 @@ impl<'a> Writer<'a> {
         sleep_until(self.over().await + LAST_WRITES).await;
     }
 
+    /// Waits until there are enough records for a transaction, at most [`WRITE_AFTER`]. Does not wait for the first
+    /// record, or at shutdown.
+    async fn gather(&self) {
+        let until = Instant::now() + WRITE_AFTER;
+        loop {
+            {
+                let state = self.state.lock().await;
+                let few = (1..BATCH).contains(&state.direct.len());
+                if !few || state.spooling || state.over.is_some() {
+                    return;
+                }
+            }
+            if timeout_at(until, self.more.notified()).await.is_err() {
+                return;
+            }
+        }
+    }
+
     /// Writes queued records, oldest first, until all are written and no more follow.
     async fn write(&self) {
         let replica = self.audit.replica.as_str();
@@ -294,6 +316,7 @@ impl<'a> Writer<'a> {
                     () = self.late() => {}
                 }
             }
+            self.gather().await;
             let taken = self.take().await;
             if taken.records().is_empty() {
                 // An empty segment may be left after a failed append.
