@@ -69,8 +69,8 @@ async fn try_fetch(
     let peer = match &place.agent {
         Some(agent) => upstream.peer(agent, address, timeouts.connect).await,
         None => {
-            let (tls, sni) = (place.endpoint.tls, place.endpoint.sni.clone());
-            peer(address, tls, sni, timeouts.connect)
+            let endpoint = &place.endpoint;
+            peer(address, endpoint.tls, &endpoint.sni, timeouts.connect)
         }
     };
     let mut first = None;

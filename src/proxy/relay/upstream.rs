@@ -5,8 +5,9 @@
 //! HTTP/1.1 only: agents' servers all support it, and a broken HTTP/2 connection would take several exchanges
 //! with it (`ARCHITECTURE.md`).
 
+use std::hash::{BuildHasher as _, RandomState};
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -65,14 +66,20 @@ impl Call {
     }
 }
 
-/// Returns Pingora's peer for a server at `address`.
+/// Returns Pingora's peer for a server at `address`, whose `name` a certificate is for. Servers of two names share no
+/// connection. Without TLS a number stands for the name, which costs no copy of it.
 pub(in crate::proxy) fn peer(
     address: SocketAddr,
     tls: bool,
-    sni: String,
+    name: &str,
     connect: Duration,
 ) -> Box<HttpPeer> {
-    let mut peer = Box::new(HttpPeer::new(address, tls, sni));
+    static NAMES: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+    let sni = if tls { name } else { "" };
+    let mut peer = Box::new(HttpPeer::new(address, tls, sni.to_owned()));
+    if !tls {
+        peer.group_key = NAMES.hash_one(name);
+    }
     peer.options.connection_timeout = Some(connect);
     peer.options.total_connection_timeout = Some(connect);
     peer.options.alpn = ALPN::H1;
@@ -118,7 +125,7 @@ impl Upstream {
         connect: Duration,
     ) -> Box<HttpPeer> {
         let endpoint = &agent.endpoint;
-        let mut peer = peer(address, endpoint.tls, endpoint.sni.clone(), connect);
+        let mut peer = peer(address, endpoint.tls, &endpoint.sni, connect);
         if let Some(tls) = agent.upstream_tls.as_ref().filter(|_| endpoint.tls) {
             // Boxed: it is rare, and its future would otherwise widen that of every exchange.
             Box::pin(self.certificates.apply_to(&mut peer, agent, tls)).await;

@@ -172,7 +172,7 @@ impl Guard {
         let timeouts = &exchange.config.timeouts;
         let wire = request_head(session.req_header(), agent, exchange, body.len());
         Ok(Forward {
-            peer: peer(address, agent.tls, agent.sni.clone(), timeouts.connect),
+            peer: peer(address, agent.tls, &agent.sni, timeouts.connect),
             call: Call::new(wire, body),
             share,
             clocks: Clocks::new(timeouts, exchange.started, None, None),

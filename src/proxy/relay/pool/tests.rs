@@ -3,6 +3,7 @@
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
 
 use super::*;
+use crate::proxy::relay::upstream;
 
 const IDLE: Duration = Duration::from_secs(4);
 
@@ -67,8 +68,13 @@ async fn peers_that_differ_share_no_connection() {
         peer.group_key = group;
         pool.key(&peer)
     };
+    let plain = |name| {
+        let address = "192.0.2.1:80".parse().unwrap();
+        pool.key(&upstream::peer(address, false, name, IDLE))
+    };
     let keys = [
-        peer(false, "", 0),
+        plain("a.example"),
+        plain("b.example"),
         peer(true, "a.example", 0),
         peer(true, "b.example", 0),
         peer(true, "a.example", 1),
@@ -78,6 +84,7 @@ async fn peers_that_differ_share_no_connection() {
         assert!(pool.take(&key).is_some() && pool.take(&key).is_none());
     }
     assert_eq!(peer(true, "a.example", 1), peer(true, "a.example", 1));
+    assert_eq!(plain("a.example"), plain("a.example"));
 }
 
 #[tokio::test]
