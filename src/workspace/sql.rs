@@ -103,9 +103,10 @@ pub(super) const REMOVE: &str = "UPDATE workspaces SET status = 'removed', url =
      WHERE id = $1 AND status <> 'removed' RETURNING id";
 
 /// A heartbeat renews the lease before it writes the row. So a row that was written after the lease was found missing
-/// may be the work of a heartbeat.
+/// may be the work of a heartbeat; one of the future is that of a clock that was set back.
 pub(super) const LAPSE: &str = "UPDATE workspaces SET status = 'offline', updated_at = $2 \
-     WHERE id = $1 AND status IN ('online', 'degraded') AND liveness = 'heartbeat' AND updated_at <= $3 RETURNING id";
+     WHERE id = $1 AND status IN ('online', 'degraded') AND liveness = 'heartbeat' \
+       AND (updated_at <= $3 OR updated_at > $2) RETURNING id";
 
 /// Three look-ups in the index on status, liveness and last_seen (the last one in that of workspaces never
 /// seen): only overdue rows are read, the oldest first, however many rows there are.

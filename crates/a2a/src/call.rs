@@ -1,14 +1,15 @@
 //! Reads a body in one pass ([`Call`]) and records the positions of the members that the gateway
 //! needs.
 
-use super::Generation;
+use std::borrow::Cow;
+
 use super::ambiguity::Ambiguity;
 use super::envelope::METHOD_NAME_BYTES_MAX;
+use super::generation::Generation;
 use super::json::{Kind, Member, Name, Object, Value};
 use super::method::Method;
 use super::refs::{Noted, Place};
 use super::walker::{Broken, Walker};
-use std::borrow::Cow;
 
 /// A parsed body. Spans point into its text; names are compared unescaped.
 #[derive(Debug, Default)]

@@ -110,6 +110,11 @@ async fn a_lapse_is_not_recorded_over_a_heartbeat_that_came_since() {
     let now = Timestamp::now();
     assert!(lapses.record(&id("a"), now, Noticed::Sweep).await);
     assert_eq!(room.status("a").await, Status::Offline);
+    // The clock was set back since.
+    room.beat("a", &Heartbeat::default()).await;
+    let (workspace, missing, now) = (id("a"), Timestamp(1), Timestamp(2));
+    let lapsed = room.workspaces.lapse(&workspace, missing, now).await;
+    assert!(lapsed.unwrap());
 }
 
 #[tokio::test]

@@ -1,8 +1,9 @@
 //! A call as its destination gets it.
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
 use http::Method;
-use std::borrow::Cow;
 
 use crate::a2a::Generation;
 use crate::a2a::done::Done;
