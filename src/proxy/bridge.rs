@@ -112,9 +112,7 @@ pub(in crate::proxy) async fn meet_inbox(
     let done = rare(beside::on(&call.body, work)).await;
     let done = done.map_err(|failure: Failure| refuse(metrics, &failure, Delivery::NotSent));
     let (sent, label) = done?;
-    context.relay.load.hold(&mut call.share, sent.body.len())?;
-    metrics.bridge.translated(caller.generation, agent, method);
-    metrics.bridge.left_out(&sent.left_out);
+    account_for(context, exchange, call, &sent, (caller, agent))?;
     exchange.bridged = Some(Fields::new(label, caller.generation));
     call.body = sent.body.into();
     call.method_name = sent.method.map(Cow::Borrowed);
@@ -207,13 +205,7 @@ async fn translate(
     };
     let done = done.map_err(|failure: Failure| refuse(metrics, &failure, Delivery::NotSent));
     let (sent, back, snapshot, label) = done?;
-    agents
-        .context
-        .relay
-        .load
-        .hold(&mut call.share, sent.body.len())?;
-    metrics.bridge.translated(asked.generation, side, method);
-    metrics.bridge.left_out(&sent.left_out);
+    account_for(agents.context, exchange, call, &sent, (asked, side))?;
     exchange.bridged = Some(Fields::new(label, asked.generation));
     if let Some(learner) = &mut exchange.learner {
         learner.reads(match side.binding {
@@ -236,6 +228,24 @@ async fn translate(
     put(call, sent, interface.as_deref(), method.streams());
     call.rewrite = Some(Rewrite::Bridged(Box::new(back), inner.map(Box::new)));
     call.snapshot = snapshot;
+    Ok(())
+}
+
+/// Charges the caller for a translated request, and counts it.
+///
+/// # Errors
+/// `overloaded`, as [`Load::hold`](crate::proxy::load::Load::hold).
+fn account_for(
+    context: &Context,
+    exchange: &Exchange,
+    call: &mut CheckedCall,
+    sent: &Sent,
+    (asked, side): (Side, Side),
+) -> Result<(), Rejection> {
+    context.relay.load.hold(&mut call.share, sent.body.len())?;
+    let counts = &context.gateway.metrics.bridge;
+    counts.translated(asked.generation, side, exchange.method);
+    counts.left_out(&sent.left_out);
     Ok(())
 }
 

@@ -45,7 +45,7 @@ struct Threads {
     listeners: Mutex<Vec<net::TcpListener>>,
 }
 
-/// What all threads know of one.
+/// State of one thread, which all threads read.
 struct Seat {
     /// Its connections, with those that it is given.
     open: AtomicUsize,

@@ -232,8 +232,8 @@ impl Call {
         let method = self.method.filter(|m| m.value.kind == Kind::String)?;
         let name = method.value.said(text.as_bytes());
         let name = std::str::from_utf8(&name).ok()?;
-        let known = [Generation::V1, Generation::V0].into_iter();
-        let mut known = known.filter_map(|of| Method::parse(name).name_in(of));
+        let (method, generations) = (Method::parse(name), [Generation::V1, Generation::V0]);
+        let mut known = generations.iter().filter_map(|of| method.name_in(*of));
         match known.find(|known| *known == name) {
             Some(known) => Some(Cow::Borrowed(known)),
             None => (name.len() <= METHOD_NAME_BYTES_MAX).then(|| Cow::Owned(name.to_owned())),

@@ -90,7 +90,7 @@ pub(super) async fn defer(
         return Ok(None);
     };
     let generation = generation_of(call.method_name.as_deref());
-    let method = call.method_name.clone().map(Cow::into_owned);
+    let method = call.method_name.clone();
     let new = NewJob {
         owner: allowed.proof.owner(),
         caller: allowed.proof.stored(),
@@ -99,7 +99,7 @@ pub(super) async fn defer(
         priority: priority(&body),
         content: Content::Call(Box::new(Call {
             body,
-            method: method.clone(),
+            method: call.method_name.map(Cow::into_owned),
             version_1_0: call.version_1_0,
             fields: kept_fields(request),
             client: context.client(request.session),

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::alone::{room, start};
 
-/// What an earlier release had, without the tables that came after.
+/// Restores the tables of an earlier release, and drops those that came after.
 const BACK: &str = "DROP TABLE structure_events; DROP TABLE audit_replicas; DROP TABLE audit_words; \
     DROP TABLE audit_blocks; DROP TABLE audit_seen; ALTER TABLE structure_events_1 RENAME TO structure_events; \
     DELETE FROM _sqlx_migrations WHERE version = 29;";
