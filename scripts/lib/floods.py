@@ -10,6 +10,7 @@ import multiprocessing
 import random
 import signal
 import socket
+import statistics
 
 import harness
 import loads
@@ -20,11 +21,23 @@ HONEST = 16
 # Seconds from an answer to the next try, which is what `Retry-After` says: what is refused at once would otherwise be a
 # flood of requests, which is the matter of `peers refusals`.
 PAUSE = 1
+# Rounds by turns beside an agent that fails, whose aim is closer to undisturbed.
+ROUNDS = 3
+
+# Answers of agents that fail: what each sends before it closes the connection; None: it sends nothing, and does not close.
+FAILURES = {
+    "hangs": None,
+    "resets": b"",
+    "answers 503": b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n",
+    "breaks HTTP": b"HTTP/1.1 abc\r\n\r\n",
+    "cuts streams": b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+                    b"9\r\ndata: {}\n\r\n",
+}
 
 
-def head(method, path, token, length):
+def head(method, path, token, length, more=""):
     credential = f"Authorization: Bearer {token}\r\n" if token else ""
-    return (f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n{credential}Content-Type: application/json\r\n"
+    return (f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n{credential}{more}Content-Type: application/json\r\n"
             f"Connection: close\r\nContent-Length: {length}\r\n\r\n").encode()
 
 
@@ -84,6 +97,30 @@ def flood(connections, wire, seconds):
     asyncio.run(run())
 
 
+def failing(listener, answer):
+    """Serves an agent that fails."""
+    for one in harness.SIGNALS:
+        signal.signal(one, signal.SIG_DFL)
+
+    async def serve(reader, writer):
+        try:
+            await reader.readuntil(b"\r\n\r\n")
+            if answer is None:
+                await reader.read()
+            writer.write(answer or b"")
+            await writer.drain()
+        except (asyncio.IncompleteReadError, OSError):
+            pass
+        # Closed with a reset.
+        writer.transport.abort()
+
+    async def run():
+        server = await asyncio.start_server(serve, sock=listener)
+        await server.serve_forever()
+
+    asyncio.run(run())
+
+
 def silent_dns():
     """A server of names that answers nothing."""
     server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -119,6 +156,8 @@ def main():
         show("undisturbed", before)
         late = [name for name, (connections, wire) in floods(token, outsider).items()
                 if beside(name, connections, wire, script, side) > 3 * before["p99"]]
+        for failure, answer in FAILURES.items():
+            beside_a_failing_agent(failure, answer, (script, side, token))
     if late:
         raise SystemExit(f"not held: p99 over 3 times undisturbed beside {', '.join(late)}")
 
@@ -138,6 +177,37 @@ def beside(name, connections, wire, script, side):
         flooding.kill()
     show(f"beside {name} ({resident:.0f} MiB resident)", got)
     return got["p99"]
+
+
+def beside_a_failing_agent(failure, answer, case):
+    """Honest callers of one agent, by turns alone and beside 32 callers of another agent, which fails."""
+    script, side, token = case
+    workspace = failure.replace(" ", "-")
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(1024)
+        made = {"id": workspace, "name": workspace, "parent_id": "parent", "liveness": "assumed",
+                "url": f"http://127.0.0.1:{listener.getsockname()[1]}/"}
+        harness.call(side, "POST", "/workspaces", harness.ADMIN, made)
+        agent = multiprocessing.Process(target=failing, args=(listener, answer))
+        agent.start()
+    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "message/send", "params": {"message": {
+        "kind": "message", "messageId": "m", "role": "user", "parts": []}}}).encode()
+    wire = head("POST", f"/workspaces/{workspace}/a2a", token, len(body), "X-Timeout: 1\r\n") + body
+    alone, disturbed = [], []
+    try:
+        for number in range(ROUNDS):
+            harness.progress(f"an agent that {failure}, round {number + 1} of {ROUNDS}")
+            alone.append(load(script, max(1, SECONDS // ROUNDS)))
+            calling = multiprocessing.Process(target=flood, args=(32, lambda: wire, SECONDS // ROUNDS + 3))
+            calling.start()
+            calling.join(timeout=2)
+            disturbed.append(load(script, max(1, SECONDS // ROUNDS)))
+            calling.join()
+    finally:
+        agent.kill()
+    p99 = [statistics.median(one["p99"] for one in side) for side in (alone, disturbed)]
+    print(f"  beside an agent that {failure}: p99 {p99[1]:.2f} ms, {p99[1] / p99[0]:.2f} of {p99[0]:.2f} ms alone", flush=True)
 
 
 def show(name, got):

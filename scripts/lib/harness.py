@@ -139,6 +139,8 @@ def await_port(port):
 
 # What the tokens of the workspaces' agents prove. Said when they register, where a gateway from before passes it over.
 PROOF = os.environ.get("PROOF")
+# Named instances of the agent that is called, all at its one address; a gateway from before knows none.
+INSTANCES = int(os.environ.get("INSTANCES") or 0)
 # Another gateway beside ours in the same run: a binary from before a change.
 BEFORE = os.environ.get("BEFORE")
 
@@ -295,7 +297,10 @@ def workspace(side, name, parent=None):
                  "url": f"http://127.0.0.1:{AGENT}/", **({"parent_id": parent} if parent else {})})
     registration = {"id": name, "url": f"http://127.0.0.1:{AGENT}/", "agent_card": card,
                     **({"proof": PROOF} if PROOF else {})}
-    return call(side, "POST", "/registry/register", made["enrolment_token"], registration)["token"]
+    token = call(side, "POST", "/registry/register", made["enrolment_token"], registration)["token"]
+    for number in range(INSTANCES if name == "target" else 0):
+        call(side, "POST", "/registry/register", token, {**registration, "instance_id": f"instance-{number}"})
+    return token
 
 
 def call(side, method, path, token, body=None):

@@ -168,11 +168,11 @@ def tls():
 
 def events():
     """What each adds to the delay of an event, and how many it can carry."""
-    told, names = {}, asked("streams", ["gateway-unlogged"])
+    told, names = {}, asked("streams")
     unlogged = {"gateway-unlogged": {"stream.log_events": 0}}
     for count, pause_ms in ((1, 2), (100, 50), (1000, 1000)) if names else ():
         number = max(4, SECONDS * 1000 // pause_ms)
-        with sides.Peers(names, streaming=True, agent=(512, number, pause_ms)) as bench:
+        with sides.Peers(names, unlogged, streaming=True, agent=(512, number, pause_ms)) as bench:
             measured = streams.delays(bench, bench.sides, ROUNDS, count)
         print(f"{count} streams, an event every {pause_ms} ms on each; {ROUNDS} rounds of {number} events,"
               f" {harness.THREADS} proxy thread(s); us, and what is more than {names[0]}")

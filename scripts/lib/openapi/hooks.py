@@ -2,6 +2,7 @@
 
 import json
 import os
+from datetime import datetime, timedelta, timezone
 
 import schemathesis
 from hypothesis import strategies
@@ -45,8 +46,26 @@ def make_good(case):
     # Agents that are called need an address: then every choice of the other members is good.
     if isinstance(case.body, dict) and case.operation.path in ("/workspaces", "/registry/register"):
         case.body.setdefault("url", AGENT)
+    # A probe is for an agent that is called and does not register.
+    if isinstance(case.body, dict) and isinstance(case.body.get("probe"), dict):
+        case.body.update(liveness="assumed", delivery_mode="push")
+    # One that stays from a case before keeps its workspace from becoming another kind.
+    elif isinstance(case.body, dict) and case.operation.path == "/workspaces/{id}" and ADDRESSED & case.body.keys():
+        case.body["probe"] = None
     if isinstance(case.body, dict) and case.operation.path == "/workspaces/{id}" and ADDRESSED & case.body.keys():
         case.body["url"] = case.body.get("url") or AGENT
+    # Its URLs are of addresses, which no name has.
+    if isinstance(case.body, dict) and case.body.get("resolve") == "each":
+        case.body["resolve"] = "first"
+    # A list of URLs takes the place of the others; each is there once, and none of its servers sends heartbeats.
+    if isinstance(case.body, dict) and isinstance(case.body.get("urls"), list):
+        case.body["urls"] = list(dict.fromkeys(case.body["urls"]))
+        case.body["liveness"] = "assumed"
+        for name in ("url", "internal_url"):
+            case.body.pop(name, None)
+    # An inbox has no instances.
+    if isinstance(case.body, dict) and "instance_id" in case.body and case.operation.path == "/registry/register":
+        case.body["delivery_mode"] = "push"
     # In a chain of calls what one answers with is put into the next, and may take the place of what is required.
     if isinstance(case.body, dict) and case.operation.path.endswith(SENDS):
         case.body.setdefault("message", {"text": "hello"})
@@ -63,6 +82,12 @@ def make_good(case):
             case.body["expires_at"] = "2099-01-01T00:00:00Z"
         if case.body.get("caller_id") == case.body.get("target_id"):
             case.body["target_id"] = f"{str(case.body['target_id'])[:120]}-other"
+    if isinstance(case.body, dict) and case.operation.path in ("/stops", "/api/stops"):
+        # A stop ends in the future, and soon: other cases make calls. Only one that ends calls cancels their tasks.
+        soon = datetime.now(timezone.utc) + timedelta(seconds=2)
+        case.body["expires_at"] = soon.strftime("%Y-%m-%dT%H:%M:%SZ")
+        if case.body.get("cancel_tasks"):
+            case.body["mode"] = "running"
 
 
 def whole(value):

@@ -326,7 +326,8 @@ class Worker:
             if outcome == "no_answer":
                 self.tally.breach("stuck", f"a call to {name} at {gateway.name}")
             # A store that is too slow is the machine's doing.
-            fine = agents.EXPECTED[name] | {"store_unavailable"}
+            # After some failures the breaker is open.
+            fine = agents.EXPECTED[name] | {"store_unavailable", "agent_busy"}
             if outcome not in fine and not self.shared.troubled_since(begun):
                 self.tally.breach("wrong", f"a call to {name} at {gateway.name} ended with {outcome}")
             await self.pause(0.05, 0.2)
