@@ -1,4 +1,4 @@
-//! Graceful shutdown: reject new requests, let running ones finish, then cut the rest. In a hand-over to
+//! Begin and end of the traffic. The listener opens last. Graceful shutdown: reject new requests, let running ones finish, then cut the rest. In a hand-over to
 //! another process nothing is rejected: requests on open connections are served, and the connections closed
 //! with their next response.
 
@@ -7,8 +7,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use tokio::sync::watch;
 
-/// The state of the shutdown.
+/// The state of the listener and of the shutdown.
 pub struct Drain {
+    listening: AtomicBool,
     draining: AtomicBool,
     leaving: AtomicBool,
     closed: AtomicBool,
@@ -16,12 +17,21 @@ pub struct Drain {
     connections: AtomicUsize,
     began: watch::Sender<bool>,
     left: watch::Sender<bool>,
-    cut: watch::Sender<bool>,
+    cut: watch::Sender<Signal>,
+}
+
+/// Signal to all exchanges.
+#[derive(Clone, Copy, Default)]
+struct Signal {
+    cut: bool,
+    /// Grows with each [`Drain::recheck`].
+    rechecks: u64,
 }
 
 impl Default for Drain {
     fn default() -> Self {
         Self {
+            listening: AtomicBool::new(false),
             draining: AtomicBool::new(false),
             leaving: AtomicBool::new(false),
             closed: AtomicBool::new(false),
@@ -29,12 +39,22 @@ impl Default for Drain {
             connections: AtomicUsize::new(0),
             began: watch::Sender::new(false),
             left: watch::Sender::new(false),
-            cut: watch::Sender::new(false),
+            cut: watch::Sender::new(Signal::default()),
         }
     }
 }
 
 impl Drain {
+    /// Notes that connections are accepted: `/readyz` may succeed.
+    pub fn open(&self) {
+        self.listening.store(true, Ordering::Release);
+    }
+
+    /// True if [`Drain::open`] was called.
+    pub fn is_open(&self) -> bool {
+        self.listening.load(Ordering::Acquire)
+    }
+
     /// Begins the drain: new exchanges are rejected, and `/readyz` fails.
     pub fn begin(&self) {
         self.draining.store(true, Ordering::Release);
@@ -112,17 +132,24 @@ impl Drain {
 
     /// Cuts remaining exchanges, each with an error, since `server.drain` has passed.
     pub fn cut(&self) {
-        self.cut.send_replace(true);
+        self.cut.send_modify(|signal| signal.cut = true);
+    }
+
+    /// Has each exchange look whether it may go on.
+    pub fn recheck(&self) {
+        self.cut.send_modify(|signal| signal.rechecks += 1);
     }
 
     /// True if [`Drain::cut`] was called. [`Cut::requested`] may resolve a moment later.
     pub fn is_cut(&self) -> bool {
-        *self.cut.borrow()
+        self.cut.borrow().cut
     }
 
     /// Returns the view of one exchange.
     pub fn watch(&self) -> Cut {
-        Cut(self.cut.subscribe())
+        let signals = self.cut.subscribe();
+        let seen = signals.borrow().rechecks;
+        Cut { signals, seen }
     }
 }
 
@@ -149,18 +176,57 @@ impl Drop for Running {
 }
 
 /// The view of one exchange on the end of the drain.
-pub struct Cut(watch::Receiver<bool>);
+pub struct Cut {
+    signals: watch::Receiver<Signal>,
+    /// The rechecks that the exchange has made.
+    seen: u64,
+}
+
+/// The next step of an exchange that was told something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// End now.
+    End,
+    /// Look whether it may go on, then call [`Cut::checked`] with this number.
+    Recheck(u64),
+}
 
 impl Cut {
     /// True if exchanges must end now.
     pub fn is_requested(&self) -> bool {
-        *self.0.borrow()
+        self.signals.borrow().cut
+    }
+
+    /// Resolves when the exchange must do something; never, if the process exits without a drain. Until
+    /// [`Cut::checked`] is called, a recheck is told again: it may be dropped before it is made.
+    pub async fn told(&mut self) -> Told {
+        let seen = self.seen;
+        let told = |signal: &Signal| signal.cut || signal.rechecks != seen;
+        let signal = match self.signals.wait_for(told).await {
+            Ok(signal) => Some(*signal),
+            Err(_) => None,
+        };
+        match signal {
+            Some(signal) if signal.cut => Told::End,
+            Some(signal) => Told::Recheck(signal.rechecks),
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Has the exchange make a recheck now.
+    pub fn check_once(&mut self) {
+        self.seen = self.seen.wrapping_sub(1);
+    }
+
+    /// Notes that the exchange made a recheck.
+    pub fn checked(&mut self, recheck: u64) {
+        self.seen = recheck;
     }
 
     /// Resolves when exchanges must end; never, if the process exits without a drain.
     pub async fn requested(&mut self) {
-        if self.0.wait_for(|cut| *cut).await.is_err() {
-            std::future::pending::<()>().await;
+        while let Told::Recheck(recheck) = self.told().await {
+            self.checked(recheck);
         }
     }
 }

@@ -11,6 +11,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use crate::audit::change::{operator_token, settings};
 use crate::audit::{Audit, Draft, EventType};
+use crate::caps::Caps;
 use crate::coherence::Coherence;
 use crate::config::load::{ADMIN_TOKEN, Source};
 use crate::config::{Config, Live};
@@ -25,6 +26,7 @@ use crate::identity::{CredentialKind, FirstAdmin, Identity, Rates};
 use crate::ids::ReplicaId;
 use crate::metrics::Metrics;
 use crate::shared::Shared;
+use crate::stops::Stops;
 use crate::store::skew::Skew;
 use crate::store::{InvalidUrl, Unavailable};
 use crate::tasks::Tasks;
@@ -76,6 +78,10 @@ pub struct Gateway {
     pub workspaces: Workspaces,
     /// Access control.
     pub hierarchy: Hierarchy,
+    /// Calls that operators stopped.
+    pub stops: Arc<Stops>,
+    /// Caps.
+    pub caps: Arc<Caps>,
     /// Ownership of tasks.
     pub tasks: Arc<Tasks>,
     /// Events for subscribers.
@@ -119,6 +125,10 @@ impl Gateway {
         Ok(Self::assemble(config, metrics, db, shared, keys, seal))
     }
 
+    #[expect(
+        clippy::too_many_lines,
+        reason = "the rooms in the order in which they need one another"
+    )]
     fn assemble(
         config: Live,
         metrics: Arc<Metrics>,
@@ -152,6 +162,16 @@ impl Gateway {
             Arc::clone(&coherence),
             Arc::clone(&metrics),
         );
+        let told = (&events, &audit);
+        let stops = Stops::new(
+            db.clone(),
+            &coherence,
+            told,
+            workspaces.clone(),
+            Arc::clone(&metrics),
+        );
+        let tasks = Tasks::new(config.clone(), stores.clone(), Arc::clone(&metrics));
+        follow_stops(&stops, &drain, &tasks);
         let hierarchy = Hierarchy::new(
             workspaces.clone(),
             db.clone(),
@@ -174,7 +194,9 @@ impl Gateway {
             identity,
             hierarchy,
             directory,
-            tasks: Tasks::new(config.clone(), stores.clone(), Arc::clone(&metrics)),
+            stops,
+            caps: Caps::new(&config, &shared, &replica, &metrics),
+            tasks,
             delivery: Delivery::new(
                 config.clone(),
                 stores,
@@ -226,6 +248,7 @@ impl Gateway {
         candidate: &FirstAdmin,
     ) -> Result<Option<SecretString>, Unavailable> {
         self.db.migrate().await?;
+        self.stops.read().await?;
         self.directory.addresses.backfill_origins().await?;
         let made = self.identity.ensure_admin_token(candidate).await?;
         if made.is_some() {
@@ -259,6 +282,8 @@ impl Gateway {
             self.coherence.run(),
             self.identity.run(),
             self.tasks.run(),
+            Box::pin(self.stops.run()),
+            Box::pin(self.caps.run()),
             self.rates.share(&self.shared, &self.metrics),
             self.directory.entries.follow_url_keys(),
             self.directory.lapses.follow_expired_leases(),
@@ -378,6 +403,7 @@ impl Gateway {
     /// Writes pending heartbeats, task owners and ends of streams, during shutdown.
     pub async fn flush(&self) {
         self.tasks.flush().await;
+        self.caps.close().await;
         self.delivery.streams.flush().await;
         if let Err(error) = self.directory.heartbeats.flush_all().await {
             tracing::warn!(error = %Chain(&error), "shutdown: the last heartbeats were not written");
@@ -405,6 +431,15 @@ impl Gateway {
 fn replica_id(config: &Config) -> ReplicaId {
     let named = config.server.replica.as_deref();
     named.map_or_else(ReplicaId::random, ReplicaId::named)
+}
+
+/// Has exchanges looked at again, and tasks written, after each change of the stops.
+fn follow_stops(stops: &Stops, drain: &Arc<Drain>, tasks: &Arc<Tasks>) {
+    let (exchanges, tasks) = (Arc::clone(drain), Arc::clone(tasks));
+    stops.on_change(move || {
+        exchanges.recheck();
+        tasks.open.write_now();
+    });
 }
 
 /// Returns the contents of this run's first record: its keys, and the settings that were set explicitly. So

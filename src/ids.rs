@@ -1,4 +1,4 @@
-//! Validated identifiers: [`WorkspaceId`], [`RequestId`] and [`ReplicaId`]. A value that exists has
+//! Validated identifiers: [`WorkspaceId`], [`InstanceId`], [`RequestId`] and [`ReplicaId`]. A value that exists has
 //! a valid form.
 
 use std::borrow::Borrow;
@@ -7,6 +7,9 @@ use std::sync::Arc;
 
 /// Longest workspace id, in characters (`docs/reference/http-api.md`, conventions).
 const WORKSPACE_ID_LEN_MAX: usize = 128;
+
+/// Longest instance id, in characters.
+const INSTANCE_ID_LEN_MAX: usize = 64;
 
 /// Longest request id accepted from a caller, in characters.
 const REQUEST_ID_LEN_MAX: usize = 128;
@@ -23,11 +26,7 @@ impl WorkspaceId {
     /// # Errors
     /// [`InvalidWorkspaceId`] when it is empty, too long, or has a character outside the alphabet.
     pub fn parse(text: &str) -> Result<Self, InvalidWorkspaceId> {
-        let fits = (1..=WORKSPACE_ID_LEN_MAX).contains(&text.len());
-        let clean = text
-            .bytes()
-            .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'));
-        if fits && clean {
+        if is_name(text, WORKSPACE_ID_LEN_MAX) {
             Ok(Self(text.into()))
         } else {
             Err(InvalidWorkspaceId)
@@ -82,6 +81,52 @@ impl fmt::Display for WorkspaceId {
     "a workspace id has 1 to 128 characters out of A-Z a-z 0-9 . _ -, and is neither `.` nor `..`"
 )]
 pub struct InvalidWorkspaceId;
+
+/// The id of an instance of a workspace's agent: `[A-Za-z0-9._-]{1,64}`, opaque.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct InstanceId(Arc<str>);
+
+impl InstanceId {
+    /// Checks the form of `text`.
+    ///
+    /// # Errors
+    /// [`InvalidInstanceId`] when it is empty, too long, or has a character outside the alphabet.
+    pub fn parse(text: &str) -> Result<Self, InvalidInstanceId> {
+        if is_name(text, INSTANCE_ID_LEN_MAX) {
+            Ok(Self(text.into()))
+        } else {
+            Err(InvalidInstanceId)
+        }
+    }
+
+    /// Returns the id as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for InstanceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Display for InstanceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The text is not an instance id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("an instance id has 1 to 64 characters out of A-Z a-z 0-9 . _ -")]
+pub struct InvalidInstanceId;
+
+/// True if `text` has 1 to `max` characters of the alphabet of names.
+fn is_name(text: &str, max: usize) -> bool {
+    let is_clean = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
+    (1..=max).contains(&text.len()) && text.bytes().all(is_clean)
+}
 
 /// The id of one exchange: the caller's `X-Request-Id` if it is usable, else a new UUIDv7.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -179,9 +224,10 @@ pub fn holds_credential(text: &str) -> bool {
 /// `{"` in base64url: the beginning of each JWT header and each JWT payload.
 const JWT_BEGINS: &str = "eyJ";
 
-/// Returns true if `text` is an id that a gateway generated: a UUID, alone or after `job-`.
+/// Returns true if `text` is an id that a gateway generated: a UUID, alone or after `job-` or `stop-`.
 pub fn is_made_here(text: &str) -> bool {
-    let id = text.strip_prefix("job-").unwrap_or(text);
+    let id = text.strip_prefix("job-").or(text.strip_prefix("stop-"));
+    let id = id.unwrap_or(text);
     id.len() == 36 && uuid::Uuid::try_parse(id).is_ok()
 }
 

@@ -52,11 +52,16 @@ pub mod audit;
 
 pub mod hierarchy;
 
+pub mod caps;
+
 pub mod tasks;
 
 pub mod broadcast;
 
 pub mod events;
+
+// Calls that operators stopped.
+pub mod stops;
 
 pub mod directory;
 

@@ -20,7 +20,7 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 enum Example {
     /// Try it out: a gateway, three example agents and a page of commands to paste
     Demo(demo::Arguments),
-    /// Run one example agent (echo, slow or flaky) as a process of its own
+    /// Run one example agent (echo, slow, flaky or broken) as a process of its own
     // The last of the list.
     #[command(display_order = 99)]
     Agent(agent::Arguments),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
-use crate::ids::{InvalidWorkspaceId, RequestId};
+use crate::ids::{InvalidInstanceId, InvalidWorkspaceId, RequestId};
 
 /// Declares the reasons: of each its name on the wire, its HTTP status and its JSON-RPC code.
 macro_rules! reasons {
@@ -52,6 +52,10 @@ reasons! {
         CallerMismatch => ("caller_mismatch", 403, -32_000),
         /// Denied by the rule, the scope or the grant.
         NotPermitted => ("not_permitted", 403, -32_000),
+        /// An operator stopped the caller or the target.
+        Stopped => ("stopped", 403, -32_000),
+        /// A guard rejects what the call, the answer or the event says.
+        GuardRejected => ("guard_rejected", 403, -32_000),
         /// No such route on this listener.
         NotFound => ("not_found", 404, -32_600),
         /// The workspace does not exist, and the caller may know that.
@@ -82,6 +86,8 @@ reasons! {
         UpgradeRequired => ("upgrade_required", 426, -32_000),
         /// Too many requests of this caller, or too many rejected ones from this address.
         RateLimited => ("rate_limited", 429, -32_000),
+        /// A cap of the configuration is reached.
+        CapReached => ("cap_reached", 429, -32_000),
         /// A bug.
         Internal => ("internal", 500, -32_603),
         /// No connection to the agent; nothing was delivered.
@@ -102,6 +108,8 @@ reasons! {
         AgentBusy => ("agent_busy", 503, -32_000),
         /// A fact needed to decide safely cannot be read.
         StoreUnavailable => ("store_unavailable", 503, -32_000),
+        /// A guard that must be asked gives no verdict.
+        GuardUnavailable => ("guard_unavailable", 503, -32_000),
         /// A limit of the gateway itself.
         Overloaded => ("overloaded", 503, -32_000),
         /// The gateway is shutting down.
@@ -320,6 +328,12 @@ pub struct Refused(pub Rejection);
 impl From<InvalidWorkspaceId> for Rejection {
     fn from(error: InvalidWorkspaceId) -> Self {
         Self::new(Reason::InvalidWorkspaceId, error.to_string())
+    }
+}
+
+impl From<InvalidInstanceId> for Rejection {
+    fn from(error: InvalidInstanceId) -> Self {
+        Self::new(Reason::InvalidParams, format!("instance_id: {error}"))
     }
 }
 

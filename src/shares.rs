@@ -97,6 +97,11 @@ impl Shares {
         self.lock().all
     }
 
+    /// True if `account` has something.
+    pub fn has(&self, account: Account) -> bool {
+        self.lock().of(account.own) > 0
+    }
+
     /// Checks that `account` would be granted one more.
     ///
     /// # Errors

@@ -1,5 +1,5 @@
-//! Checks that an open stream may continue: its caller's token may be revoked meanwhile, or one of its ends
-//! be moved, paused or removed. The check is repeated when coherence announces such a change, from memory in
+//! Checks that an open stream may continue: its caller's token may be revoked meanwhile, one of its ends be moved,
+//! paused or removed, or an operator may stop it. The check is repeated when coherence announces such a change, from memory in
 //! steady state, and never for each event.
 
 use std::pin::Pin;
@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
+use crate::drain::{Cut, Told};
 use crate::gateway::Gateway;
 use crate::identity::Proof;
 use crate::ids::WorkspaceId;
-use crate::rejection::{Reason, Rejection};
+use crate::rejection::{Delivery, Reason, Rejection};
 
 /// Minimum interval of checks, since changes come in bursts. An open stream ends within 2 s of the change
 /// that ends it.
@@ -49,16 +50,35 @@ impl Gateway {
         Box::pin(async move {
             // Subscribed before the first check, so that no change between the two is missed.
             let mut changes = gateway.coherence.access_changes();
+            let mut drain = gateway.drain.watch();
             loop {
                 // Boxed: a stream that waits should not hold the state of the check.
                 let check = Box::pin(gateway.why_cut_off(needs, &proof, &target));
                 if let Some(why) = check.await {
                     return why;
                 }
-                sleep(LOOK_EVERY).await;
-                gateway.coherence.access_changed(&mut changes).await;
+                let changed = async {
+                    sleep(LOOK_EVERY).await;
+                    gateway.coherence.access_changed(&mut changes).await;
+                };
+                tokio::select! {
+                    // At once, since streams end within 1 s of a stop.
+                    () = stops_changed(&mut drain) => {}
+                    () = changed => {}
+                }
             }
         })
+    }
+
+    /// Returns the reason why a stop of an operator ends a call that is under way.
+    pub async fn why_stopped(&self, proof: &Proof, target: &WorkspaceId) -> Option<Rejection> {
+        if self.stops.is_idle() {
+            return None;
+        }
+        match self.hierarchy.permit(proof, target).await {
+            Ok(permit) => self.stops.cut(&permit),
+            Err(_) => self.stops.cut_by_names(&proof.principal, target),
+        }
     }
 
     /// `None`: it may go on, or a store is away, and what was let in stays so.
@@ -68,6 +88,9 @@ impl Gateway {
         proof: &Proof,
         target: &WorkspaceId,
     ) -> Option<Rejection> {
+        if let Some(why) = self.why_stopped(proof, target).await {
+            return Some(why.delivered(Delivery::Sent));
+        }
         if needs == Needs::Credential && !self.identity.stands(proof).await {
             return Some(Rejection::new(
                 Reason::Unauthenticated,
@@ -93,5 +116,14 @@ impl Gateway {
                 decided.contains(&why.reason).then_some(why)
             }
         }
+    }
+}
+
+/// Waits until the stops in force have changed.
+async fn stops_changed(drain: &mut Cut) {
+    match drain.told().await {
+        Told::Recheck(recheck) => drain.checked(recheck),
+        // The stream ends by itself.
+        Told::End => std::future::pending().await,
     }
 }

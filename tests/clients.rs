@@ -91,6 +91,11 @@ fn every_sdk_shows_why_the_gateway_refused_or_cut() {
     run("refusals");
 }
 
+#[test]
+fn conversations_stay_with_their_instance_of_an_sdk_agent() {
+    run("instances");
+}
+
 /// Every span hangs on the one before it, from the client's code to the agent's.
 fn assert_one_tree(spans: &[Span]) {
     let told = || format!("{spans:#?}");

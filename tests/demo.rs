@@ -271,8 +271,37 @@ fn every_printed_command_does_what_its_title_says() {
     let verified = pasted(demo.command("was any record"));
     assert!(verified.contains("all as they were written"), "{verified}");
 
-    // One after the other, that is all; the page has no command that this case does not know.
-    assert_eq!(commands.len(), 14);
+    // One after the other, that is all; the page has no command that neither this case nor the next one knows.
+    assert_eq!(commands.len(), 16);
+}
+
+#[test]
+fn an_agent_that_sleeps_is_woken_and_a_breaker_opens_and_closes() {
+    let demo = Demo::start(&["--listen", "127.0.0.1:0"]);
+    let woken = json(&pasted(demo.command("rival-night sleeps")));
+    assert_eq!(
+        woken["result"]["parts"][0]["text"], "echo: are you up?",
+        "{woken}"
+    );
+
+    let broken = pasted(demo.command("its breaker opens"));
+    let answers: Vec<Value> = broken
+        .lines()
+        .filter(|line| !line.is_empty())
+        .map(json)
+        .collect();
+    assert_eq!(answers.len(), 7, "{broken}");
+    assert!(
+        answers[..5]
+            .iter()
+            .all(|one| one["error"]["code"] == -32603),
+        "its own errors: {broken}"
+    );
+    let refused = &answers[5]["error"]["data"][0];
+    assert_eq!(refused["reason"], "AGENT_BUSY", "{broken}");
+    assert_eq!(refused["metadata"]["breaker"], "open", "{broken}");
+    let up = &answers[6]["result"]["parts"][0]["text"];
+    assert_eq!(up, "up again: are you up?", "{broken}");
 }
 
 #[test]
@@ -421,7 +450,7 @@ fn a_folder_that_is_named_keeps_the_tokens() {
     };
     let mut demo = Demo::start(&["--listen", "127.0.0.1:0", "--data", data]);
     let first = tokens(&demo);
-    assert_eq!(first.len(), 5, "{}", demo.page);
+    assert_eq!(first.len(), 7, "{}", demo.page);
     assert_eq!(demo.interrupt().0, Some(0));
     let demo = Demo::start(&["--listen", "127.0.0.1:0", "--data", data]);
     assert_eq!(tokens(&demo), first);

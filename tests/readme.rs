@@ -87,6 +87,8 @@ fn assert_leads_to_what_it_shows(page: &Path) {
         let program = document(&format!("docs/guide/{agent}"));
         fs::write(folder.path().join(agent), program).unwrap();
     }
+    let waker = document("examples/wake/waker.py");
+    fs::write(folder.path().join("waker.py"), waker).unwrap();
     let out = run(&name, &blocks(part, "sh"), folder.path());
     let shown = blocks(part, "text");
     assert_in_order(&name, &out, shown.lines().flat_map(|line| line.split('…')));

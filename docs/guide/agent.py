@@ -18,6 +18,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 GATEWAY, WORKSPACE = os.environ["GATEWAY"].rstrip("/"), os.environ["WORKSPACE"]
 HOST, _, PORT = os.environ.get("LISTEN", "127.0.0.1:8001").rpartition(":")
 URL = os.environ.get("URL", f"http://{HOST}:{PORT}/")  # as the gateway reaches it
+INSTANCE = {"instance_id": os.environ["INSTANCE"]} if "INSTANCE" in os.environ else {}  # one of several
 TOKEN_FILE = os.environ.get("TOKEN_FILE", "agent-token")
 CARD = {
     "name": WORKSPACE, "description": "Says what it was told", "version": "1", "url": URL, "protocolVersion": "0.3.0",
@@ -82,7 +83,7 @@ def kept():
 
 def register():
     """By the token of an earlier run, else by the enrolment token, which is good for one registration."""
-    place = {"id": WORKSPACE, "url": URL, "agent_card": CARD}
+    place = {"id": WORKSPACE, "url": URL, "agent_card": CARD} | INSTANCE
     for credential in filter(None, (kept(), os.environ.get("ENROLMENT"))):
         try:
             token = ask("/registry/register", place, credential).get("token")
@@ -107,7 +108,7 @@ def main():
         try:
             if token is None:
                 token = register()
-            ask("/registry/heartbeat", {"workspace_id": WORKSPACE}, token)
+            ask("/registry/heartbeat", {"workspace_id": WORKSPACE} | INSTANCE, token)
             failed = False
         except urllib.error.HTTPError as error:
             print(error.code, error.read(500).decode(errors="replace"), flush=True)

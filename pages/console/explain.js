@@ -16,6 +16,7 @@ const CHECKS = {
   caller_place: "Where is the caller in the hierarchy?",
   target_place: "Where is the target in the hierarchy?",
   grant: "Is there an explicit grant?",
+  stop: "Did an operator stop it?",
   rule: "Which rule lets the one message the other?",
   state: "Where is the target in its life?",
   liveness: "Does it live?",
@@ -23,6 +24,7 @@ const CHECKS = {
   upstream: "What does the gateway show the agent?",
   call: "How is the agent called?",
   inbox: "Is there room in its inbox?",
+  caps: "Is anything left of its caps?",
   slots: "Does the target take one more call?",
   address: "May its address be dialled?",
   limits: "Which clocks and bounds hold?",
@@ -31,6 +33,7 @@ const CHECKS = {
 /** What an operator can do about a refusal. */
 const ADVICE = {
   not_permitted: "Move one of the two in the hierarchy, or grant the way.",
+  stopped: "Release the stop, in Gateway, once its cause is over.",
   workspace_offline: "See why the agent sends no heartbeat, or resume it if it is paused.",
   workspace_restarting: "Wait until its agent has registered.",
   workspace_not_found: "Create the workspace, or check the id.",
@@ -38,6 +41,7 @@ const ADVICE = {
   agent_busy: "Wait, or raise max_concurrent of the workspace (limits.target_concurrency).",
   agent_unreachable: "Check the name in the agent's URL, and that the gateway's name servers know it.",
   address_forbidden: "Let address.allow or trusted_agents name the address, if it is the agent's.",
+  cap_reached: "Wait for its window, or raise the limit of the cap: GET /caps shows its use.",
   rate_limited: "Wait, or raise the limits in [rate].",
   unauthenticated: "Issue the caller a token: it has none that is live.",
   store_unavailable: "Look at the stores: what is needed to decide cannot be read.",

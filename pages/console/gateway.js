@@ -1,8 +1,10 @@
-// The gateway itself: its replicas, its keys, its configuration.
+// The gateway itself: its replicas, its keys, its caps, its configuration.
 
 import { ask, words } from "./ask.js";
 import { element, fill } from "./dom.js";
 import { rotate } from "./act.js";
+import { stopsShown } from "./stops.js";
+import { showCaps } from "./caps.js";
 import { count, facts, loading, panel, pill, refusal, setText, span, table, when } from "./show.js";
 
 /** A replica that told nothing for so long is not well, in milliseconds. */
@@ -12,6 +14,7 @@ const SILENT = 5000;
 export function gatewayView(model) {
   const replicas = element("div", {});
   const keys = element("div", {}, loading("the keys"));
+  const caps = element("div", {});
   const config = element("div", {}, loading("the configuration"));
   let shown = null;
 
@@ -51,8 +54,9 @@ export function gatewayView(model) {
 
   readKeys();
   readConfig();
+  showCaps(caps);
   change();
-  const view = element("div", { className: "view" }, element("h1", { tabIndex: -1 }, "Gateway"), panel("Replicas", replicas), panel("Trust keys", keys), panel("Configuration", config));
+  const view = element("div", { className: "view" }, element("h1", { tabIndex: -1 }, "Gateway"), panel("Replicas", replicas), panel("Stops", stopsShown().element), panel("Trust keys", keys), panel("Caps", caps), panel("Configuration", config));
   return { title: "Gateway", element: view, change, close: () => {} };
 }
 

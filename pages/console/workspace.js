@@ -3,6 +3,7 @@
 import { ask, query, words } from "./ask.js";
 import { element, fill, link } from "./dom.js";
 import { grant, pause, resume, revoke, takeBack } from "./act.js";
+import { stop } from "./stops.js";
 import { count, countOf, explainPath, facts, loading, panel, pathOf, pill, refusal, setPill, setText, span, table, to, toneOf, when, who, widePanel } from "./show.js";
 
 /** Records that are looked through for refusals. */
@@ -75,7 +76,8 @@ export function workspaceView(model, id) {
     const turn = is === "paused" ? make("Resume …", "primary", turns(resume)) : is === "removed" ? null : make("Pause …", "danger", turns(pause));
     const focused = turned ? 0 : [...buttons.children].indexOf(document.activeElement);
     turned = false;
-    fill(buttons, turn, make("Grant a way …", "", after(() => grant({ target: id }))), to(`/explain${query({ caller: "operator", target: id })}`, "Explain a message to it", "button"));
+    const halt = is === "removed" ? null : make("Stop …", "danger", after(() => stop(id)));
+    fill(buttons, turn, halt, make("Grant a way …", "", after(() => grant({ target: id }))), to(`/explain${query({ caller: "operator", target: id })}`, "Explain a message to it", "button"));
     buttons.children[focused]?.focus();
   }
 
@@ -137,13 +139,38 @@ function about(workspace, model) {
   );
 }
 
-function limits(workspace, { calls, idle, inbox, replica }) {
+function breaker(capacity) {
+  if (capacity.breaker === "closed") return "closed";
+  const why = capacity.breaker_cause === null ? "" : `, since calls failed (${capacity.breaker_cause})`;
+  return capacity.breaker === "open" ? `open for ${capacity.retry_after_seconds} s more${why}` : `one call tries${why}`;
+}
+
+function learned(capacity) {
+  const limits = [];
+  if (capacity.learned_limit !== null) limits.push(`${count(capacity.learned_limit)} calls`);
+  if (capacity.learned_limit_streams !== null) limits.push(`${count(capacity.learned_limit_streams)} streams`);
+  return limits.join(", ") || "none";
+}
+
+function capacities(all) {
+  if (all.length === 0) return [["Breaker", "closed"]];
+  return all.flatMap((one) => {
+    const [of, calls] = one.instance_id === null ? ["", ""] : [` of ${one.instance_id}`, `, ${count(one.in_progress)} calls in progress`];
+    return [
+      [`Breaker${of}`, `${breaker(one)}${calls}`],
+      [`Limit learned from refusals${of}`, learned(one)],
+    ];
+  });
+}
+
+function limits(workspace, { calls, capacity, idle, inbox, replica }) {
   const oldest = inbox.oldest === null ? "" : `, the oldest since ${span(Date.now() - Date.parse(inbox.oldest))}`;
   return panel(
     "Limits and load",
     facts([
       ["Calls in progress", `${count(calls.in_progress)} of ${count(calls.limit)} at ${replica}`],
       ["That limit is by", calls.limit_by],
+      ...capacities(capacity),
       ["Longest silence", `${idle.seconds} s, by ${idle.by}`],
       ["Inbox", `${count(inbox.waiting)} of ${count(inbox.limit)} wait${oldest}`],
       ["Tasks it says it has", count(workspace.active_tasks)],

@@ -25,9 +25,13 @@ pub const API_ROUTES: &[(&str, &str)] = &[
     ("POST", "/api/workspaces/{id}/resume"),
     ("GET", "/api/workspaces/{id}/tokens"),
     ("DELETE", "/api/workspaces/{id}/tokens/{token_id}"),
+    ("GET", "/api/caps"),
     ("GET", "/api/grants"),
     ("POST", "/api/grants"),
     ("DELETE", "/api/grants/{grant_id}"),
+    ("GET", "/api/stops"),
+    ("POST", "/api/stops"),
+    ("DELETE", "/api/stops/{stop_id}"),
 ];
 
 /// Returns the routes, served by `control`.

@@ -27,9 +27,11 @@ use super::session::{self, Held};
 use super::{json_answer, reject};
 use crate::audit::{DONE, Draft, EventType};
 use crate::console::{Cut, Reader};
+use crate::directory::CapacityView;
 use crate::gateway::Gateway;
 use crate::identity::Proof;
-use crate::ids::{RequestId, WorkspaceId};
+use crate::ids::{InstanceId, RequestId, WorkspaceId};
+use crate::metrics::AgentFailure;
 use crate::rejection::{Reason, Rejection};
 use crate::telemetry::Chain;
 use crate::trust::{KeyInfo, Known, RotateError, Rotated, State as KeyState};
@@ -204,6 +206,7 @@ async fn load_of(gateway: &Gateway, id: &str) -> Result<Value, Rejection> {
             "limit": workspace.max_concurrent.map_or(default, u64::from),
             "limit_by": if workspace.max_concurrent.is_some() { "the workspace" } else { "limits.target_concurrency" },
         },
+        "capacity": capacity(gateway, &id),
         "idle": {
             "seconds": workspace.idle_timeout_seconds.map_or(timeouts.idle.as_secs(), u64::from),
             "by": if workspace.idle_timeout_seconds.is_some() { "the workspace" } else { "timeouts.idle" },
@@ -214,6 +217,25 @@ async fn load_of(gateway: &Gateway, id: &str) -> Result<Value, Rejection> {
             "limit": config.inbox.max_messages,
         },
     }))
+}
+
+/// Returns what this replica knows of how much the agent takes, or each of its instances.
+fn capacity(gateway: &Gateway, id: &WorkspaceId) -> Vec<Value> {
+    let views = gateway.directory.slots.views(id);
+    views.iter().map(capacity_of).collect()
+}
+
+fn capacity_of(view: &CapacityView) -> Value {
+    json!({
+        "instance_id": view.instance.as_ref().map(InstanceId::as_str),
+        "in_progress": view.in_progress,
+        "breaker": view.breaker,
+        "breaker_cause": view.failure.map(AgentFailure::as_str),
+        "retry_after_seconds": view.retry_after.map(|after| after.as_secs() + 1),
+        "learned_limit": view.learned_limit,
+        "learned_limit_streams": view.learned_limit_streams,
+        "waiting": view.queued,
+    })
 }
 
 /// Serves `GET /console/chains`: the ends of the audit chains.

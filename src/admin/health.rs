@@ -8,15 +8,15 @@ use http::StatusCode;
 use serde_json::{Value, json};
 
 use super::json_answer;
+use crate::drain::Drain;
 use crate::gateway::Gateway;
 use crate::sidecar::Sidecar;
 
 /// Serves the readiness of all parts. Each store has its own timeout.
 pub(super) async fn everything(gateway: Arc<Gateway>) -> Response {
     let (sql, shared) = tokio::join!(gateway.db.ping(), gateway.shared.ping());
-    let draining = gateway.draining();
-    let ready = sql.is_ok() && shared.is_ok() && !draining;
-    readiness(ready, parts(sql.is_ok(), shared.is_ok(), draining))
+    let (ready, parts) = parts(&gateway.drain, (sql.is_ok(), shared.is_ok()));
+    readiness(ready && sql.is_ok() && shared.is_ok(), parts)
 }
 
 /// Serves the readiness for traffic. A store that became unavailable does not count: the gateway
@@ -28,26 +28,32 @@ pub(super) async fn traffic(gateway: Arc<Gateway>) -> Response {
         let _ = tokio::join!(gateway.db.ping(), gateway.shared.ping());
     }
     let began = gateway.db.is_migrated() && gateway.shared.has_answered();
-    let draining = gateway.draining();
-    let parts = parts(gateway.db.is_well(), gateway.shared.is_well(), draining);
-    readiness(began && !draining, parts)
+    let stores = (gateway.db.is_well(), gateway.shared.is_well());
+    let (ready, parts) = parts(&gateway.drain, stores);
+    readiness(began && ready, parts)
 }
 
 /// Serves the readiness of a sidecar, which needs the gateway's keys.
 pub(super) async fn sidecar(sidecar: Arc<Sidecar>) -> Response {
-    let (keys, draining) = (sidecar.ready().is_ok(), sidecar.drain.begun());
-    let parts = json!({"keys": word(keys), "draining": draining});
-    readiness(keys && !draining, parts)
+    let (keys, drain) = (sidecar.ready().is_ok(), &sidecar.drain);
+    let listening = drain.is_open();
+    let parts = json!({"keys": word(keys), "listener": word(listening), "draining": drain.begun()});
+    readiness(keys && listening && !drain.begun(), parts)
 }
 
-fn parts(sql: bool, shared: bool, draining: bool) -> Value {
-    json!({
+/// Returns whether the process takes traffic, and the parts of its readiness.
+fn parts(drain: &Drain, (sql, shared): (bool, bool)) -> (bool, Value) {
+    let (listening, draining) = (drain.is_open(), drain.leaving());
+    let parts = json!({
         "sql": word(sql),
         "shared": word(shared),
         // A gateway does not start without its keys.
         "keys": "ok",
+        // It opens after the admin listener.
+        "listener": word(listening),
         "draining": draining,
-    })
+    });
+    (listening && !draining, parts)
 }
 
 fn word(ok: bool) -> &'static str {

@@ -77,9 +77,12 @@ pub fn event(method: &Method, pattern: &str) -> Option<EventType> {
         ("POST", "/workspaces/{id}/notify") => E::MessageNotified,
         ("POST", "/registry/register") => E::WorkspaceRegistered,
         ("POST", "/registry/deregister") => E::WorkspaceDeregistered,
+        ("POST", "/registry/drain") => E::InstanceDraining,
         ("POST", "/registry/update-card") => E::CardUpdated,
         ("POST", "/grants") => E::GrantCreated,
         ("DELETE", "/grants/{grant_id}") => E::GrantRemoved,
+        ("POST", "/stops") => E::StopCreated,
+        ("DELETE", "/stops/{stop_id}") => E::StopReleased,
         (
             "POST",
             "/workspaces/{id}/tokens"
@@ -176,6 +179,7 @@ impl Audit {
             event_type,
             EventType::WorkspaceRegistered
                 | EventType::WorkspaceDeregistered
+                | EventType::InstanceDraining
                 | EventType::CardUpdated
         );
         let target = target

@@ -37,8 +37,12 @@ words! {
         WorkspaceRegistered => "WORKSPACE_REGISTERED",
         /// An agent deregistered.
         WorkspaceDeregistered => "WORKSPACE_DEREGISTERED",
+        /// An instance of an agent takes no new calls from now on.
+        InstanceDraining => "INSTANCE_DRAINING",
         /// The status of a workspace changed; `detail.status` is the new one.
         WorkspaceStatus => "WORKSPACE_STATUS",
+        /// The gateway asked the waker of a workspace to start its agent; `detail.wake` is the outcome.
+        WorkspaceWake => "WORKSPACE_WAKE",
         /// The card of an agent changed.
         CardUpdated => "CARD_UPDATED",
         /// A token was issued to a workspace, an org, a canvas user or a watcher, or for one pair.
@@ -49,6 +53,12 @@ words! {
         GrantCreated => "GRANT_CREATED",
         /// A grant was removed.
         GrantRemoved => "GRANT_REMOVED",
+        /// An operator stopped calls.
+        StopCreated => "STOP_CREATED",
+        /// A stop was released, or expired; `detail.by` says which.
+        StopReleased => "STOP_RELEASED",
+        /// The tasks of a stop were canceled at their agents; `detail` counts them by outcome.
+        StopTasksCanceled => "STOP_TASKS_CANCELED",
         /// A workspace delegated a task to another.
         DelegationCreated => "DELEGATION_CREATED",
         /// An agent replied to an entry of its inbox.

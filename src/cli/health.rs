@@ -104,7 +104,7 @@ fn parts(status: u16, body: &Value) -> String {
         return format!(" status {status}, and not the answer of a gateway");
     }
     let mut text = String::new();
-    for part in ["sql", "shared", "keys"] {
+    for part in ["sql", "shared", "keys", "listener"] {
         if let Some(word) = body[part].as_str().filter(|word| *word != "ok") {
             let _ = write!(text, " {part} {word},");
         }

@@ -12,6 +12,7 @@ mod keys;
 mod send;
 mod serve;
 mod sidecar;
+mod stops;
 mod token;
 
 use std::ffi::OsString;
@@ -39,6 +40,7 @@ Examples:
   a2a-gateway check-config gateway.toml         what would be in force, and from where
   a2a-gateway health                            is the gateway on this machine ready?
   a2a-gateway explain acme-pm acme-dev          would a message pass, and if not, why?
+  a2a-gateway stop --workspace acme-dev --reason 'a loop' --running   stop its calls, now
   a2a-gateway sidecar --workspace acme-pm --upstream http://127.0.0.1:8000   guard an agent
   a2a-gateway send acme-pm 'hello' --token …    one message, from the command line
   a2a-gateway keys rotate                       the next key signs from now on
@@ -86,6 +88,12 @@ enum Command<Example: Subcommand> {
     Token(token::Arguments),
     /// Guard an agent: admit only callers that the gateway vouches for, by a signed token
     Sidecar(sidecar::Arguments),
+    /// Stop calls of and to a workspace, a subtree, an org, a pair, or all; needs an admin or org token
+    Stop(stops::StopArguments),
+    /// End a stop: calls pass again
+    Release(stops::ReleaseArguments),
+    /// List the stops in force, with their reasons
+    Stops(stops::StopsArguments),
     /// Ask a running gateway whether it is ready; exit status 0 or 1, for health checks
     Health(health::Arguments),
     /// Ask a running gateway whether a message would pass: every check, its facts and their source
@@ -128,6 +136,9 @@ pub fn run<Example: Subcommand>(
         Command::Audit(arguments) => audit::run(arguments),
         Command::Token(arguments) => token::run(&arguments),
         Command::Sidecar(arguments) => sidecar::run(arguments),
+        Command::Stop(arguments) => stops::run_stop(&arguments),
+        Command::Release(arguments) => stops::run_release(&arguments),
+        Command::Stops(arguments) => stops::run_stops(&arguments),
         Command::Health(arguments) => health::run(&arguments),
         Command::Explain(arguments) => explain::run(&arguments),
     }

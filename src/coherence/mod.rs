@@ -60,6 +60,8 @@ pub enum Invalidation {
     Grant(WorkspaceId, WorkspaceId),
     /// A workspace's parent, org or existence, and with it the lineage of all workspaces below it.
     Lineage(WorkspaceId),
+    /// The stops in force.
+    Stops,
     /// A workspace's state, address or settings.
     Workspace(WorkspaceId),
 }
@@ -69,6 +71,9 @@ impl Invalidation {
     fn parse(text: &str) -> Option<Self> {
         if text == "everything" {
             return Some(Self::Everything);
+        }
+        if text == "stops" {
+            return Some(Self::Stops);
         }
         let (kind, name) = text.split_once(':')?;
         match kind {
@@ -97,6 +102,7 @@ impl fmt::Display for Invalidation {
             Self::Everything => f.write_str("everything"),
             Self::Grant(caller, target) => write!(f, "grant:{caller}:{target}"),
             Self::Lineage(id) => write!(f, "lineage:{id}"),
+            Self::Stops => f.write_str("stops"),
             Self::Workspace(id) => write!(f, "workspace:{id}"),
         }
     }
@@ -358,7 +364,11 @@ impl Coherence {
         for forget in caches {
             forget(what.clone()).await;
         }
-        if !matches!(what, Invalidation::Address(_) | Invalidation::Workspace(_)) {
+        let of_access = !matches!(
+            what,
+            Invalidation::Address(_) | Invalidation::Stops | Invalidation::Workspace(_)
+        );
+        if of_access {
             self.access.send_replace(());
         }
     }

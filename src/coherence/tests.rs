@@ -54,6 +54,7 @@ fn invalidations_are_read_as_they_were_written() {
         Invalidation::Everything,
         Invalidation::Grant(id.clone(), WorkspaceId::parse("b").unwrap()),
         Invalidation::Lineage(id.clone()),
+        Invalidation::Stops,
         Invalidation::Workspace(id),
     ] {
         assert_eq!(Invalidation::parse(&what.to_string()), Some(what));

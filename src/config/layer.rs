@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use strsim::levenshtein;
 use toml::{Table, Value};
 
+use super::guard;
 use super::load::DEFAULT;
 
 /// Keys with values that may contain a password.
@@ -167,11 +168,20 @@ pub(super) fn misfit(dotted: &str, value: &Value, example: Option<&Value>) -> Op
              `audience`, all text, and nothing else; or, as one value, \
              [{\"issuer\":\"…\",\"jwks_url\":\"https://…\",\"audience\":\"…\"}]"
             .to_owned(),
+        ("cap", _) => "is not a list of caps: write [[cap]] and below it `name`, `per` (run, context, caller, pair, target, org), \
+             `count` (messages, tasks, streams, bytes, seconds), `limit` (a whole number), and, if need be, `window` (\"1h\") and \
+             `scope` ([\"my-agent\", \"org:acme\"]), and nothing else"
+            .to_owned(),
+        // The value is not quoted: a header may hold a credential.
+        ("guard", _) => "is not a list of guards: write [[guard]] and below it `name`, `url` (or `builtin = \"patterns\"` and \
+             `patterns`), and as needed `phases`, `methods`, `targets`, `timeout`, `on_failure`, `mode`, `stream`, `max_bytes`, \
+             `concurrency`, `header`, and nothing else; or, as one value, [{\"name\":\"…\",\"url\":\"https://…\"}]"
+            .to_owned(),
         // The value is not quoted: a URL may hold a password.
         ("telemetry.otlp_endpoint", _) => {
             "is not a URL: write \"http://127.0.0.1:4318\"".to_owned()
         }
-        ("telemetry.sampling", _) => {
+        ("telemetry.sampling" | "breaker.ratio", _) => {
             format!("{shown} is not a share: write a number from 0 to 1, such as 0.1")
         }
         ("telemetry.otlp_protocol", _) => {
@@ -200,6 +210,7 @@ pub(super) fn is_secret(dotted: &str) -> bool {
 /// Returns a value as TOML for display, with passwords masked.
 pub(super) fn shown(dotted: &str, value: &Value) -> String {
     match value {
+        _ if dotted == "guard" => guard::masked(value, masked).to_string(),
         Value::String(text) if is_secret(dotted) && !text.is_empty() => {
             Value::String(masked(text)).to_string()
         }

@@ -7,12 +7,15 @@
 mod admin;
 mod audit;
 mod calls;
+mod cap;
+mod capacity;
 mod check;
 mod delegation;
 mod delivery;
 pub(crate) mod exposure;
 mod file;
 mod forward;
+mod guard;
 mod issuers;
 mod layer;
 pub mod live;
@@ -20,11 +23,13 @@ pub mod load;
 mod rate;
 pub mod reload;
 mod restart;
+mod scope;
 mod store_url;
 mod telemetry;
 pub mod tls_pair;
 mod trusted;
 pub mod value;
+mod wake;
 
 use std::net::SocketAddr;
 use std::num::NonZero;
@@ -38,19 +43,26 @@ use serde::Deserialize;
 pub use self::admin::{Admin, AdminAuth};
 pub use self::audit::{Audit, AuditAnchor, ClientAddress};
 pub use self::calls::{A2a, Bridging};
+pub use self::cap::{Cap, CapCount, CapPer};
+pub use self::capacity::{Affinity, Breaker, Concurrency, Upstream};
 pub use self::delegation::Delegation;
 pub use self::delivery::{Idempotency, Stream};
 pub use self::exposure::refuse_exposed;
 pub use self::file::open_regular;
 pub use self::forward::{Forward, commands_proxy};
+pub use self::guard::{
+    Builtin, Guard, GuardMode, GuardPhase, GuardStream, OnFailure, Pattern, PatternAction,
+};
 pub use self::issuers::Issuer;
 pub use self::live::{Derived, Live};
 pub use self::rate::Rate;
 pub use self::restart::RESTART_KEYS;
+pub use self::scope::{InvalidScope, Scope};
 pub use self::telemetry::{LogFormat, OtlpProtocol, Ratio, Telemetry};
 pub use self::tls_pair::Serving;
 pub use self::trusted::AgentPrefix;
 use self::value::{ByteSize, duration, name_servers, secret_url};
+pub use self::wake::{Wake, WakeTemplate};
 use crate::ids::WorkspaceId;
 
 /// The whole configuration, an immutable value.
@@ -59,6 +71,10 @@ use crate::ids::WorkspaceId;
 pub struct Config {
     /// URL prefixes of agents that may have any address except those of metadata services.
     pub trusted_agents: Vec<AgentPrefix>,
+    /// `[[cap]]`
+    pub cap: Vec<Cap>,
+    /// `[[guard]]`, in the order in which they are asked.
+    pub guard: Vec<Guard>,
     /// `[server]`
     pub server: Server,
     /// `[admin]`
@@ -83,6 +99,10 @@ pub struct Config {
     pub idempotency: Idempotency,
     /// `[upstream]`
     pub upstream: Upstream,
+    /// `[breaker]`
+    pub breaker: Breaker,
+    /// `[concurrency]`
+    pub concurrency: Concurrency,
     /// `[forward]`
     pub forward: Forward,
     /// `[registry]`
@@ -105,6 +125,10 @@ pub struct Config {
     pub inbox: Inbox,
     /// `[delegation]`
     pub delegation: Delegation,
+    /// `[wake]`
+    pub wake: Wake,
+    /// `[affinity]`
+    pub affinity: Affinity,
     /// `[rate]`
     pub rate: Rate,
     /// `[audit]`
@@ -312,19 +336,15 @@ pub struct Limits {
     pub event_bytes: ByteSize,
     /// Maximum calls in progress at one target; a workspace can override it.
     pub target_concurrency: usize,
+    /// Maximum calls that wait for a place at one target. 0: none.
+    pub target_queue: usize,
+    /// Longest wait for a place.
+    #[serde(with = "duration")]
+    pub target_queue_wait: Duration,
     /// Maximum bytes kept in SQL for one workspace or other caller.
     pub kept_bytes: ByteSize,
     /// Maximum bytes kept in SQL for all callers together.
     pub kept_bytes_total: ByteSize,
-}
-
-/// `[upstream]`: connections to agents.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Upstream {
-    /// Longest time that an unused connection is kept.
-    #[serde(with = "duration")]
-    pub idle: Duration,
 }
 
 /// `[registry]`.

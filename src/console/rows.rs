@@ -86,7 +86,10 @@ impl Changes {
         match what {
             Invalidation::Workspace(id) | Invalidation::Lineage(id) => self.one(id),
             Invalidation::Everything => self.all(),
-            Invalidation::Address(_) | Invalidation::Credential(_) | Invalidation::Grant(..) => {}
+            Invalidation::Address(_)
+            | Invalidation::Credential(_)
+            | Invalidation::Grant(..)
+            | Invalidation::Stops => {}
         }
     }
 

@@ -6,8 +6,8 @@ use url::Url;
 
 use crate::audit::change::About;
 use crate::config::Bridging;
-use crate::directory::{Change, UpstreamAuth};
-use crate::workspace::{CallerProof, Workspace};
+use crate::directory::{Change, Probe, UpstreamAuth, Wake};
+use crate::workspace::{CallerProof, Resolve, Workspace};
 
 /// Maximum characters of a recorded name.
 const NAME_CHARS_MAX: usize = 128;
@@ -26,6 +26,7 @@ pub(super) fn about_workspace(workspace: &Workspace) -> About {
         .with("card_url", origin(workspace.card_url.as_deref()))
         .with("proof", proof(workspace.proof))
         .with("bridge", bridge(workspace.bridge))
+        .with("resolve", workspace.resolve.map(Resolve::as_str))
 }
 
 /// Adds the members that a request changed, with their new values.
@@ -47,14 +48,28 @@ pub(super) fn about_change(mut about: About, change: &Change) -> About {
     note("url", change.url.is_some());
     note("internal_url", change.internal_url.is_some());
     note("card_url", change.card_url.is_some());
+    note("urls", change.urls.is_some());
     note("delivery_mode", change.delivery_mode.is_some());
     note("liveness", change.liveness.is_some());
     note("upstream_auth", change.upstream_auth.is_some());
+    note("wake", change.wake.is_some());
+    note("probe", change.probe.is_some());
     note("proof", change.proof.is_some());
     note("bridge", change.bridge.is_some());
+    note("resolve", change.resolve.is_some());
     note("status", change.status.is_some());
+    for (member, value) in new_values(change) {
+        if let Some(value) = value {
+            about = about.with(member, value);
+        }
+    }
+    about.with("changed", changed)
+}
+
+/// Returns the new values that may be recorded.
+fn new_values(change: &Change) -> [(&'static str, Option<Value>); 14] {
     let place = &change.place;
-    let values = [
+    [
         ("org", place.org.as_ref().map(|org| name(org.as_deref()))),
         (
             "parent_id",
@@ -90,21 +105,37 @@ pub(super) fn about_change(mut about: About, change: &Change) -> About {
                 .as_ref()
                 .map(|auth| kind(auth.as_ref())),
         ),
+        (
+            "wake",
+            change.wake.as_ref().map(|wake| waker(wake.as_ref())),
+        ),
+        (
+            "probe",
+            change.probe.as_ref().map(|said| probe(said.as_ref())),
+        ),
         ("proof", change.proof.map(proof)),
         ("bridge", change.bridge.map(bridge)),
+        (
+            "resolve",
+            change.resolve.map(|said| said.map(Resolve::as_str).into()),
+        ),
         ("status", change.status.map(|status| status.as_str().into())),
-    ];
-    for (member, value) in values {
-        if let Some(value) = value {
-            about = about.with(member, value);
-        }
-    }
-    about.with("changed", changed)
+    ]
 }
 
 /// Returns the kind of an agent's credential, never the credential.
 pub(super) fn kind(auth: Option<&UpstreamAuth>) -> Value {
     auth.map_or(Value::Null, |auth| auth.kind().into())
+}
+
+/// Returns the origin of a waker, never its path or its header fields.
+pub(super) fn waker(wake: Option<&Wake>) -> Value {
+    origin(wake.map(|wake| wake.shown().url.as_str()))
+}
+
+/// Returns what a probe asks for, `path` or `card`, never the path.
+pub(super) fn probe(probe: Option<&Probe>) -> Value {
+    probe.map_or(Value::Null, |probe| probe.kind().into())
 }
 
 /// Returns the proof in the tokens that the agent gets; `null`: the default.

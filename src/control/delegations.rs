@@ -13,13 +13,18 @@ use serde::{Deserialize, Serialize};
 use super::body::Json;
 use super::extract::{Caller, PathDelegationId, PathId, not_permitted};
 use super::page::Page;
+use crate::a2a::method::Method;
+use crate::a2a::run::{Named, RUN_BYTES_MAX};
 use crate::audit::change::About;
-use crate::delivery::jobs::{Content, Job, Kind, NewJob, Shown, Task};
+use crate::caps::{Caps, Charge, Facts, Names};
+use crate::delivery::jobs::{Content, Job, Kind, NewJob, Shown, Task, TaskRun};
 use crate::gateway::Gateway;
+use crate::hierarchy::Permit;
 use crate::hops::hops;
 use crate::identity::ClientAddr;
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
+use crate::telemetry::traces::context;
 use crate::workspace::Timestamp;
 
 /// Maximum bytes of a task's text.
@@ -44,6 +49,14 @@ pub(super) struct New {
     task: String,
     idempotency_key: Option<String>,
     deadline_seconds: Option<u64>,
+    #[serde(default)]
+    metadata: Metadata,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Metadata {
+    run_id: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -81,7 +94,10 @@ pub(super) async fn create(
     let client = client.map(|Extension(ClientAddr(client))| client);
     check(&id, &target, &new)?;
     let seconds = new.deadline_seconds.unwrap_or(DEADLINE_SECONDS_DEFAULT);
-    gateway.hierarchy.permit(&caller.0, &target).await?;
+    let permit = gateway.hierarchy.permit(&caller.0, &target).await?;
+    gateway.stops.check(&permit)?;
+    let run = run_of(&new.metadata, &headers)?;
+    let charge = count(&gateway, &caller, &permit, run.as_ref()).await?;
     let new = NewJob {
         owner: caller.0.owner(),
         caller: caller.0.stored(),
@@ -91,12 +107,16 @@ pub(super) async fn create(
             text: new.task,
             hops,
             client,
+            run,
         }),
         idempotency_key: new.idempotency_key,
         priority: PRIORITY,
         patience: Duration::from_secs(seconds),
     };
     let accepted = gateway.delivery.jobs.accept(&new).await?;
+    if let Some(charge) = charge.filter(|_| !accepted.known) {
+        drop(charge.when_sent());
+    }
     let (code, status) = if accepted.known {
         (StatusCode::OK, accepted.state.as_str())
     } else {
@@ -112,6 +132,61 @@ pub(super) async fn create(
         idempotent_hit: accepted.known,
     };
     Ok((code, Extension(about), Answer(delegated)).into_response())
+}
+
+/// Returns the run that a delegation serves.
+///
+/// # Errors
+/// `invalid_params`.
+fn run_of(metadata: &Metadata, headers: &HeaderMap) -> Result<Option<TaskRun>, Rejection> {
+    if let Some(name) = metadata
+        .run_id
+        .as_deref()
+        .filter(|name| !Named::is_run(name))
+    {
+        let message = format!(
+            "`metadata.run_id` is 1 to {RUN_BYTES_MAX} visible ASCII characters, not {} bytes of others",
+            name.len()
+        );
+        return Err(Rejection::new(Reason::InvalidParams, message));
+    }
+    let fields = headers.get_all("traceparent").iter();
+    let trace = context::read(fields.map(http::HeaderValue::as_bytes), []);
+    let name = metadata.run_id.clone();
+    let name = name.or_else(|| trace.as_ref().map(|trace| trace.trace_id().to_string()));
+    Ok(name.map(|name| TaskRun {
+        name,
+        traceparent: trace.as_ref().map(context::traceparent),
+    }))
+}
+
+/// Counts a delegation for the caps: once, when it is accepted. It counts in the run that it serves.
+///
+/// # Errors
+/// `cap_reached`, `store_unavailable`.
+async fn count(
+    gateway: &Gateway,
+    caller: &Caller,
+    permit: &Permit,
+    run: Option<&TaskRun>,
+) -> Result<Option<Box<Charge>>, Rejection> {
+    let config = gateway.config.hold();
+    if !Caps::are_on(&config) {
+        return Ok(None);
+    }
+    let names = Names {
+        run: run.map(|run| run.name.clone()),
+        ..Names::default()
+    };
+    let facts = Facts::of(
+        &gateway.hierarchy,
+        &caller.0,
+        permit,
+        Method::SendMessage,
+        names,
+    );
+    let charge = gateway.caps.count(&config, &facts.await?).await?;
+    Ok(Some(Box::new(charge)))
 }
 
 fn check(id: &WorkspaceId, target: &WorkspaceId, new: &New) -> Result<(), Rejection> {

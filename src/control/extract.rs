@@ -288,6 +288,7 @@ path_names! {
     PathOrg: "org",
     PathTokenId: "token_id",
     PathGrantId: "grant_id",
+    PathStopId: "stop_id",
     PathActivityId: "activity_id",
     PathDelegationId: "delegation_id",
 }

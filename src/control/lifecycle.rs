@@ -11,7 +11,8 @@ use super::body::{Json, OptionalJson};
 use super::changed::about_change;
 use super::extract::{Caller, PathId, not_permitted};
 use super::workspaces::{
-    operators_only, parse_optional, parse_upstream_auth, parse_upstream_tls, shown,
+    operators_only, parse_optional, parse_probe, parse_upstream_auth, parse_upstream_tls,
+    parse_wake, shown,
 };
 use crate::audit::change::About;
 use crate::config::{Bridging, CardAccess, Complete};
@@ -20,7 +21,7 @@ use crate::gateway::Gateway;
 use crate::identity::Principal;
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
-use crate::workspace::{CallerProof, DeliveryMode, Liveness, Move, Status};
+use crate::workspace::{CallerProof, DeliveryMode, Liveness, Move, Resolve, Status};
 
 /// Body of `PATCH /workspaces/{id}`. An absent member is unchanged. `null` clears a member that can be cleared,
 /// and is a wrong type for any other.
@@ -42,6 +43,8 @@ pub(super) struct Patch {
     #[serde(default, deserialize_with = "said")]
     card_url: Option<Option<String>>,
     #[serde(default, deserialize_with = "said")]
+    urls: Option<Option<Vec<String>>>,
+    #[serde(default, deserialize_with = "said")]
     delivery_mode: Option<DeliveryMode>,
     #[serde(default, deserialize_with = "said")]
     max_concurrent: Option<Option<u32>>,
@@ -58,9 +61,15 @@ pub(super) struct Patch {
     #[serde(default, deserialize_with = "said")]
     bridge: Option<Option<Bridging>>,
     #[serde(default, deserialize_with = "said")]
+    resolve: Option<Option<Resolve>>,
+    #[serde(default, deserialize_with = "said")]
     upstream_auth: Option<Option<Box<RawValue>>>,
     #[serde(default, deserialize_with = "said")]
     upstream_tls: Option<Box<RawValue>>,
+    #[serde(default, deserialize_with = "said")]
+    wake: Option<Box<RawValue>>,
+    #[serde(default, deserialize_with = "said")]
+    probe: Option<Box<RawValue>>,
     #[serde(default, deserialize_with = "said")]
     status: Option<Status>,
 }
@@ -84,8 +93,24 @@ impl Patch {
             Some(tls) => Some(parse_upstream_tls(principal, tls)?),
             None => None,
         };
+        let wake = match &self.wake {
+            Some(wake) => Some(parse_wake(principal, wake)?),
+            None => None,
+        };
+        let probe = match &self.probe {
+            Some(probe) => Some(parse_probe(principal, probe)?),
+            None => None,
+        };
         let card_access = match self.card_access {
             Some(access) => Some(operators_only("card_access", principal, access)?),
+            None => None,
+        };
+        let urls = match self.urls {
+            Some(urls) => Some(operators_only("urls", principal, urls)?),
+            None => None,
+        };
+        let resolve = match self.resolve {
+            Some(resolve) => Some(operators_only("resolve", principal, resolve)?),
             None => None,
         };
         Ok(Change {
@@ -98,6 +123,7 @@ impl Patch {
             url: self.url,
             internal_url: self.internal_url,
             card_url: self.card_url,
+            urls,
             delivery_mode: self.delivery_mode,
             max_concurrent: self.max_concurrent,
             liveness: self.liveness,
@@ -106,8 +132,11 @@ impl Patch {
             card_access,
             proof: self.proof,
             bridge: self.bridge,
+            resolve,
             upstream_auth,
             upstream_tls,
+            wake,
+            probe,
             status: self.status,
         })
     }
@@ -128,7 +157,8 @@ pub(super) async fn change(
         .change(&id, &change, editor)
         .await?;
     let about = about_change(About::workspace(&id), &change);
-    let mut response = shown(&gateway, &caller, workspace).await;
+    let shown = shown(&gateway, &caller, workspace).await;
+    let mut response = shown.map_err(|why| why.after_commit(false))?;
     response.extensions_mut().insert(about);
     Ok(response)
 }
@@ -146,7 +176,8 @@ pub(super) async fn pause(
 ) -> Result<Response, Rejection> {
     editor(&gateway, &caller, &id).await?;
     let workspace = gateway.directory.registrations.pause(&id).await?;
-    Ok(shown(&gateway, &caller, workspace).await)
+    let shown = shown(&gateway, &caller, workspace).await;
+    shown.map_err(|why| why.after_commit(false))
 }
 
 /// `POST /workspaces/{id}/resume`.
@@ -158,7 +189,8 @@ pub(super) async fn resume(
 ) -> Result<Response, Rejection> {
     editor(&gateway, &caller, &id).await?;
     let workspace = gateway.directory.registrations.resume(&id).await?;
-    Ok(shown(&gateway, &caller, workspace).await)
+    let shown = shown(&gateway, &caller, workspace).await;
+    shown.map_err(|why| why.after_commit(false))
 }
 
 #[derive(Serialize)]

@@ -9,6 +9,7 @@ mod activity;
 mod answer;
 mod body;
 mod canvas;
+mod caps;
 mod changed;
 mod delegations;
 mod discovery;
@@ -20,6 +21,7 @@ mod page;
 mod reach;
 mod registry;
 mod reply;
+mod stops;
 mod streams;
 mod tokens;
 mod watch;
@@ -64,6 +66,7 @@ routes! {
     POST   "/registry/heartbeat"                => registry::heartbeat,
     POST   "/registry/update-card"              => registry::update_card,
     POST   "/registry/deregister"               => registry::deregister,
+    POST   "/registry/drain"                    => registry::drain,
     GET    "/registry/discover/{id}"            => discovery::discover,
     GET    "/registry/{id}/peers"               => reach::peers,
     POST   "/registry/check-access"             => reach::check_access,
@@ -71,6 +74,11 @@ routes! {
     GET    "/grants"                            => grants::list,
     POST   "/grants"                            => grants::create,
     DELETE "/grants/{grant_id}"                 => grants::remove,
+
+    GET    "/stops"                             => stops::list,
+    POST   "/stops"                             => stops::create,
+    DELETE "/stops/{stop_id}"                   => stops::release,
+    GET    "/caps"                              => caps::list,
 
     GET    "/workspaces/{id}/tokens"            => tokens::list,
     POST   "/workspaces/{id}/tokens"            => tokens::issue,

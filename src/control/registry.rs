@@ -17,7 +17,7 @@ use crate::audit::change::About;
 use crate::directory::{self, AGENT_CARD_BYTES_MAX, Heartbeat, Registrar, Registration, Terms};
 use crate::gateway::Gateway;
 use crate::identity::{IssuedToken, Principal};
-use crate::ids::WorkspaceId;
+use crate::ids::{InstanceId, WorkspaceId};
 use crate::rejection::{Reason, Rejection};
 use crate::workspace::{CallerProof, DeliveryMode, Liveness, Status};
 
@@ -25,6 +25,7 @@ use crate::workspace::{CallerProof, DeliveryMode, Liveness, Status};
 #[derive(Deserialize)]
 pub(super) struct Register {
     id: String,
+    instance_id: Option<String>,
     url: Option<String>,
     internal_url: Option<String>,
     agent_card: Box<RawValue>,
@@ -66,6 +67,7 @@ pub(super) async fn register(
     let registrar = registrar(&gateway, &caller, &id, &body).await?;
     let registration = Registration {
         id,
+        instance: parse_instance(body.instance_id.as_deref())?,
         url: body.url,
         internal_url: body.internal_url,
         agent_card: body.agent_card,
@@ -76,6 +78,10 @@ pub(super) async fn register(
     let token = token.map(|token| token.token.expose_secret().to_owned());
     let workspace = registered.workspace;
     let about = about_workspace(&workspace).with("token_issued", token.is_some());
+    let about = match &registration.instance {
+        Some(instance) => about.with("instance_id", instance.as_str()),
+        None => about,
+    };
     let answer = Answer(Registered {
         status: "registered",
         id: workspace.id.to_string(),
@@ -195,6 +201,7 @@ async fn enrol(
 #[derive(Deserialize)]
 pub(super) struct HeartbeatBody {
     workspace_id: String,
+    instance_id: Option<String>,
     error_rate: Option<f64>,
     active_tasks: Option<u32>,
     current_task: Option<String>,
@@ -225,6 +232,7 @@ pub(super) async fn heartbeat(
     let id = WorkspaceId::parse(&body.workspace_id)?;
     caller.require_own(&id)?;
     let beat = Heartbeat {
+        instance: parse_instance(body.instance_id.as_deref())?,
         error_rate: body.error_rate,
         wedged: body.runtime_state.as_deref() == Some("wedged"),
         active_tasks: body.active_tasks.unwrap_or(0),
@@ -242,6 +250,10 @@ pub(super) async fn heartbeat(
         status: "ok",
         expires_in: beaten.expires_in.as_secs(),
     }))
+}
+
+fn parse_instance(text: Option<&str>) -> Result<Option<InstanceId>, Rejection> {
+    Ok(text.map(InstanceId::parse).transpose()?)
 }
 
 /// The body of `POST /registry/update-card`.
@@ -279,6 +291,7 @@ pub(super) async fn update_card(
 #[derive(Deserialize)]
 pub(super) struct Leaving {
     workspace_id: String,
+    instance_id: Option<String>,
 }
 
 /// `POST /registry/deregister`.
@@ -289,7 +302,38 @@ pub(super) async fn deregister(
 ) -> Result<(Extension<About>, Answer<Done>), Rejection> {
     let id = WorkspaceId::parse(&body.workspace_id)?;
     caller.require_own(&id)?;
-    gateway.directory.registrations.deregister(&id).await?;
+    let registrations = &gateway.directory.registrations;
+    let mut about = About::workspace(&id);
+    match parse_instance(body.instance_id.as_deref())? {
+        None => registrations.deregister(&id).await?,
+        Some(instance) => {
+            registrations.deregister_instance(&id, &instance).await?;
+            about = about.with("instance_id", instance.as_str());
+        }
+    }
     let status = "deregistered";
-    Ok((Extension(About::workspace(&id)), Answer(Done { status })))
+    Ok((Extension(about), Answer(Done { status })))
+}
+
+/// The body of `POST /registry/drain`.
+#[derive(Deserialize)]
+pub(super) struct Draining {
+    workspace_id: String,
+    instance_id: String,
+}
+
+/// `POST /registry/drain`.
+pub(super) async fn drain(
+    State(gateway): State<Arc<Gateway>>,
+    caller: Caller,
+    Json(body): Json<Draining>,
+) -> Result<(Extension<About>, Answer<Done>), Rejection> {
+    let id = WorkspaceId::parse(&body.workspace_id)?;
+    caller.require_own(&id)?;
+    let instance = InstanceId::parse(&body.instance_id)?;
+    let registrations = &gateway.directory.registrations;
+    registrations.drain(&id, &instance).await?;
+    let about = About::workspace(&id).with("instance_id", instance.as_str());
+    let status = "draining";
+    Ok((Extension(about), Answer(Done { status })))
 }

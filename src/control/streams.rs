@@ -11,15 +11,20 @@ use axum::response::Response;
 use bytes::Bytes;
 use http::HeaderMap;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
+use tokio::time::{Duration, Instant, sleep_until};
 
-use super::events::last_event;
+use super::events::{last_event, named_event};
 use super::extract::{LastEventId, MessageCaller, PathId, PathStream};
 use super::watch::{Kept, Vigil};
 use crate::delivery::streams::Reader;
 use crate::gateway::Gateway;
 use crate::identity::Proof;
 use crate::ids::RequestId;
-use crate::rejection::{Rejection, STREAM};
+use crate::rejection::{Reason, Rejection, STREAM};
+use crate::standing::{CutOff, Needs};
+
+/// Longest wait for the last event of a call that a stop ended.
+const LAST_EVENT_MAX: Duration = Duration::from_millis(300);
 
 /// The comment that keeps a silent stream alive.
 const KEEPALIVE: &[u8] = b": keepalive\n";
@@ -33,7 +38,8 @@ pub(super) async fn resume(
     LastEventId(after): LastEventId,
     Extension(request_id): Extension<RequestId>,
 ) -> Result<Response, Rejection> {
-    gateway.hierarchy.permit(&proof, &target).await?;
+    let permit = gateway.hierarchy.permit(&proof, &target).await?;
+    gateway.stops.check(&permit)?;
     let owner = proof.owner();
     let reader =
         gateway
@@ -43,6 +49,8 @@ pub(super) async fn resume(
     let quiet = gateway.config().stream.keepalive;
     let open = Position::Open(Box::new(Open {
         reader: reader.await?,
+        cut_off: Some(gateway.cut_off(Needs::Credential, Arc::clone(&proof), target)),
+        stopped: None,
         proof,
         vigil: Vigil::new(Arc::clone(&gateway), quiet),
     }));
@@ -65,6 +73,45 @@ fn head(headers: &mut HeaderMap, stream: &str) {
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
 }
 
+/// The end of a wait.
+enum Next {
+    Piece(Option<Bytes>),
+    Stopped(Rejection),
+}
+
+/// Returns the next piece, or the stop that ends the stream. The call itself ends with an event that tells of it, which is
+/// waited for.
+async fn next(
+    reader: &mut Reader,
+    cut_off: &mut Option<CutOff>,
+    stopped: &mut Option<(Instant, Rejection)>,
+) -> Next {
+    loop {
+        let over = async {
+            match stopped {
+                Some((at, _)) => sleep_until(*at).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            piece = reader.next() => return Next::Piece(piece),
+            () = over => {}
+            why = crate::standing::cut_off(cut_off) => {
+                *cut_off = None;
+                // Other reasons end the call itself, or the credential.
+                if why.reason == Reason::Stopped {
+                    *stopped = Some((Instant::now() + LAST_EVENT_MAX, why));
+                }
+                continue;
+            }
+        }
+        if let Some((_, why)) = stopped.take() {
+            return Next::Stopped(why);
+        }
+    }
+}
+
 /// The state of a resumed stream.
 enum Position {
     Open(Box<Open>),
@@ -73,6 +120,10 @@ enum Position {
 
 struct Open {
     reader: Reader,
+    /// Ends with the reason why the stream must end; taken once it has.
+    cut_off: Option<CutOff>,
+    /// The stop that ends the stream, and the time at which it does if the stream has not told of it by then.
+    stopped: Option<(Instant, Rejection)>,
     proof: Arc<Proof>,
     vigil: Vigil,
 }
@@ -82,9 +133,13 @@ impl Position {
         let Self::Open(mut open) = self else {
             return None;
         };
-        let next = open.reader.next();
+        let next = next(&mut open.reader, &mut open.cut_off, &mut open.stopped);
         match open.vigil.over(&open.proof, next).await {
-            Kept::Next(piece) => Some((piece?, Self::Open(open))),
+            Kept::Next(Next::Piece(piece)) => Some((piece?, Self::Open(open))),
+            Kept::Next(Next::Stopped(why)) => {
+                let end = named_event("end", why.reason.as_str(), &why.message);
+                Some((end, Self::Over))
+            }
             Kept::Quiet => Some((Bytes::from_static(KEEPALIVE), Self::Open(open))),
             Kept::End(end) => Some((last_event(end), Self::Over)),
         }

@@ -13,7 +13,9 @@ use sha2::{Digest, Sha256};
 
 use crate::gateway::Gateway;
 use crate::identity::{CANVAS_TTL_DEFAULT, CANVAS_TTL_MAX, CANVAS_TYP};
-use crate::trust::{CALLER_TTL, PAIR_SCOPE, PAIR_TYP, SigningAlgorithm};
+use crate::trust::{
+    CALLER_TTL, PAIR_SCOPE, PAIR_TYP, SigningAlgorithm, WAKE_SCOPE, WAKE_TTL, WAKE_TYP,
+};
 
 /// Caching of the documents. A key is published long before it signs, so verifiers may cache them.
 const KEPT: HeaderValue = HeaderValue::from_static("public, max-age=300");
@@ -21,6 +23,8 @@ const KEPT: HeaderValue = HeaderValue::from_static("public, max-age=300");
 const CLAIMS: [&str; 11] = [
     "iss", "sub", "aud", "iat", "nbf", "exp", "jti", "scope", "rel", "org", "gen",
 ];
+
+const WAKE_CLAIMS: [&str; 8] = ["iss", "sub", "aud", "iat", "nbf", "exp", "jti", "scope"];
 
 /// `GET /.well-known/jwks.json`.
 pub(super) async fn jwks(State(gateway): State<Arc<Gateway>>, headers: HeaderMap) -> Response {
@@ -49,6 +53,13 @@ pub(super) async fn discovery(State(gateway): State<Arc<Gateway>>, headers: Head
                 "lifetime_seconds": CALLER_TTL.as_secs(),
                 "claims": forwarded,
                 "headers": ["authorization", "x-a2a-caller-token"],
+            },
+            "wake": {
+                "typ": WAKE_TYP,
+                "scope": WAKE_SCOPE,
+                "lifetime_seconds": WAKE_TTL.as_secs(),
+                "claims": WAKE_CLAIMS,
+                "headers": ["authorization", "x-a2a-wake-token"],
             },
             "canvas": {
                 "typ": CANVAS_TYP,

@@ -12,15 +12,15 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::body::Json;
-use super::changed::{about_workspace, kind};
+use super::changed::{about_workspace, kind, probe, waker};
 use super::extract::{Caller, PathId, not_permitted};
 use crate::config::{Bridging, CardAccess, Complete};
-use crate::directory::{Creation, Editor, UpstreamAuth, UpstreamTls};
+use crate::directory::{Creation, Editor, Probe, UpstreamAuth, UpstreamTls, Wake};
 use crate::gateway::Gateway;
 use crate::identity::Principal;
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
-use crate::workspace::{CallerProof, DeliveryMode, Liveness, Urls, View, Workspace};
+use crate::workspace::{CallerProof, DeliveryMode, Liveness, Resolve, Urls, View, Workspace};
 
 /// Body of `POST /workspaces`.
 #[derive(Deserialize)]
@@ -35,6 +35,7 @@ pub(super) struct New {
     url: Option<String>,
     internal_url: Option<String>,
     card_url: Option<String>,
+    urls: Option<Vec<String>>,
     upstream_auth: Option<Box<RawValue>>,
     upstream_tls: Option<Box<RawValue>>,
     max_concurrent: Option<u32>,
@@ -44,6 +45,9 @@ pub(super) struct New {
     card_access: Option<CardAccess>,
     proof: Option<CallerProof>,
     bridge: Option<Bridging>,
+    resolve: Option<Resolve>,
+    wake: Option<Box<RawValue>>,
+    probe: Option<Box<RawValue>>,
 }
 
 #[derive(Serialize)]
@@ -82,7 +86,10 @@ pub(super) async fn create(
     };
     let location = [(LOCATION, format!("/workspaces/{}", workspace.id))];
     let auth = kind(creation.upstream_auth.as_ref());
-    let about = Extension(about_workspace(&workspace).with("upstream_auth", auth));
+    let wake = waker(creation.wake.as_ref());
+    let about = about_workspace(&workspace).with("upstream_auth", auth);
+    let probe = probe(creation.probe.as_ref());
+    let about = Extension(about.with("wake", wake).with("probe", probe));
     Ok((StatusCode::CREATED, location, about, axum::Json(created)).into_response())
 }
 
@@ -113,6 +120,10 @@ async fn creation(gateway: &Gateway, caller: &Caller, new: New) -> Result<Creati
         url: new.url,
         internal_url: new.internal_url,
         card_url: new.card_url,
+        urls: match new.urls {
+            Some(urls) => Some(operators_only("urls", caller.principal(), urls)?),
+            None => None,
+        },
         max_concurrent: new.max_concurrent,
         liveness: new.liveness.unwrap_or(Liveness::Heartbeat),
         complete: new.complete,
@@ -123,6 +134,10 @@ async fn creation(gateway: &Gateway, caller: &Caller, new: New) -> Result<Creati
         },
         proof: new.proof,
         bridge: new.bridge,
+        resolve: match new.resolve {
+            Some(resolve) => Some(operators_only("resolve", caller.principal(), resolve)?),
+            None => None,
+        },
         upstream_auth: parse_upstream_auth(new.upstream_auth.as_deref())?,
         editor: match caller.principal() {
             Principal::Operator => Editor::Operator,
@@ -130,6 +145,14 @@ async fn creation(gateway: &Gateway, caller: &Caller, new: New) -> Result<Creati
         },
         upstream_tls: match new.upstream_tls.as_deref() {
             Some(tls) => parse_upstream_tls(caller.principal(), tls)?,
+            None => None,
+        },
+        wake: match new.wake.as_deref() {
+            Some(wake) => parse_wake(caller.principal(), wake)?,
+            None => None,
+        },
+        probe: match new.probe.as_deref() {
+            Some(probe) => parse_probe(caller.principal(), probe)?,
             None => None,
         },
     })
@@ -146,14 +169,28 @@ pub(super) async fn read(
         gateway.hierarchy.permit(&caller.0, &id).await?;
     }
     let workspace = gateway.directory.views.find(&id).await?;
-    Ok(shown(&gateway, &caller, workspace).await)
+    shown(&gateway, &caller, workspace).await
 }
 
 /// Returns one workspace in the form for the caller.
-pub(super) async fn shown(gateway: &Gateway, caller: &Caller, workspace: Workspace) -> Response {
+///
+/// # Errors
+/// `store_unavailable`, if its instances cannot be read.
+pub(super) async fn shown(
+    gateway: &Gateway,
+    caller: &Caller,
+    workspace: Workspace,
+) -> Result<Response, Rejection> {
+    let instances = match urls(caller.principal(), &workspace.id) {
+        Urls::Hidden => Vec::new(),
+        Urls::Shown | Urls::WithCertificates => {
+            gateway.directory.views.instances(&workspace).await?
+        }
+    };
     let mut one = [workspace];
-    let views = views(gateway, caller, &mut one).await;
-    axum::Json(&views[0]).into_response()
+    let view = views(gateway, caller, &mut one).await.pop();
+    let view = view.map(|view| view.with_instances(instances));
+    Ok(axum::Json(view).into_response())
 }
 
 /// Returns workspaces in the form for the caller.
@@ -227,6 +264,32 @@ pub(super) fn parse_upstream_tls(
     let json = operators_only("upstream_tls", principal, json)?;
     let said = Some(json).filter(|json| json.get() != "null");
     said.map(UpstreamTls::parse).transpose()
+}
+
+/// Reads the waker of an agent from a body, or `null`. For operators only: the gateway calls its URL.
+///
+/// # Errors
+/// `not_permitted`, `invalid_params`.
+pub(super) fn parse_wake(
+    principal: &Principal,
+    json: &RawValue,
+) -> Result<Option<Wake>, Rejection> {
+    let json = operators_only("wake", principal, json)?;
+    let said = Some(json).filter(|json| json.get() != "null");
+    said.map(Wake::parse).transpose()
+}
+
+/// Reads the probe of an agent from a body, or `null`. For operators only: the gateway asks the agent by itself.
+///
+/// # Errors
+/// `not_permitted`, `invalid_params`.
+pub(super) fn parse_probe(
+    principal: &Principal,
+    json: &RawValue,
+) -> Result<Option<Probe>, Rejection> {
+    let json = operators_only("probe", principal, json)?;
+    let said = Some(json).filter(|json| json.get() != "null");
+    said.map(Probe::parse).transpose()
 }
 
 /// Returns a member of a body that only operators may set.

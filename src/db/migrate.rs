@@ -17,7 +17,7 @@ const MIGRATE_MAX: Duration = Duration::from_secs(60);
 
 /// Version, name, and the SQL for SQLite and for PostgreSQL, which differ only where PostgreSQL has
 /// partitions. Never edit a released migration: databases store its checksum.
-const MIGRATIONS: [(i64, &str, [&str; 2]); 26] = [
+const MIGRATIONS: [(i64, &str, [&str; 2]); 33] = [
     both(
         1,
         "workspaces",
@@ -135,6 +135,25 @@ const MIGRATIONS: [(i64, &str, [&str; 2]); 26] = [
             include_str!("migrations/0031_bridged.postgres.sql"),
         ],
     ),
+    both(32, "wake", include_str!("migrations/0032_wake.sql")),
+    both(
+        33,
+        "instances",
+        include_str!("migrations/0033_instances.sql"),
+    ),
+    both(
+        34,
+        "task bindings",
+        include_str!("migrations/0034_task_bindings.sql"),
+    ),
+    both(35, "probe", include_str!("migrations/0035_probe.sql")),
+    both(36, "stops", include_str!("migrations/0036_stops.sql")),
+    both(
+        37,
+        "delegation runs",
+        include_str!("migrations/0037_delegation_runs.sql"),
+    ),
+    both(38, "resolve", include_str!("migrations/0038_resolve.sql")),
 ];
 
 const fn both(

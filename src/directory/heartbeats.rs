@@ -8,11 +8,12 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::announcer::Announcer;
-use super::liveness::{HeartbeatBuffer, Presence};
-use super::rejections::{invalid, not_found, removed};
-use super::resolution::{Entries, Entry};
+use super::capacity::Slots;
+use super::liveness::{HeartbeatBuffer, InstanceReport, Presence};
+use super::rejections::{invalid, no_instance, not_found, removed};
+use super::resolution::{Entries, Entry, KnownInstance};
 use crate::events::{Event, Events, Kind};
-use crate::ids::WorkspaceId;
+use crate::ids::{InstanceId, WorkspaceId};
 use crate::rejection::{Reason, Rejection};
 use crate::store::Unavailable;
 use crate::time::Timestamp;
@@ -36,6 +37,8 @@ const ATTEMPTS_MAX: usize = 3;
 /// Body of a heartbeat.
 #[derive(Clone, Debug, Default)]
 pub struct Heartbeat {
+    /// Instance that it is of; `None`: the one agent, or in a workspace with instances `default`.
+    pub instance: Option<InstanceId>,
     /// Share of failed calls, 0 to 1. `None` counts as none failed: an agent that never reports a rate
     /// would otherwise stay degraded for ever once it was wedged.
     pub error_rate: Option<f64>,
@@ -72,6 +75,7 @@ pub struct Heartbeats {
     pub(super) buffer: Arc<HeartbeatBuffer>,
     pub(super) announcer: Arc<Announcer>,
     pub(super) events: Arc<Events>,
+    pub(super) slots: Arc<Slots>,
 }
 
 impl Heartbeats {
@@ -98,27 +102,33 @@ impl Heartbeats {
             Ok(entry) => entry,
             Err(refusal) => {
                 // The status is unknown without SQL. The heartbeat still proves that the agent lives.
-                self.renew_lease(id, now).await;
+                self.renew_lease(id, beat.instance.as_ref(), now).await;
                 return Err(refusal);
             }
         };
         // Renew the lease first: the writer of a lapse reads the lease again afterwards.
-        existing(entry.workspace.as_ref())?;
+        let workspace = existing(entry.workspace.as_ref())?;
+        let instance = instance_of(&entry, workspace, beat)?.map(|one| one.row.id.clone());
         let began = Instant::now();
-        let renewed = self.renew_lease(id, now).await;
+        let renewed = self.renew_lease(id, instance.as_ref(), now).await;
         if entry.has_lapsed() {
             // A replica may have recorded the lapse before the lease was renewed. The row decides.
             entry = self.reload(id).await?;
         }
         for _ in 0..ATTEMPTS_MAX {
             let workspace = existing(entry.workspace.as_ref())?;
+            let known = instance_of(&entry, workspace, beat)?;
+            let of_all = known.map(|known| self.of_all(&entry, workspace, known, beat));
+            let of_all = of_all.as_ref().unwrap_or(beat);
             let (from, to) = (
                 workspace.status,
-                next_status(workspace, entry.urls.host.is_some(), beat),
+                next_status(workspace, entry.urls.host.is_some(), of_all),
             );
-            if self.write_changes(workspace, to, beat).await? {
+            if self.write_changes(workspace, to, of_all).await? {
                 entry.extend(began, self.presence.leases.ttl());
-                self.announce(workspace, beat, now);
+                self.slots.let_try(id, instance.as_ref(), began);
+                self.announce(workspace, of_all, now);
+                self.count_instance(&entry, known, began, renewed).await;
                 // If the lease cannot be renewed, neither can the keys.
                 if renewed
                     && entry.claim_url_renewal()
@@ -140,6 +150,85 @@ impl Heartbeats {
             Reason::Conflict,
             "the workspace's status changes too fast; send the next heartbeat as usual",
         ))
+    }
+
+    /// Returns the heartbeat of a workspace with instances: what those say together that send theirs here.
+    fn of_all(
+        &self,
+        entry: &Entry,
+        workspace: &Workspace,
+        instance: &KnownInstance,
+        beat: &Heartbeat,
+    ) -> Heartbeat {
+        let (signs, now) = (&self.buffer.instances, Timestamp::now());
+        let report = InstanceReport {
+            error_rate: if beat.wedged {
+                1.0
+            } else {
+                beat.error_rate.unwrap_or(0.0)
+            },
+            is_wedged: beat.wedged,
+            active_tasks: beat.active_tasks,
+            current_task: beat.current_task.clone(),
+        };
+        signs.note(&workspace.id, &instance.row, report, now);
+        let rows = entry.instances.iter().map(|one| &one.row);
+        let live_since = now.before(self.presence.leases.ttl());
+        let all = signs.report_of(&workspace.id, rows, live_since);
+        let alive = entry.instances.iter().filter(|one| one.is_alive);
+        let heard = signs.has_all(&workspace.id, alive.map(|one| &one.row), live_since);
+        let all = all.map(|all| {
+            if heard {
+                return all;
+            }
+            // Another replica may hear from a healthier one. Between the two rates, and as well, the status stays.
+            InstanceReport {
+                error_rate: all.error_rate.min(WELL_BELOW),
+                is_wedged: false,
+                ..all
+            }
+        });
+        all.map_or_else(
+            || beat.clone(),
+            |all| Heartbeat {
+                error_rate: Some(all.error_rate),
+                wedged: all.is_wedged,
+                active_tasks: all.active_tasks,
+                current_task: all.current_task,
+                ..beat.clone()
+            },
+        )
+    }
+
+    /// Extends the lease of an instance in the entry. An entry without it is loaded again, on every replica, unless the
+    /// lease could not be written.
+    async fn count_instance(
+        &self,
+        entry: &Entry,
+        instance: Option<&KnownInstance>,
+        began: Instant,
+        renewed: bool,
+    ) {
+        let (Some(instance), Some(workspace)) = (instance, &entry.workspace) else {
+            return;
+        };
+        let ttl = self.presence.leases.ttl();
+        if !entry.extend_instance(instance, began, ttl) && renewed {
+            self.end_drain(workspace, instance).await;
+            self.announcer.invalidate(&workspace.id).await;
+        }
+    }
+
+    /// Ends the drain of an instance that lapsed. Best effort.
+    async fn end_drain(&self, workspace: &Workspace, instance: &KnownInstance) {
+        let (id, row) = (&workspace.id, &instance.row);
+        if !row.is_draining {
+            return;
+        }
+        let ended = self.workspaces.instances.end_drain(id, &row.id).await;
+        if let Err(error) = ended {
+            tracing::debug!(%error, workspace.id = %id, "failed to end the drain of an instance that lapsed");
+        }
     }
 
     /// Publishes a heartbeat, and a change of its tasks.
@@ -166,9 +255,18 @@ impl Heartbeats {
         self.entries.get(id).await
     }
 
-    /// Renews the lease. False if the shared state does not answer.
-    async fn renew_lease(&self, id: &WorkspaceId, now: Timestamp) -> bool {
-        let renewed = self.presence.leases.renew(id, now).await;
+    /// Renews the lease, and that of the instance. False if the shared state does not answer.
+    async fn renew_lease(
+        &self,
+        id: &WorkspaceId,
+        instance: Option<&InstanceId>,
+        now: Timestamp,
+    ) -> bool {
+        let leases = &self.presence.leases;
+        let renewed = match instance {
+            Some(instance) => leases.renew_with(id, &[instance], now).await,
+            None => leases.renew(id, now).await,
+        };
         if let Err(error) = &renewed {
             tracing::debug!(%error, workspace.id = %id, "failed to renew a lease; the heartbeat goes to SQL");
         }
@@ -276,17 +374,30 @@ fn existing(workspace: Option<&Workspace>) -> Result<&Workspace, Rejection> {
     }
 }
 
-/// Returns the status after a heartbeat. A heartbeat proves life. It does not undo a change by an operator; a
-/// workspace that hibernates or restarts comes back by registering.
+fn instance_of<'e>(
+    entry: &'e Entry,
+    workspace: &Workspace,
+    beat: &Heartbeat,
+) -> Result<Option<&'e KnownInstance>, Rejection> {
+    let found = entry.instance_of(workspace, beat.instance.as_ref());
+    found.map_err(|_| no_instance())
+}
+
+/// Returns the status after a heartbeat. A heartbeat proves life, so it ends a hibernation, too. It does not undo
+/// another change by an operator; a workspace that restarts comes back by registering.
 fn next_status(workspace: &Workspace, has_url: bool, beat: &Heartbeat) -> Status {
     let error_rate = beat.error_rate.unwrap_or(0.0);
     let trouble = beat.wedged || error_rate >= DEGRADED_FROM;
     let calm = !trouble && error_rate < WELL_BELOW;
     let reachable = has_url || workspace.delivery_mode == DeliveryMode::Poll;
     match workspace.status {
-        Status::Offline | Status::Provisioning if !reachable => workspace.status,
-        Status::Online | Status::Offline | Status::Provisioning if trouble => Status::Degraded,
-        Status::Offline | Status::Provisioning => Status::Online,
+        Status::Offline | Status::Provisioning | Status::Hibernated if !reachable => {
+            workspace.status
+        }
+        Status::Online | Status::Offline | Status::Provisioning | Status::Hibernated if trouble => {
+            Status::Degraded
+        }
+        Status::Offline | Status::Provisioning | Status::Hibernated => Status::Online,
         Status::Degraded if calm => Status::Online,
         same => same,
     }

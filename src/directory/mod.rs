@@ -7,33 +7,43 @@
 
 mod address;
 mod announcer;
+mod capacity;
+mod choice;
 mod heartbeats;
 mod liveness;
+mod probing;
 mod registration;
 mod rejections;
 mod resolution;
 mod upstream;
 mod views;
+mod waking;
 
 use std::sync::Arc;
 
 use self::address::Resolver;
 pub use self::address::{Addresses, Endpoint, LookupFor, Policy, Settled};
 use self::announcer::Announcer;
+pub use self::capacity::{
+    CallKind, CallOutcome, CapacityView, NoSlot, Patience, Slot, Slots, TargetSlots,
+};
+pub use self::choice::{Preference, choose, gone};
 pub use self::heartbeats::{Heartbeat, HeartbeatResult, Heartbeats};
 pub use self::liveness::Lapses;
 use self::liveness::{HeartbeatBuffer, Presence};
+pub use self::probing::{Probe, ProbeClaim, ProbePlan, Probing};
 pub use self::registration::{
     AGENT_CARD_BYTES_MAX, Change, Creation, Editor, Registered, Registrar, Registration,
     Registrations, Terms,
 };
 use self::resolution::Destinations;
 pub use self::resolution::{
-    Agent, AgentOptions, CardPlace, CardSource, Destination, Entries, JsonRpc, NotReached,
-    Resolution, Slot, Slots, TargetSlots,
+    Agent, AgentOptions, CardPlace, CardSource, Destination, Entries, Instance, JsonRpc,
+    NotReached, Resolution,
 };
 pub use self::upstream::{ClientIdentity, UpstreamAuth, UpstreamTls};
 pub use self::views::{Discovered, Peer, Sight, Views};
+pub use self::waking::{Wake, WakeRequest, WakeTimes, Waking};
 use crate::coherence::Coherence;
 use crate::config::Live;
 use crate::events::Events;
@@ -60,6 +70,10 @@ pub struct Directory {
     pub heartbeats: Heartbeats,
     /// Lapses of heartbeats.
     pub lapses: Arc<Lapses>,
+    /// Wakers of agents that sleep.
+    pub waking: Waking,
+    /// Probes of agents that do not register.
+    pub probing: Probing,
 }
 
 impl Directory {
@@ -73,25 +87,19 @@ impl Directory {
         seal: Arc<Seal>,
         metrics: Arc<Metrics>,
     ) -> Self {
-        let is_only_replica = shared.is_embedded();
-        let announcer = Arc::new(Announcer {
-            workspaces: workspaces.clone(),
-            events: Arc::clone(&events),
-            coherence: Arc::clone(&coherence),
-        });
+        let announcer = Arc::new(Announcer::new(&workspaces, &events, &coherence));
         let resolver = Arc::new(Resolver::new(config));
         let addresses = Arc::new(Addresses {
             resolver: Arc::clone(&resolver),
             workspaces: workspaces.clone(),
             announcer: Arc::clone(&announcer),
             config: config.clone(),
-            is_only_replica,
+            is_only_replica: shared.is_embedded(),
         });
         let presence = Presence::new(config, shared, workspaces.clone(), Arc::clone(&announcer));
         let buffer = Arc::new(HeartbeatBuffer::new(config.clone()));
         let lapses = Lapses::new(&workspaces, &presence, &buffer, &announcer, &metrics);
-        let lapses = Arc::new(lapses);
-        let slots = Arc::new(Slots::new(metrics.target_permits.clone()));
+        let slots = Arc::new(Slots::new(&metrics, &announcer, &presence));
         let destinations = Destinations {
             config: config.clone(),
             seal: Arc::clone(&seal),
@@ -115,8 +123,11 @@ impl Directory {
             heartbeats: Arc::clone(&buffer),
             resolver: Arc::clone(&resolver),
             config: config.clone(),
+            slots: Arc::clone(&slots),
         });
         Self {
+            waking: Waking::new(&entries, &addresses, &seal, presence.shared(), config),
+            probing: Probing::new(&entries, &addresses, &slots, presence.shared()),
             registrations: Registrations {
                 workspaces: workspaces.clone(),
                 seal,
@@ -134,6 +145,7 @@ impl Directory {
                 buffer,
                 announcer,
                 events,
+                slots: Arc::clone(&slots),
             },
             entries,
             resolution,

@@ -15,6 +15,13 @@ pub(super) fn not_found() -> Rejection {
     )
 }
 
+pub(super) fn no_instance() -> Rejection {
+    Rejection::new(
+        Reason::WorkspaceNotFound,
+        "the workspace has no instance of this id: GET /workspaces/{id} lists them, and POST /registry/register adds one",
+    )
+}
+
 pub(super) fn removed() -> Rejection {
     Rejection::new(
         Reason::WorkspaceRemoved,
@@ -24,6 +31,10 @@ pub(super) fn removed() -> Rejection {
 
 pub(super) fn conflict(message: &'static str) -> Rejection {
     Rejection::new(Reason::Conflict, message)
+}
+
+pub(super) fn taken() -> Rejection {
+    conflict("a workspace of this id exists, or did: choose another")
 }
 
 pub(super) fn not_permitted(message: &'static str) -> Rejection {

@@ -10,6 +10,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::address::Resolver;
+use super::capacity::Slots;
 use super::liveness::{HeartbeatBuffer, Presence, Urls, must_beat};
 use super::rejections::not_found;
 use super::resolution::{Destination, Resolution, hidden_urls};
@@ -19,7 +20,9 @@ use crate::hierarchy::{Permit, Rule};
 use crate::ids::WorkspaceId;
 use crate::rejection::Rejection;
 use crate::time::Timestamp;
-use crate::workspace::{DeliveryMode, Status, Workspace, Workspaces};
+use crate::workspace::{
+    DeliveryMode, InstanceView, Liveness, Status, StoredInstance, Workspace, Workspaces,
+};
 
 /// Result of discovery; the control plane adds `proxy_url` and, for workspaces, a token.
 #[derive(Clone, Debug, Serialize)]
@@ -83,6 +86,7 @@ pub struct Views {
     pub(super) heartbeats: Arc<HeartbeatBuffer>,
     pub(super) resolver: Arc<Resolver>,
     pub(super) config: Live,
+    pub(super) slots: Arc<Slots>,
 }
 
 impl Views {
@@ -114,7 +118,7 @@ impl Views {
             name: workspace.name.clone(),
             url,
             delivery_mode: workspace.delivery_mode,
-            status: workspace.status,
+            status: self.status_of(workspace),
             last_seen: self.heartbeats.last_sign_of(workspace),
             agent_card: match permit.rule() {
                 Rule::Operator | Rule::SelfRule => workspace.agent_card.clone(),
@@ -130,7 +134,7 @@ impl Views {
     /// access to it.
     pub async fn find(&self, id: &WorkspaceId) -> Result<Workspace, Rejection> {
         let workspace = self.workspaces.find(id).await?.ok_or_else(not_found)?;
-        let mut workspace = self.heartbeats.as_of_now(workspace);
+        let mut workspace = self.as_of_now(workspace);
         // A lapse counts from its time, not from the next sweep. A heartbeat that another replica received
         // counts, even if SQL does not have it yet.
         if must_beat(&workspace) {
@@ -155,16 +159,57 @@ impl Views {
         Ok(workspace)
     }
 
+    /// Returns the named instances of a workspace, with calls and breakers of this replica; empty if it has none. For the
+    /// workspace itself and operators: they have the URLs.
+    ///
+    /// # Errors
+    /// `store_unavailable`.
+    pub async fn instances(&self, workspace: &Workspace) -> Result<Vec<InstanceView>, Rejection> {
+        if workspace.instances == 0 && !workspace.resolves_each() {
+            return Ok(Vec::new());
+        }
+        let found = self.resolution.entries.instances_now(workspace).await?;
+        let capacity = self.slots.views(&workspace.id);
+        let view = |(row, status, last_seen): (StoredInstance, _, _)| {
+            let mut capacity = capacity.iter();
+            let capacity = capacity.find(|one| one.instance.as_ref() == Some(&row.id));
+            InstanceView {
+                instance_id: row.id.as_str().to_owned(),
+                url: row.url,
+                status,
+                last_seen,
+                in_flight: capacity.map_or(0, |one| one.in_progress),
+                breaker: capacity.map_or("closed", |one| one.breaker),
+            }
+        };
+        Ok(found.into_iter().map(view).collect())
+    }
+
     /// Returns the workspaces in order of id, without those that never existed.
     ///
     /// # Errors
     /// `store_unavailable`.
     pub async fn find_many(&self, ids: &[WorkspaceId]) -> Result<Vec<Workspace>, Rejection> {
         let found = self.workspaces.find_many(ids).await?;
-        Ok(found
-            .into_iter()
-            .map(|w| self.heartbeats.as_of_now(w))
-            .collect())
+        Ok(found.into_iter().map(|w| self.as_of_now(w)).collect())
+    }
+
+    /// Returns the workspace with the heartbeats since its row was written, and with what calls to it tell.
+    fn as_of_now(&self, workspace: Workspace) -> Workspace {
+        let workspace = self.heartbeats.as_of_now(workspace);
+        Workspace {
+            status: self.status_of(&workspace),
+            ..workspace
+        }
+    }
+
+    /// Returns the status. A workspace of assumed liveness is degraded while its breaker is open: nothing else tells.
+    fn status_of(&self, workspace: &Workspace) -> Status {
+        let assumed = workspace.liveness == Liveness::Assumed;
+        match workspace.status {
+            Status::Online if assumed && self.slots.is_open(&workspace.id) => Status::Degraded,
+            status => status,
+        }
     }
 
     /// Returns the peers in order of id. Their URLs are those of discovery.
@@ -240,6 +285,7 @@ impl Views {
         // A page may have megabytes of cards: yield to other tasks.
         tokio::task::yield_now().await;
         let registered = workspace.agent_card.as_deref()?;
+        urls.instances.as_ref()?;
         let base = self.config.get().base_of(&workspace.id);
         let shown = card::shown(registered.get(), &base, &hidden_urls(workspace, urls)).ok()?;
         RawValue::from_string(shown).ok()

@@ -61,6 +61,12 @@ words! {
         WorkspaceOffline => "WORKSPACE_OFFLINE",
         /// It can be reached, and is degraded by its own report.
         WorkspaceDegraded => "WORKSPACE_DEGRADED",
+        /// Its waker is asked to start its agent, for calls that wait for it.
+        WorkspaceWaking => "WORKSPACE_WAKING",
+        /// An operator stopped calls from and to it.
+        WorkspaceStopped => "WORKSPACE_STOPPED",
+        /// A stop of it was released, or expired.
+        WorkspaceReleased => "WORKSPACE_RELEASED",
         /// It is removed for good.
         WorkspaceRemoved => "WORKSPACE_REMOVED",
         /// It has another parent or another org.

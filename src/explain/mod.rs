@@ -65,6 +65,8 @@ pub enum Check {
     Grant,
     /// The rule that permits the caller to message the target.
     Rule,
+    /// The stops of operators, if there are any.
+    Stop,
     /// The target's lifecycle state.
     State,
     /// The target's liveness.
@@ -73,10 +75,14 @@ pub enum Check {
     Url,
     /// The gateway's credential and certificates for the agent.
     Upstream,
+    /// The instance of the agent, if it has several.
+    Instance,
     /// The protocol of the call to the agent.
     Call,
     /// The inbox of a polling target.
     Inbox,
+    /// The caps that cover the message.
+    Caps,
     /// Calls in progress at the target.
     Slots,
     /// The address to connect to.
@@ -98,12 +104,15 @@ impl Check {
             Self::TargetPlace => "target_place",
             Self::Grant => "grant",
             Self::Rule => "rule",
+            Self::Stop => "stop",
             Self::State => "state",
             Self::Liveness => "liveness",
             Self::Url => "url",
             Self::Upstream => "upstream",
+            Self::Instance => "instance",
             Self::Call => "call",
             Self::Inbox => "inbox",
+            Self::Caps => "caps",
             Self::Slots => "slots",
             Self::Address => "address",
             Self::Limits => "limits",
@@ -157,6 +166,15 @@ impl Witness for () {
 /// The facts reported so far, in order.
 #[derive(Debug, Default)]
 pub struct Facts(Vec<Fact>);
+
+impl Facts {
+    /// Adds a member to the fact that was reported last.
+    pub fn amend(&mut self, name: &str, value: Value) {
+        if let Some(Value::Object(members)) = self.0.last_mut().map(|fact| &mut fact.value) {
+            members.insert(name.to_owned(), value);
+        }
+    }
+}
 
 impl Witness for Facts {
     fn hear(&mut self, fact: impl FnOnce() -> Fact) {

@@ -140,6 +140,7 @@ impl Grants {
                     Invalidation::Address(_)
                     | Invalidation::Credential(_)
                     | Invalidation::Lineage(_)
+                    | Invalidation::Stops
                     | Invalidation::Workspace(_) => {}
                 }
             }

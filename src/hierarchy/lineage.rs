@@ -163,6 +163,7 @@ impl Lineages {
                     Invalidation::Address(_)
                     | Invalidation::Credential(_)
                     | Invalidation::Grant(..)
+                    | Invalidation::Stops
                     | Invalidation::Workspace(_) => {}
                 }
             }

@@ -391,6 +391,7 @@ fn drop_on_invalidation(coherence: &Coherence, proofs: &Coherent<CredentialHash,
                 Invalidation::Address(_)
                 | Invalidation::Grant(..)
                 | Invalidation::Lineage(_)
+                | Invalidation::Stops
                 | Invalidation::Workspace(_) => {}
             }
         }

@@ -61,6 +61,15 @@ impl Principal {
         }
     }
 
+    /// Returns the org of a principal that is no workspace.
+    pub fn org(&self) -> Option<&str> {
+        match self {
+            Self::Canvas { org, .. } => org.as_deref(),
+            Self::Org { org } => Some(org),
+            Self::Workspace { .. } | Self::Operator => None,
+        }
+    }
+
     /// Returns its name in records.
     pub fn name(&self) -> Cow<'_, str> {
         match self {

@@ -17,8 +17,8 @@ use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
 use crate::time::Timestamp;
 use crate::trust::{
-    Keys, PAIR_TYP, Pair, PairClaims, SignError, TOKEN_BYTES_MAX, TokenError, claimed_audience,
-    own_type,
+    GUARD_TYP, GuardClaims, Keys, PAIR_TYP, Pair, PairClaims, SignError, TOKEN_BYTES_MAX,
+    TokenError, WAKE_TYP, WakeClaims, claimed_audience, own_type,
 };
 
 /// The `typ` of the header, so that no other token of this gateway is accepted as one.
@@ -225,6 +225,42 @@ impl SignedTokens {
         self.callers
             .of_request(pair, method, body_hash)
             .map_err(unsigned)
+    }
+
+    /// Issues the token that proves the gateway to the waker of `workspace`, at the origin `audience`.
+    ///
+    /// # Errors
+    /// `internal` when it cannot be signed.
+    pub fn issue_wake(
+        &self,
+        workspace: &WorkspaceId,
+        audience: String,
+    ) -> Result<SecretString, Rejection> {
+        let issuer = self.config.get().issuer();
+        let claims = WakeClaims::new(issuer, workspace.as_str(), audience, Timestamp::now());
+        let token = self.keys.sign(WAKE_TYP, &claims).map_err(|error| {
+            Rejection::new(Reason::Internal, "the wake token could not be signed").cause(error)
+        })?;
+        Ok(token.into())
+    }
+
+    /// Issues the token that proves the gateway to the guard `name` at the origin `audience`, with a question whose body
+    /// has the hash `bh`.
+    ///
+    /// # Errors
+    /// `internal` when it cannot be signed.
+    pub fn issue_guard(
+        &self,
+        name: &str,
+        audience: String,
+        bh: String,
+    ) -> Result<SecretString, Rejection> {
+        let issuer = self.config.get().issuer();
+        let claims = GuardClaims::new(issuer, (name, audience), bh, Timestamp::now());
+        let token = self.keys.sign(GUARD_TYP, &claims).map_err(|error| {
+            Rejection::new(Reason::Internal, "the guard token could not be signed").cause(error)
+        })?;
+        Ok(token.into())
     }
 
     /// Drops the caller tokens that are not used again.

@@ -4,8 +4,12 @@
 mod audit;
 mod bridge;
 mod calls;
+mod capacity;
+mod caps;
 mod control;
+mod exchanges;
 mod family;
+mod guards;
 mod in_progress;
 mod inbox;
 mod jobs;
@@ -21,6 +25,7 @@ mod streams;
 mod tasks;
 mod telemetry;
 mod times;
+mod waking;
 
 use std::sync::OnceLock;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -29,7 +34,10 @@ use opentelemetry::TraceId;
 use prometheus::{HistogramVec, IntCounter, IntCounterVec, IntGauge, Registry};
 
 pub use self::audit::{AuditLoss, AuditMetrics};
+pub use self::capacity::{AgentFailure, Capacity, Chosen, Held, Queued};
+use self::exchanges::children;
 use self::family::{begin, counter, counters, counters_by, gauge, gauges_by, histograms};
+pub use self::guards::{GuardMetrics, GuardVerdict};
 pub use self::in_progress::InProgress;
 pub use self::inbox::{InboxMetrics, InboxReader};
 pub use self::jobs::JobMetrics;
@@ -48,7 +56,8 @@ pub use self::streams::Streams;
 pub use self::tasks::TaskMetrics;
 pub use self::telemetry::Telemetry;
 use self::times::Times;
-pub use self::{bridge::BridgeMetrics, calls::Calls, control::Control};
+pub use self::waking::{ProbeOutcome, WakeMetrics, WakeOutcome};
+pub use self::{bridge::BridgeMetrics, calls::Calls, caps::CapMetrics, control::Control};
 use crate::a2a::method::Method;
 use crate::rejection::Reason;
 
@@ -80,6 +89,8 @@ pub struct Metrics {
     pub target_permits: IntGauge,
     /// Requests that were sent again because the first attempt had sent nothing.
     pub resends: IntCounter,
+    /// Metrics of the capacity of agents.
+    pub capacity: Capacity,
     cache_hits: By<Cache, IntCounter>,
     cache_misses: By<Cache, IntCounter>,
     store_seconds: HistogramVec,
@@ -112,8 +123,12 @@ pub struct Metrics {
     pub events_linked: IntGauge,
     /// Times that the event log was lost.
     pub events_lost: IntCounter,
+    /// Metrics of caps.
+    pub caps: CapMetrics,
     /// Metrics of translated calls.
     pub bridge: BridgeMetrics,
+    /// Metrics of guards.
+    pub guards: GuardMetrics,
     /// Metrics of inboxes.
     pub inbox: InboxMetrics,
     /// Metrics of calls with an idempotency key.
@@ -124,6 +139,8 @@ pub struct Metrics {
     pub streams: Streams,
     /// Metrics of deferred calls and delegations.
     pub jobs: JobMetrics,
+    /// Metrics of calls to agents that sleep, and of probes.
+    pub waking: WakeMetrics,
     /// Metrics of tasks.
     pub tasks: TaskMetrics,
     /// Metrics of queues.
@@ -252,6 +269,7 @@ impl Metrics {
                 "a2a_gateway_resends_total",
                 "Requests sent on a new connection because the pooled one had died before anything was sent.",
             ),
+            capacity: Capacity::new(&r),
             cache_hits: cached("hit"),
             cache_misses: cached("miss"),
             store_seconds: histograms(
@@ -335,7 +353,9 @@ impl Metrics {
                 "a2a_gateway_events_lost_total",
                 "How often the log of events was flushed or cut before it was read to its end.",
             ),
+            caps: CapMetrics::new(&r),
             bridge: BridgeMetrics::new(&r),
+            guards: GuardMetrics::new(&r),
             inbox: InboxMetrics::new(&r),
             calls: Calls::new(&r),
             kept: Kept::new(&r),
@@ -343,6 +363,7 @@ impl Metrics {
             jobs: JobMetrics::new(&r),
             audit: AuditMetrics::new(&r),
             tasks: TaskMetrics::new(&r),
+            waking: WakeMetrics::new(&r),
             queues: Queues::new(&r),
             refusals: Refusals::new(&r),
             control: Control::new(&r),
@@ -411,11 +432,7 @@ impl Metrics {
 
     /// Counts one look-up in a cache.
     pub fn cache(&self, cache: Cache, hit: bool) {
-        let children = if hit {
-            &self.cache_hits
-        } else {
-            &self.cache_misses
-        };
+        let children = [&self.cache_misses, &self.cache_hits][usize::from(hit)];
         children[cache].inc();
     }
 
@@ -432,17 +449,6 @@ impl Metrics {
         // Created by the first operation, so that `rate()` includes the first error.
         let errors = self.store_errors.with_label_values(&[store, operation]);
         errors.inc_by(u64::from(!ok));
-    }
-
-    /// Returns the number of store operations so far, over both stores.
-    pub fn store_operations(&self) -> u64 {
-        use prometheus::core::Collector;
-        self.store_seconds
-            .collect()
-            .iter()
-            .flat_map(|family| family.get_metric().iter())
-            .map(|metric| metric.get_histogram().get_sample_count())
-            .sum()
     }
 
     /// Records a valid configuration; `waiting` changed keys need a restart.
@@ -485,16 +491,4 @@ impl Metrics {
     pub fn events_dropped(&self, kind: EventKind, count: usize) {
         self.events_dropped[kind].inc_by(u64::try_from(count).unwrap_or(0));
     }
-}
-
-/// Creates the children of exchanges, by method and outcome. Those of `answered` begin at 0. The others are
-/// created when needed: there are many, and most never are.
-fn children(exchanges: &IntCounterVec) -> Vec<OnceLock<IntCounter>> {
-    let mut children = vec![OnceLock::new(); Method::ALL.len() * Outcome::COUNT];
-    let outcome = Outcome::Answered;
-    for method in Method::ALL {
-        let child = exchanges.with_label_values(&[method.label(), outcome.as_str()]);
-        children[method.index() * Outcome::COUNT + outcome.index()] = OnceLock::from(child);
-    }
-    children
 }

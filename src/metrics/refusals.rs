@@ -1,8 +1,8 @@
 //! Metric families of rejections, by reason, and of rejected credentials, by flaw.
 
-use prometheus::{IntCounter, Registry};
+use prometheus::{IntCounter, IntGauge, Registry};
 
-use super::family::{counters, counters_by};
+use super::family::{counters, counters_by, gauge};
 use super::label::By;
 use crate::closed_set::words;
 use crate::rejection::Reason;
@@ -55,6 +55,8 @@ words! {
 pub struct Refusals {
     by_reason: By<Plane, [IntCounter; Reason::ALL.len()]>,
     credentials: By<CredentialFlaw, IntCounter>,
+    /// Stops of operators in force.
+    pub stops: IntGauge,
 }
 
 impl Refusals {
@@ -74,6 +76,11 @@ impl Refusals {
                 "a2a_gateway_credentials_refused_total",
                 "Requests whose credential proved nothing, by why.",
                 "why",
+            ),
+            stops: gauge(
+                r,
+                "a2a_gateway_stops",
+                "Stops of operators that are in force on this replica.",
             ),
         }
     }

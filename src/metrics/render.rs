@@ -27,6 +27,17 @@ impl Format {
 }
 
 impl Metrics {
+    /// Returns the number of store operations so far, over both stores.
+    pub fn store_operations(&self) -> u64 {
+        use prometheus::core::Collector;
+        self.store_seconds
+            .collect()
+            .iter()
+            .flat_map(|family| family.get_metric().iter())
+            .map(|metric| metric.get_histogram().get_sample_count())
+            .sum()
+    }
+
     /// Renders the current values of all families.
     pub fn render(&self, format: Format) -> String {
         self.process.look();

@@ -9,13 +9,15 @@ use std::time::Duration;
 use http::header::{self, HeaderName};
 use pingora::http::RequestHeader;
 
+use crate::a2a::method::Method;
 use crate::config::{Config, Limits};
-use crate::directory::{AgentOptions, Destination};
+use crate::directory::{AgentOptions, Destination, Preference};
 use crate::gateway::Gateway;
 use crate::hierarchy::Permit;
 use crate::hops::{hops, whole_number};
 use crate::identity::Proof;
-use crate::ids::{InvalidWorkspaceId, WorkspaceId};
+use crate::ids::{InstanceId, InvalidWorkspaceId, WorkspaceId};
+use crate::proxy::parking::Turn;
 use crate::proxy::record::Exchange;
 use crate::rejection::{Reason, Rejection};
 use crate::shares::Account;
@@ -32,6 +34,10 @@ pub(super) struct Admitted {
     pub(super) timeout: Option<Duration>,
     /// The number of gateways that the call has passed, this one included.
     pub(super) hops: u32,
+    /// Preference of the call among the instances of its target; `None`: there are no named ones.
+    pub(super) preference: Option<Box<Preference>>,
+    /// Its turn among the calls that waited for their agent, if it was parked.
+    pub(super) turn: Option<Turn>,
 }
 
 impl Admitted {
@@ -50,27 +56,23 @@ impl Admitted {
             destination,
             timeout: requested_timeout(head, config.timeouts.max)?,
             hops: hops(&head.headers, config.forward.max_hops)?,
+            preference: None,
+            turn: None,
         })
+    }
+
+    /// Returns the instance of the target that gets the call, if it has several.
+    pub(super) fn instance(&self) -> Option<&InstanceId> {
+        match &self.destination {
+            Destination::Agent(agent) => agent.instance.as_ref(),
+            Destination::Inbox(_) => None,
+        }
     }
 
     /// The protocol options of the target: what the call must look like.
     pub(super) fn options(&self) -> &AgentOptions {
         self.destination.options()
     }
-}
-
-/// Resolves the target and runs the checks of the call, after [`allow`] has permitted it.
-///
-/// # Errors
-/// The first rejection.
-pub(super) async fn resolve_and_admit(
-    gateway: &Gateway,
-    exchange: &Exchange,
-    head: &RequestHeader,
-    allowed: Allowed,
-) -> Result<Admitted, Rejection> {
-    let destination = gateway.resolution.resolve(&allowed.permit).await?;
-    Admitted::new(allowed, destination, head, &exchange.config)
 }
 
 /// Proof that the caller may reach the target, whatever state the target is in.
@@ -126,10 +128,11 @@ pub(super) async fn prove(
     Ok(proof)
 }
 
-/// Checks that the proven caller may reach the target.
+/// Checks that the proven caller may reach the target, and that no stop covers the call. A card may be read of an agent
+/// that is stopped.
 ///
 /// # Errors
-/// `not_permitted`, `store_unavailable`.
+/// `not_permitted`, `stopped`, `store_unavailable`.
 pub(super) async fn permit(
     gateway: &Gateway,
     exchange: &mut Exchange,
@@ -138,6 +141,9 @@ pub(super) async fn permit(
 ) -> Result<Allowed, Rejection> {
     let permit = gateway.hierarchy.permit(&proof, target).await?;
     exchange.permitted(&permit);
+    if exchange.method != Method::AgentCard {
+        gateway.stops.check(&permit)?;
+    }
     Ok(Allowed { proof, permit })
 }
 
@@ -203,7 +209,13 @@ pub(super) fn too_large(limit: u64) -> Rejection {
 }
 
 /// Reads `X-Timeout: <seconds>`, bounded by `timeouts.max`.
-fn requested_timeout(head: &RequestHeader, max: Duration) -> Result<Option<Duration>, Rejection> {
+///
+/// # Errors
+/// `invalid_request`.
+pub(super) fn requested_timeout(
+    head: &RequestHeader,
+    max: Duration,
+) -> Result<Option<Duration>, Rejection> {
     let Some(field) = single(head, &X_TIMEOUT)? else {
         return Ok(None);
     };

@@ -9,7 +9,10 @@ use pingora::http::ResponseHeader;
 use pingora::protocols::http::ServerSession;
 
 use super::cards::store::Cards;
+use super::guard::Guards;
+use super::held::HeldCalls;
 use super::load::Slot;
+use super::parking::Parking;
 use super::record::Exchange;
 use super::relay::Relay;
 use super::request::origin::{Origins, client_address};
@@ -31,10 +34,16 @@ pub(in crate::proxy) struct Context {
     pub(in crate::proxy) relay: Arc<Relay>,
     /// The cards of the agents.
     pub(in crate::proxy) cards: Cards,
+    /// The calls that wait for agents that sleep.
+    pub(in crate::proxy) parking: Arc<Parking>,
     /// The browser origins that are allowed.
     pub(in crate::proxy) origins: Derived<Origins>,
     /// The control plane, for all other routes.
     pub(in crate::proxy) control: axum::Router,
+    /// The calls that wait for agents that refuse connections.
+    pub(in crate::proxy) held: HeldCalls,
+    /// The guards of the configuration in force.
+    pub(in crate::proxy) guards: Guards,
     /// The request fields of `forward.headers`.
     pub(in crate::proxy) extra_fields: Derived<HashSet<HeaderName>>,
 }
@@ -53,8 +62,15 @@ impl Context {
         extra_fields(&gateway.config().forward.headers)?;
         Ok(Self {
             cards: Cards::new(&gateway, &relay),
+            parking: Parking::new(
+                gateway.config.clone(),
+                Arc::clone(&gateway.metrics),
+                &gateway.coherence,
+            ),
+            guards: Guards::new(&gateway, &relay.drain),
             relay,
             control,
+            held: HeldCalls::default(),
             origins: Derived::new(&gateway.config, |config, _| Origins::new(config)),
             extra_fields: Derived::new(&gateway.config, |config, _| {
                 extra_fields(&config.forward.headers).unwrap_or_default()

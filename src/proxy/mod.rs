@@ -12,8 +12,13 @@
 //! | [`relay`] | the call on the wire | the agent's answer, within clocks and bounds |
 //! | [`respond`] | a rejection, or an own answer | the bytes for the caller |
 //!
-//! [`cards`] and [`control_plane`] answer other routes; [`dispatch`] makes deferred calls; [`explain`] predicts a call;
-//! [`sidecar`] uses the relay behind a token.
+//! [`guarding`] asks guards ([`guard`]) about a call that is about to be sent or stored, and about what comes back.
+//!
+//! A call to an agent that sleeps waits in [`parking`], between `Received` and `CheckedCall`, while [`waker`] has the
+//! agent started.
+//!
+//! [`cards`] and [`control_plane`] answer other routes; [`dispatch`] makes deferred calls; [`prober`] asks agents whether
+//! they live; [`explain`] predicts a call; [`sidecar`] uses the relay behind a token.
 //!
 //! [`Connections`] owns connection and session from the first byte to the last. The phases of `ProxyHttp` can neither bound a body before it is forwarded nor run a clock while an agent
 //! is silent (`ARCHITECTURE.md`, decisions).
@@ -22,6 +27,8 @@ mod admit;
 mod beside;
 mod bridge;
 mod bridged;
+mod canceller;
+mod capped;
 mod cards;
 mod connection;
 mod context;
@@ -29,10 +36,15 @@ mod control_plane;
 mod destination;
 mod dispatch;
 mod explain;
+mod guard;
+mod guarding;
+mod held;
 mod hop_by_hop;
 mod load;
 mod outcome;
+mod parking;
 mod pipeline;
+mod prober;
 mod reading;
 mod record;
 mod relay;
@@ -41,14 +53,17 @@ mod respond;
 mod sidecar;
 #[cfg(test)]
 mod tests;
+mod waker;
 
 // Pure, and for `fuzz/` only: these parsers read every byte that arrives.
+pub use self::canceller::Canceller;
 pub use self::connection::Connections;
 pub use self::connection::chunks::{Broken, Chunks};
 pub use self::connection::head::{Scan, Whole, Why};
 pub use self::connection::listener::Listener;
 pub use self::dispatch::Dispatcher;
 pub use self::explain::Explainer;
+pub use self::prober::Prober;
 pub use self::relay::answer::{AnswerHead, AnswerReader};
 pub use self::relay::fields::extra_fields;
 pub use self::relay::pool::serve_on_this_thread;

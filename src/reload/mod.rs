@@ -22,13 +22,16 @@ use crate::telemetry::{self, Chain};
 
 /// Keys, or prefixes of keys, that cached facts depend on: the principal of a credential, the access to a
 /// call, the permitted addresses of agents.
-const JUDGED_BY: [&str; 9] = [
+const JUDGED_BY: [&str; 12] = [
     "A2A_GATEWAY_ADMIN_TOKEN",
     "a2a.bridge",
     "a2a.complete",
     "address.",
     "auth.",
+    "breaker.",
+    "concurrency.",
     "limits.target_concurrency",
+    "limits.target_queue",
     "server.public_url",
     "tokens.",
     "trusted_agents",

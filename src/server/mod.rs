@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex};
 use async_trait::async_trait;
 use pingora::server::configuration::ServerConf;
 use pingora::server::{RunArgs, Server, ShutdownWatch};
+use pingora::services::ServiceHandle;
 use pingora::services::background::{BackgroundService, background_service};
 use secrecy::{ExposeSecret, SecretString};
 
@@ -27,7 +28,7 @@ use crate::config::Live;
 use crate::config::load::Layers;
 use crate::gateway::{Gateway, OpenError};
 use crate::metrics::Metrics;
-use crate::proxy::{Connections, Dispatcher, Explainer, Listener};
+use crate::proxy::{Canceller, Connections, Dispatcher, Explainer, Listener, Prober};
 use crate::telemetry::traces::{Traces, TracesError};
 use crate::{control, reload};
 
@@ -94,7 +95,7 @@ pub fn run(live: Live, layers: Option<Layers>) -> Result<(), ServeError> {
     let control = control::router(Arc::clone(&gateway));
     let answers = Listener::of_gateway(Arc::clone(&gateway), control.clone(), traces.clone())
         .map_err(ServeError::ForwardHeaders)?;
-    let (dispatcher, explainer) = (answers.dispatcher(), answers.explainer());
+    let senders = (answers.dispatcher(), answers.prober(), answers.canceller());
     let rooms = background_service("rooms", Rooms(Arc::clone(&gateway)));
     let admin = background_service(
         "admin",
@@ -104,7 +105,7 @@ pub fn run(live: Live, layers: Option<Layers>) -> Result<(), ServeError> {
             metrics: Arc::clone(&gateway.metrics),
             router: crate::admin::router(
                 Arc::clone(&gateway),
-                explainer.map(Explainer::into_fn),
+                answers.explainer().map(Explainer::into_fn),
                 &control,
             ),
         },
@@ -130,15 +131,10 @@ pub fn run(live: Live, layers: Option<Layers>) -> Result<(), ServeError> {
         let reloads = Reloads(Arc::clone(&gateway), layers);
         server.add_service(background_service("reload", reloads));
     }
-    if let Some(dispatcher) = dispatcher {
-        let dispatch = background_service("dispatch", Dispatches(dispatcher));
-        // A process that exits because its address is in use sends no deferred calls.
-        server.add_service(dispatch).add_dependency(&public);
-    }
+    add_senders(&mut server, senders, &public);
 
-    let (address, threads) = (config.server.listen, config.server.threads());
-    let pid = std::process::id();
-    tracing::info!(%address, admin = %config.admin.listen, threads, pid, "a2a-gateway is starting");
+    let (own, pid) = (&config.server, std::process::id());
+    tracing::info!(address = %own.listen, admin = %config.admin.listen, threads = own.threads(), pid, "a2a-gateway is starting");
     server.run(RunArgs {
         shutdown_signal: Box::new(Signals {
             caught,
@@ -151,6 +147,26 @@ pub fn run(live: Live, layers: Option<Layers>) -> Result<(), ServeError> {
     });
     tracing::info!(pid, "a2a-gateway has ended");
     Ok(())
+}
+
+/// Adds what sends requests of its own. A process that exits because its address is in use sends nothing.
+fn add_senders(
+    server: &mut Server,
+    (dispatcher, prober, canceller): (Option<Dispatcher>, Option<Prober>, Option<Canceller>),
+    public: &ServiceHandle,
+) {
+    if let Some(dispatcher) = dispatcher {
+        let dispatch = background_service("dispatch", Dispatches(dispatcher));
+        server.add_service(dispatch).add_dependency(public);
+    }
+    if let Some(prober) = prober {
+        let probes = background_service("probes", Probes(prober));
+        server.add_service(probes).add_dependency(public);
+    }
+    if let Some(canceller) = canceller {
+        let cancels = background_service("cancels", Cancels(canceller));
+        server.add_service(cancels).add_dependency(public);
+    }
 }
 
 /// Claims stores that only one process can use.
@@ -255,6 +271,32 @@ impl BackgroundService for Dispatches {
     async fn start(&self, mut shutdown: ShutdownWatch) {
         tokio::select! {
             () = lasting("dispatch", self.0.run()) => {}
+            _ = shutdown.changed() => {}
+        }
+    }
+}
+
+/// The prober of agents that do not register.
+struct Probes(Prober);
+
+#[async_trait]
+impl BackgroundService for Probes {
+    async fn start(&self, mut shutdown: ShutdownWatch) {
+        tokio::select! {
+            () = lasting("probes", self.0.run()) => {}
+            _ = shutdown.changed() => {}
+        }
+    }
+}
+
+/// The canceller of the tasks of stops.
+struct Cancels(Canceller);
+
+#[async_trait]
+impl BackgroundService for Cancels {
+    async fn start(&self, mut shutdown: ShutdownWatch) {
+        tokio::select! {
+            () = lasting("cancels", self.0.run()) => {}
             _ = shutdown.changed() => {}
         }
     }

@@ -239,6 +239,7 @@ impl BackgroundService for Thread {
             Err(error) => unopened(error).await,
         };
         if self.number == 0 {
+            self.threads.connections.open();
             // What it depends on is ready: background work starts before the listener.
             self.threads.sockets.ready();
         }

@@ -11,6 +11,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::counters::Counters;
 use super::log::{BATCH_MAX, Entry as LogEntry, EntryId, Look};
 use super::numbered::Numbered;
 use super::subscription::{Feed, Subscription};
@@ -42,6 +43,7 @@ struct NotACounter;
 pub(super) struct Memory {
     state: Mutex<State>,
     pub(super) numbered: Numbered,
+    pub(super) counters: Counters,
 }
 
 #[derive(Default)]

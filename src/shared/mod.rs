@@ -5,6 +5,8 @@
 
 mod client;
 mod connections;
+mod counted;
+mod counters;
 mod log;
 mod memory;
 mod numbered;
@@ -19,6 +21,7 @@ use bytes::Bytes;
 use secrecy::ExposeSecret as _;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
+pub use self::counters::{Count, Counted};
 pub use self::log::{Entry, EntryId, Followed, NotAnEntryId, Tail};
 use self::memory::Memory;
 use self::redis::Redis;
@@ -139,6 +142,27 @@ impl Shared {
             match &self.store {
                 Store::Memory(memory) => memory.set(key, value, ttl),
                 Store::Redis(redis) => redis.set(key, value, ttl).await,
+            }
+        })
+        .await
+    }
+
+    /// Writes keys, each with the same time to live, in one round trip.
+    ///
+    /// # Errors
+    /// If the store does not answer, or is full; some or all may be written then.
+    pub async fn set_many(
+        &self,
+        values: &[(&str, &str)],
+        ttl: Duration,
+    ) -> Result<(), Unavailable> {
+        self.run("set_many", async {
+            match &self.store {
+                Store::Memory(memory) => {
+                    let set = |(key, value): &(&str, &str)| memory.set(key, value, Some(ttl));
+                    values.iter().try_for_each(set)
+                }
+                Store::Redis(redis) => redis.set_many(values, Some(ttl)).await,
             }
         })
         .await

@@ -11,6 +11,27 @@ pub(super) fn task(target: &WorkspaceId, task: &str) -> String {
     key
 }
 
+/// Returns the key of the instance that has a task.
+pub(super) fn bound_task(target: &WorkspaceId, task: &str) -> String {
+    let mut key = format!("gw:bound:{target}:t:");
+    escape(&folded(task), &mut key);
+    key
+}
+
+/// Returns the key of the list of a caller's bindings.
+pub(super) fn bindings_of(owner: &str) -> String {
+    let mut key = "gw:bindings-of:".to_owned();
+    escape(owner, &mut key);
+    key
+}
+
+/// Returns the key of the instance that has a context.
+pub(super) fn bound_context(target: &WorkspaceId, context: &str) -> String {
+    let mut key = format!("gw:bound:{target}:c:");
+    escape(context, &mut key);
+    key
+}
+
 fn folded(task: &str) -> String {
     task.trim_matches(is_space).to_ascii_lowercase()
 }

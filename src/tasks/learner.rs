@@ -1,18 +1,49 @@
-//! Follows one response until the task id and the task's state are known.
+//! Follows one response until the task id and the task's state are known, and the context id where it is bound.
 
 use std::sync::Arc;
 
-use super::Tasks;
+use super::{Binder, Tasks};
 use crate::a2a::state::TaskState;
 use crate::a2a::task::{Binding, TaskScan};
 use crate::identity::Proof;
-use crate::ids::WorkspaceId;
+use crate::ids::{InstanceId, WorkspaceId};
 
 /// Scans a response as it passes. The first task counts.
 pub struct Learner {
     scan: TaskScan,
     /// `None`: the owner is known already, or does not matter here.
     learns: Option<Learns>,
+    /// `None`: the target has no instances.
+    binder: Option<Box<Binder>>,
+    /// Notes the end of the task that the response is about. `None`: a response to a message, or it does not matter.
+    ender: Option<Box<Ender>>,
+}
+
+/// Notes the end of one task.
+pub struct Ender {
+    tasks: Arc<Tasks>,
+    target: WorkspaceId,
+    by: String,
+    task: Option<String>,
+}
+
+impl Ender {
+    /// Returns one for a task of `target` that is not known yet. `by`: the caller.
+    pub fn new(tasks: &Arc<Tasks>, proof: &Proof, target: &WorkspaceId) -> Box<Self> {
+        Box::new(Self {
+            tasks: Arc::clone(tasks),
+            target: target.clone(),
+            by: proof.owner(),
+            task: None,
+        })
+    }
+
+    /// Notes that the task has ended.
+    pub fn end(&self) {
+        if let Some(task) = &self.task {
+            self.tasks.note_end(&self.target, task, &self.by);
+        }
+    }
 }
 
 /// The owner and target to record for the task.
@@ -38,6 +69,8 @@ impl Learner {
         Self {
             scan: TaskScan::new(binding),
             learns: Some(learns),
+            binder: None,
+            ender: None,
         }
     }
 
@@ -46,12 +79,48 @@ impl Learner {
         Self {
             scan: TaskScan::new(binding),
             learns: None,
+            binder: None,
+            ender: None,
         }
     }
 
     /// Reads a response of another binding than the one it was made for.
     pub fn reads(&mut self, binding: Binding) {
         self.scan = TaskScan::new(binding);
+        if self.binder.is_some() {
+            self.scan.want_context();
+        }
+    }
+
+    /// Has the task and the context of the response bound to an instance.
+    pub fn binds(&mut self, binder: Binder) {
+        self.binder = Some(Box::new(binder));
+        self.scan.want_context();
+    }
+
+    /// Has the task and the context of the response bound to another instance, which answers instead.
+    pub fn binds_to(&mut self, instance: &InstanceId) {
+        if let Some(binder) = &mut self.binder {
+            binder.set_instance(instance);
+        }
+    }
+
+    /// Has the end of the task noted that the response is about.
+    pub fn ends(&mut self, ender: Box<Ender>) {
+        self.ender = Some(ender);
+    }
+
+    /// Returns what notes the end of `task`, if the response may have begun it.
+    pub fn ender_of(&self, task: &str) -> Option<Box<Ender>> {
+        let learns = self.learns.as_ref()?;
+        let mut ender = Ender::new(&learns.tasks, &learns.proof, &learns.target);
+        ender.task = Some(task.to_owned());
+        Some(ender)
+    }
+
+    /// Returns what binds the task of a stream, whose end is seen by others.
+    pub fn into_binder(self) -> Option<Box<Binder>> {
+        self.binder
     }
 
     /// Reads the next piece of a unary response. Returns the task id once, when it is complete.
@@ -74,11 +143,33 @@ impl Learner {
         self.scan.is_over()
     }
 
-    /// Records the caller as the owner of `task`, if the task has none.
-    pub async fn learn(&self, task: String) {
-        if let Some(learns) = &self.learns {
+    /// True if a context was found that is to be bound, or `state` ends a binding.
+    pub fn has_more_to_learn(&self, state: Option<TaskState>) -> bool {
+        let binds = self.binder.is_some() && (state.is_some() || self.scan.has_context());
+        binds || (self.ender.is_some() && state.is_some_and(TaskState::is_terminal))
+    }
+
+    /// Records the caller as the owner of `task`, if the task has none, and binds the task and the context that were
+    /// found.
+    pub async fn learn(&mut self, task: Option<&str>, state: Option<TaskState>) {
+        if let (Some(learns), Some(task)) = (&self.learns, task) {
             let (owner, target) = (learns.proof.owner(), &learns.target);
-            learns.tasks.learn(&owner, target, &task).await;
+            let over = state.is_some_and(TaskState::is_terminal);
+            let owner = (owner.as_str(), learns.proof.principal.org());
+            learns.tasks.learn(owner, target, task, Some(over)).await;
+        }
+        if let Some(ender) = &mut self.ender {
+            if let Some(task) = task {
+                ender.task = Some(task.to_owned());
+            }
+            if state.is_some_and(TaskState::is_terminal) {
+                ender.end();
+            }
+        }
+        let context = self.scan.take_context();
+        if let Some(binder) = &mut self.binder {
+            let has_ended = state.is_some_and(TaskState::is_terminal);
+            binder.bind(context.as_deref(), task, has_ended).await;
         }
     }
 }

@@ -11,10 +11,12 @@
 //! Invariants: a request for a task that is known to belong to another caller is never let through; a store
 //! that cannot be read is not treated as "unknown".
 
+mod bindings;
 mod key;
 mod known;
 mod learner;
 mod note;
+mod open;
 mod table;
 
 #[cfg(test)]
@@ -26,7 +28,9 @@ use std::sync::atomic::AtomicUsize;
 
 use tokio::sync::{Mutex, mpsc};
 
-pub use self::learner::Learner;
+pub use self::bindings::{Binder, Subject};
+pub use self::learner::{Ender, Learner};
+pub use self::open::{OpenTask, OpenTasks};
 
 use self::known::{Known, Memory};
 use self::note::{Claimed, NOTES_MAX, Note, Unwritten};
@@ -48,7 +52,10 @@ pub struct Tasks {
     config: Live,
     metrics: Arc<Metrics>,
     stored: Stored,
+    /// Tasks that agents have begun and not ended.
+    pub open: OpenTasks,
     memory: Memory,
+    bindings: bindings::Memory,
     notes: mpsc::Sender<Note>,
     to_write: Mutex<mpsc::Receiver<Note>>,
     /// Notes that are queued or being written.
@@ -72,6 +79,8 @@ impl Tasks {
         let (notes, to_write) = mpsc::channel(NOTES_MAX);
         Arc::new(Self {
             memory: Memory::new(),
+            bindings: bindings::Memory::new(),
+            open: OpenTasks::new(config.clone(), db.clone()),
             stored: if shared.is_embedded() {
                 Stored::Sql(Table(db))
             } else {
@@ -99,8 +108,15 @@ impl Tasks {
         Learner::new(Arc::clone(self), proof, target.clone(), binding)
     }
 
-    /// Records that `owner` started `task` of `target`, unless another owner is known.
-    pub async fn learn(&self, owner: &str, target: &WorkspaceId, task: &str) {
+    /// Records that `owner`, of the org `org` if it is no workspace, started `task` of `target`, unless another owner is
+    /// known. `over`: whether the task has ended; `None`: that does not matter.
+    pub async fn learn(
+        &self,
+        (owner, org): (&str, Option<&str>),
+        target: &WorkspaceId,
+        task: &str,
+        over: Option<bool>,
+    ) {
         if task.is_empty() || task.len() > TASK_ID_BYTES_MAX {
             return;
         }
@@ -115,15 +131,35 @@ impl Tasks {
             self.metrics.tasks.learnt.inc();
             self.memory.claim_at(&at, target, lasts).await;
             let (owner, target) = (Arc::clone(&known.owner), target.clone());
+            let open = (over == Some(false)).then(|| {
+                Box::new(OpenTask {
+                    target: target.clone(),
+                    task: task.to_owned(),
+                    caller: owner.to_string(),
+                    caller_org: org.map(str::to_owned),
+                })
+            });
             self.note(Note::Claim(Claimed {
                 key,
                 at,
                 owner,
                 target,
+                open,
             }));
         } else {
+            if over == Some(true) {
+                self.note_end(target, task, owner);
+            }
             self.renew(&known, target, key, at).await;
         }
+    }
+
+    /// Records that `task` of `target` has ended. `by`: the caller whose answer told of it.
+    pub fn note_end(&self, target: &WorkspaceId, task: &str, by: &str) {
+        self.note(Note::End {
+            name: (target.clone(), task.to_owned()),
+            by: by.into(),
+        });
     }
 
     /// Checks that the caller may access all of `tasks` of `target`: as their owner, as a workspace above the

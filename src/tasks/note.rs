@@ -6,11 +6,14 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use tokio::sync::oneshot;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
+use super::bindings::Bound;
+use super::open::OpenTask;
 use super::table::Table;
 use super::{Stored, Tasks};
-use crate::ids::WorkspaceId;
+use crate::ids::{InstanceId, WorkspaceId};
 use crate::shared::Shared;
 use crate::store::Unavailable;
 use crate::telemetry::Chain;
@@ -44,6 +47,8 @@ pub(super) struct Claimed {
     pub(super) at: String,
     pub(super) owner: Arc<str>,
     pub(super) target: WorkspaceId,
+    /// The task, unless it has ended.
+    pub(super) open: Option<Box<OpenTask>>,
 }
 
 /// A pending write.
@@ -57,6 +62,39 @@ pub(super) enum Note {
         at: String,
         owner: Arc<str>,
     },
+    /// An instance has a task or a context.
+    Bind(Bind),
+    /// A task has ended.
+    End {
+        name: (WorkspaceId, String),
+        by: Arc<str>,
+    },
+}
+
+/// Stored values that a binding may replace.
+#[derive(Debug)]
+pub(super) enum Over {
+    /// Its own value, whose lifetime alone is renewed.
+    Renewed,
+    /// Its own value, of a task that has not ended.
+    Own,
+    /// Nothing, or what is bound to one of these instances.
+    Gone(Vec<InstanceId>),
+}
+
+/// A binding to be written.
+#[derive(Debug)]
+pub(super) struct Bind {
+    pub(super) key: String,
+    pub(super) bound: Bound,
+    /// Stored values that it may replace.
+    pub(super) over: Over,
+    /// The caller whose answer bound it.
+    pub(super) owner: Arc<str>,
+    /// The account of its bindings in the queue.
+    pub(super) account: Arc<str>,
+    /// Dropped once it is written.
+    pub(super) written: Option<oneshot::Sender<()>>,
 }
 
 impl Note {
@@ -64,6 +102,8 @@ impl Note {
         match self {
             Self::Claim(claimed) => &claimed.owner,
             Self::Renew { owner, .. } => owner,
+            Self::End { by, .. } => by,
+            Self::Bind(bind) => &bind.account,
         }
     }
 }
@@ -109,6 +149,19 @@ impl Tasks {
         self.unwritten.fetch_sub(1, Ordering::AcqRel);
     }
 
+    /// Notes the task that a note says has begun or ended.
+    fn note_open(&self, note: &mut Note) {
+        match note {
+            Note::Claim(claimed) => {
+                if let Some(open) = claimed.open.take() {
+                    self.open.begin(*open);
+                }
+            }
+            Note::End { name, .. } => self.open.end(name.clone()),
+            Note::Renew { .. } | Note::Bind(_) => {}
+        }
+    }
+
     fn written(&self, note: &Note) {
         self.leave_place(note.owner());
         self.metrics.queues.task_notes.dec();
@@ -117,9 +170,15 @@ impl Tasks {
     /// Writes learnt owners. A background task; runs until it is dropped.
     pub async fn run(&self) {
         match &self.stored {
-            Stored::Shared(shared) => self.write_shared(shared).await,
+            Stored::Shared(shared) => {
+                tokio::join!(self.write_shared(shared), self.open.run());
+            }
             Stored::Sql(table) => {
-                tokio::join!(self.write_rows(table), self.bound_rows(table));
+                tokio::join!(
+                    self.write_rows(table),
+                    self.bound_rows(table),
+                    self.open.run()
+                );
             }
         }
     }
@@ -128,6 +187,7 @@ impl Tasks {
         let mut notes = self.to_write.lock().await;
         let mut batch = Vec::with_capacity(AT_ONCE);
         while notes.recv_many(&mut batch, AT_ONCE).await > 0 {
+            batch.iter_mut().for_each(|note| self.note_open(note));
             join_all(batch.drain(..).map(|note| self.write(shared, note))).await;
         }
     }
@@ -136,11 +196,13 @@ impl Tasks {
         let mut notes = self.to_write.lock().await;
         let mut batch = Vec::with_capacity(BATCH_MAX);
         while notes.recv_many(&mut batch, BATCH_MAX).await > 0 {
+            batch.iter_mut().for_each(|note| self.note_open(note));
             let mut told = false;
             let others = loop {
                 let now = Timestamp::now();
-                let ttl = self.config.get().a2a.task_ttl;
-                match table.write(&batch, now, now.after(ttl)).await {
+                let config = self.config.get();
+                let lifetimes = (config.a2a.task_ttl, config.affinity.ttl);
+                match table.write(&batch, now, lifetimes).await {
                     Ok(others) => break others,
                     Err(error) => {
                         if !std::mem::replace(&mut told, true) {
@@ -152,15 +214,20 @@ impl Tasks {
                 }
             };
             let lasts = self.memory.lasts(self.config.get().a2a.task_ttl, true);
-            for (key, owner) in others {
+            for (key, owner) in others.owners {
                 self.memory.put(&key, &owner, lasts).await;
+            }
+            for (key, value) in others.bindings {
+                self.keep_binding(&key, &value);
             }
             let mut started = self.started.lock().unwrap_or_else(PoisonError::into_inner);
             for note in batch.drain(..) {
                 self.written(&note);
-                if let Note::Claim(claimed) = note {
-                    started.insert(claimed.owner);
-                }
+                match note {
+                    Note::Claim(claimed) => started.insert(claimed.owner),
+                    Note::Bind(bind) => started.insert(bind.owner),
+                    Note::Renew { .. } | Note::End { .. } => false,
+                };
             }
         }
     }
@@ -178,7 +245,12 @@ impl Tasks {
                 std::mem::take(&mut *started)
             };
             for owner in &started {
-                if let Err(error) = table.keep_newest(owner, max).await {
+                let kept = table.keep_newest(owner, max).await;
+                let kept = match kept {
+                    Ok(()) => table.keep_newest_bindings(owner, max).await,
+                    away => away,
+                };
+                if let Err(error) = kept {
                     tracing::debug!(error = %Chain(&error), "failed to bound the tasks of a caller; will retry");
                     let mut started = self.started.lock().unwrap_or_else(PoisonError::into_inner);
                     started.insert(Arc::clone(owner));
@@ -217,6 +289,13 @@ impl Tasks {
             sleep(RETRY_PAUSE).await;
         }
         self.written(&note);
+        if let Note::Bind(mut bind) = note {
+            // Its answer waits no longer.
+            drop(bind.written.take());
+            if let Err(error) = self.bound_bindings(shared, &bind).await {
+                tracing::debug!(error = %Chain(&error), "failed to bound the bindings of a caller; their lifetime does");
+            }
+        }
     }
 
     async fn try_write(&self, shared: &Shared, note: &Note) -> Result<(), Unavailable> {
@@ -227,6 +306,7 @@ impl Tasks {
                 at,
                 owner,
                 target,
+                ..
             }) => {
                 let lasts = self.memory.lasts(ttl, true);
                 if let Some(first) = claim(shared, key, owner, ttl).await? {
@@ -244,6 +324,8 @@ impl Tasks {
                 let keys = [key.as_str(), at.as_str()];
                 shared.refresh(&keys, ttl).await.map(drop)
             }
+            Note::Bind(bind) => self.write_binding(shared, bind).await,
+            Note::End { .. } => Ok(()),
         }
     }
 

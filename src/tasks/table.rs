@@ -1,12 +1,29 @@
-//! The table `task_owners`: owners of tasks of a single gateway.
+//! The tables `task_owners` and `task_bindings`: owners of tasks, and instances that have them, of a single gateway.
+
+use std::time::Duration;
 
 use sqlx::Row as _;
 
-use super::note::{Claimed, Note};
+use super::note::{Bind, Claimed, Note, Over};
 use crate::db::{Connection, Db};
 use crate::ids::WorkspaceId;
 use crate::store::Unavailable;
 use crate::workspace::Timestamp;
+
+const BIND: &str = "INSERT INTO task_bindings (bound_key, value, owner, expires_at) VALUES ($1, $2, $3, $4) \
+    ON CONFLICT (bound_key) DO UPDATE SET value = excluded.value, owner = excluded.owner, \
+    expires_at = excluded.expires_at";
+
+const RENEW_BINDING: &str =
+    "UPDATE task_bindings SET expires_at = $3 WHERE bound_key = $1 AND value = $2";
+
+const DELETE_OLDEST_BINDINGS: &str = "DELETE FROM task_bindings WHERE bound_key IN \
+    (SELECT bound_key FROM task_bindings WHERE owner = $1 ORDER BY expires_at DESC LIMIT $3 OFFSET $2)";
+
+const BOUND: &str = "SELECT value FROM task_bindings WHERE bound_key = $1 AND expires_at > $2";
+
+const DELETE_LAPSED_BINDINGS: &str = "DELETE FROM task_bindings WHERE bound_key IN \
+    (SELECT bound_key FROM task_bindings WHERE expires_at <= $1 LIMIT $2)";
 
 /// Rows that one statement deletes at most.
 const DELETED_MAX: i64 = 1000;
@@ -37,30 +54,47 @@ const DELETE_LAPSED: &str = "DELETE FROM task_owners WHERE task_key IN \
 
 pub(super) struct Table(pub(super) Db);
 
+/// Rows that notes did not replace.
+#[derive(Default)]
+pub(super) struct Others {
+    /// Tasks that belonged to another owner already, with that owner.
+    pub(super) owners: Vec<(String, String)>,
+    /// Bindings to another instance that takes calls, with their values.
+    pub(super) bindings: Vec<(String, String)>,
+}
+
 impl Table {
-    /// Writes notes in one transaction. Returns the tasks that belonged to another owner already, with that
-    /// owner.
+    /// Writes notes in one transaction. Returns what was there already. The lifetimes are those of owners and of bindings.
     pub(super) async fn write(
         &self,
         notes: &[Note],
         now: Timestamp,
-        expires_at: Timestamp,
-    ) -> Result<Vec<(String, String)>, Unavailable> {
+        (owner_ttl, ttl): (Duration, Duration),
+    ) -> Result<Others, Unavailable> {
+        let expires_at = now.after(owner_ttl);
         let work = async {
             let mut tx = self.0.begin().await?;
-            let mut others = Vec::new();
+            let mut others = Others::default();
             // Rows of one owner are ordered as they were written.
             for (started, note) in (now.0.saturating_mul(1000)..).zip(notes) {
                 match note {
                     Note::Claim(claimed) => {
                         let times = (started, now, expires_at);
                         if let Some(owner) = claim(&mut tx, claimed, times).await? {
-                            others.push((claimed.key.clone(), owner));
+                            others.owners.push((claimed.key.clone(), owner));
                         }
                     }
                     Note::Renew { key, .. } => {
                         let renew = sqlx::query(RENEW).bind(key).bind(expires_at.0);
                         renew.execute(&mut *tx).await?;
+                    }
+                    // Other tables have it.
+                    Note::End { .. } => {}
+                    Note::Bind(one) => {
+                        let expires_at = now.after(one.bound.ttl(ttl));
+                        if let Some(first) = bind(&mut tx, one, now, expires_at).await? {
+                            others.bindings.push((one.key.clone(), first));
+                        }
                     }
                 }
             }
@@ -77,6 +111,16 @@ impl Table {
             row.map(|row| row.try_get("owner")).transpose()
         };
         self.0.run("task_owner", work).await
+    }
+
+    /// Returns the value of a binding.
+    pub(super) async fn bound(&self, key: &str) -> Result<Option<String>, Unavailable> {
+        let query = sqlx::query(BOUND).bind(key).bind(Timestamp::now().0);
+        let work = async {
+            let row = query.fetch_optional(self.0.pool()).await?;
+            row.map(|row| row.try_get("value")).transpose()
+        };
+        self.0.run("task_bound", work).await
     }
 
     pub(super) async fn target(&self, at: &str) -> Result<Option<WorkspaceId>, Unavailable> {
@@ -110,17 +154,61 @@ impl Table {
         }
     }
 
-    /// Deletes lapsed rows.
-    pub(super) async fn purge(&self) -> Result<(), Unavailable> {
+    /// Deletes the oldest bindings of a caller, beyond `max`.
+    pub(super) async fn keep_newest_bindings(
+        &self,
+        owner: &str,
+        max: i64,
+    ) -> Result<(), Unavailable> {
         loop {
-            let delete = sqlx::query(DELETE_LAPSED).bind(Timestamp::now().0);
+            let delete = sqlx::query(DELETE_OLDEST_BINDINGS).bind(owner).bind(max);
             let delete = delete.bind(DELETED_MAX);
             let work = async { Ok(delete.execute(self.0.pool()).await?.rows_affected()) };
-            if self.0.run("task_purge", work).await? < DELETED_MAX.unsigned_abs() {
+            if self.0.run("task_cut", work).await? < DELETED_MAX.unsigned_abs() {
                 return Ok(());
             }
         }
     }
+
+    /// Deletes lapsed rows.
+    pub(super) async fn purge(&self) -> Result<(), Unavailable> {
+        for lapsed in [DELETE_LAPSED, DELETE_LAPSED_BINDINGS] {
+            loop {
+                let delete = sqlx::query(lapsed).bind(Timestamp::now().0);
+                let delete = delete.bind(DELETED_MAX);
+                let work = async { Ok(delete.execute(self.0.pool()).await?.rows_affected()) };
+                if self.0.run("task_purge", work).await? < DELETED_MAX.unsigned_abs() {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Writes a binding. Returns the value that is there instead.
+async fn bind(
+    tx: &mut Connection,
+    one: &Bind,
+    now: Timestamp,
+    expires_at: Timestamp,
+) -> Result<Option<String>, sqlx::Error> {
+    let text = one.bound.text();
+    if matches!(one.over, Over::Renewed) {
+        let renew = sqlx::query(RENEW_BINDING).bind(&one.key).bind(text);
+        renew.bind(expires_at.0).execute(&mut *tx).await?;
+        return Ok(None);
+    }
+    let found = sqlx::query(BOUND).bind(&one.key).bind(now.0);
+    let found = found.fetch_optional(&mut *tx).await?;
+    let found: Option<String> = found.map(|row| row.try_get("value")).transpose()?;
+    if let Some(first) = found.filter(|first| !one.may_replace(first)) {
+        return Ok(Some(first));
+    }
+    let put = sqlx::query(BIND).bind(&one.key).bind(text);
+    let put = put.bind(&*one.owner).bind(expires_at.0);
+    put.execute(&mut *tx).await?;
+    Ok(None)
 }
 
 /// Claims the task. Returns its owner if another one had claimed it before.

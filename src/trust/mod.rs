@@ -4,15 +4,18 @@
 mod card;
 mod certificate;
 mod file;
+mod guard;
 mod jwks;
 mod keys;
 mod pair;
 mod published;
 mod seal;
 mod token;
+mod wake;
 
 pub use card::{CardSignError, sign_card};
 pub use certificate::{CertificateSummary, Certificates, PEM_BYTES_MAX, PemError, private_key};
+pub use guard::{GUARD_SCOPE, GUARD_TYP, GuardClaims};
 pub use jwks::{KEYS_MAX, KeySet, KeySetError, PublicKey};
 pub use keys::{
     KeyError, KeyInfo, Keys, Known, LookError, PUBLISHED_FIRST, RotateError, Rotated, SignError,
@@ -25,3 +28,4 @@ pub use token::{
     LEEWAY_SECONDS, TOKEN_BYTES_MAX, TokenError, TokenHead, claimed_audience, claimed_issuer,
     own_type, unproven,
 };
+pub use wake::{WAKE_SCOPE, WAKE_TTL, WAKE_TYP, WakeClaims};

@@ -2,12 +2,12 @@
 //! transaction that locks the row and, if it reads the hierarchy, the hierarchy; so the facts that a decision
 //! rests on hold until it is committed, also for concurrent changes.
 
-use super::row::{card_access_word, complete_word, optional, tls_text, workspace};
+use super::row::{card_access_word, complete_word, json_text, optional, workspace};
 use super::sql::{CHANGE, HEIGHT, HOLD, IS_ABOVE, REMOVE};
 use super::table::read_line;
 use super::{
-    CallerProof, DeliveryMode, Liveness, OriginTaken, Origins, SealedTls, Status, Step, Timestamp,
-    Workspace, Workspaces, origins,
+    CallerProof, DeliveryMode, Liveness, OriginTaken, Origins, Resolve, SealedTls, Status, Step,
+    StoredInstance, StoredProbe, StoredWake, Timestamp, Workspace, Workspaces, instances, origins,
 };
 use crate::config::{Bridging, CardAccess, Complete};
 use crate::db::Connection;
@@ -44,6 +44,10 @@ pub struct Settings {
     pub upstream_auth_base: Option<String>,
     /// TLS towards the agent.
     pub upstream_tls: Option<SealedTls>,
+    /// Waker of the agent while it sleeps.
+    pub wake: Option<StoredWake>,
+    /// Probe of the agent, for assumed liveness.
+    pub probe: Option<StoredProbe>,
     /// Completion mode for incomplete calls.
     pub complete: Option<Complete>,
     /// True if callers may ask for push notifications.
@@ -54,8 +58,12 @@ pub struct Settings {
     pub proof: Option<CallerProof>,
     /// Translation of calls.
     pub bridge: Option<Bridging>,
+    /// Addresses of its name that get calls, for assumed liveness.
+    pub resolve: Option<Resolve>,
     /// Maximum calls in progress.
     pub max_concurrent: Option<u32>,
+    /// All of its named instances from now on; `None` leaves them as they are.
+    pub instances: Option<Vec<StoredInstance>>,
 }
 
 impl Settings {
@@ -75,18 +83,22 @@ impl Settings {
             upstream_auth: workspace.upstream_auth.clone(),
             upstream_auth_base: workspace.upstream_auth_base.clone(),
             upstream_tls: workspace.upstream_tls.clone(),
+            wake: workspace.wake.clone(),
+            probe: workspace.probe.clone(),
             complete: workspace.complete,
             push_notifications: workspace.push_notifications,
             card_access: workspace.card_access,
             proof: workspace.proof,
             bridge: workspace.bridge,
+            resolve: workspace.resolve,
             max_concurrent: workspace.max_concurrent,
+            instances: None,
         }
     }
 
     fn has_other_urls(&self, other: &Self) -> bool {
         let urls = |of: &Self| [of.url.clone(), of.internal_url.clone(), of.card_url.clone()];
-        urls(self) != urls(other)
+        urls(self) != urls(other) || self.instances.is_some()
     }
 
     fn is_elsewhere(&self, other: &Self) -> bool {
@@ -110,7 +122,7 @@ impl Move {
     }
 }
 
-/// Relatives of a workspace that is asked to move. Empty if no move is requested.
+/// Instances of a workspace that is changed, and its relatives, which are empty if no move is requested.
 #[derive(Clone, Debug, Default)]
 pub struct Surroundings {
     /// The workspace and its ancestors, nearest first.
@@ -122,6 +134,8 @@ pub struct Surroundings {
     pub is_circular: bool,
     /// Levels below the workspace; 0: all of its children are removed.
     pub height: usize,
+    /// Its named instances, in order of id. Not empty only if it has some, also if no move is requested.
+    pub instances: Vec<StoredInstance>,
 }
 
 /// A workspace before and after a change.
@@ -188,6 +202,9 @@ impl Workspaces {
             }
             let moves = settings.is_elsewhere(&old);
             let row = write(&mut tx, id, &settings, now, moves).await?;
+            if let Some(instances) = &settings.instances {
+                instances::replace(&mut tx, id, instances).await?;
+            }
             if let Some(row) = &row
                 && settings.has_other_urls(&old)
                 && let Err(taken) = origins::settle(&mut tx, row, origins).await?
@@ -221,6 +238,7 @@ impl Workspaces {
             let remove = sqlx::query(REMOVE).bind(id.as_str()).bind(now.0);
             remove.fetch_optional(&mut *tx).await?;
             origins::leave_all(&mut tx, id).await?;
+            instances::replace(&mut tx, id, &[]).await?;
             tx.commit().await?;
             Ok(Removed::Now(line))
         };
@@ -233,10 +251,17 @@ async fn look_around(
     workspace: &Workspace,
     wanted: &Move,
 ) -> Result<Surroundings, sqlx::Error> {
-    if wanted.is_empty() {
-        return Ok(Surroundings::default());
-    }
     let id = &workspace.id;
+    let instances = match workspace.instances {
+        0 => Vec::new(),
+        _ => instances::all(connection, id).await?,
+    };
+    if wanted.is_empty() {
+        return Ok(Surroundings {
+            instances,
+            ..Surroundings::default()
+        });
+    }
     let parent = wanted.parent_id.as_ref().unwrap_or(&workspace.parent_id);
     let (mut above, mut is_circular) = (Vec::new(), false);
     if let Some(parent) = parent {
@@ -253,6 +278,7 @@ async fn look_around(
         above,
         is_circular,
         height: usize::try_from(height).unwrap_or(usize::MAX),
+        instances,
     })
 }
 
@@ -280,11 +306,20 @@ async fn write(
         .bind(settings.max_concurrent.map(i64::from))
         .bind(now.0)
         .bind(i64::from(moves))
-        .bind(tls_text(settings.upstream_tls.as_ref())?)
+        .bind(json_text(settings.upstream_tls.as_ref())?)
         .bind(settings.push_notifications.map(i64::from))
         .bind(settings.card_access.map(card_access_word))
         .bind(settings.upstream_auth_base.as_deref())
         .bind(settings.proof.map(CallerProof::as_str))
-        .bind(settings.bridge.map(Bridging::as_str));
+        .bind(settings.bridge.map(Bridging::as_str))
+        .bind(json_text(settings.wake.as_ref())?)
+        .bind(
+            settings
+                .instances
+                .as_ref()
+                .map(|all| i64::try_from(all.len()).unwrap_or(i64::MAX)),
+        )
+        .bind(json_text(settings.probe.as_ref())?)
+        .bind(settings.resolve.map(Resolve::as_str));
     optional(row.fetch_optional(connection).await?, workspace)
 }

@@ -6,24 +6,34 @@
 
 mod backfill;
 mod change;
+mod instances;
 mod origins;
 mod outline;
+mod probe;
 mod reach;
+mod registration;
 mod row;
 mod sql;
 mod table;
 mod view;
+mod wake;
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 pub use self::backfill::{Backfilled, SharedServer};
 pub use self::change::{Changed, Move, Removed, Settings, Surroundings};
+pub use self::instances::{
+    INSTANCES_MAX, Instances, NotRegistered, Registering, StoredInstance, default_instance,
+};
 pub use self::origins::{Claim, Held, Origin, OriginTaken, Origins, base};
 pub use self::outline::Outline;
+pub use self::probe::{Probed, StoredProbe};
 pub use self::reach::{Among, Candidate, Near, Search, Wish};
-pub use self::table::{Created, LINE_MAX, Register, Seen, Step, Workspaces};
-pub use self::view::{Urls, View};
+pub use self::registration::{Register, Registered};
+pub use self::table::{Created, LINE_MAX, Seen, Step, Workspaces};
+pub use self::view::{InstanceStatus, InstanceView, Urls, View};
+pub use self::wake::{StoredWake, WakeMethod, WakeView};
 use crate::closed_set::words;
 use crate::config::{Bridging, CardAccess, Complete};
 use crate::ids::WorkspaceId;
@@ -63,6 +73,10 @@ pub struct Workspace {
     pub upstream_auth_base: Option<String>,
     /// TLS towards the agent.
     pub upstream_tls: Option<SealedTls>,
+    /// Waker of the agent while it sleeps; `None`: that of `wake.url`.
+    pub wake: Option<StoredWake>,
+    /// Probe of the agent, for assumed liveness.
+    pub probe: Option<StoredProbe>,
     /// Completion mode for incomplete calls; `None`: that of `a2a.complete`.
     pub complete: Option<Complete>,
     /// True if callers may ask for push notifications; `None`: as `a2a.push_notifications`.
@@ -73,10 +87,14 @@ pub struct Workspace {
     pub proof: Option<CallerProof>,
     /// Translation of calls; `None`: that of `a2a.bridge`.
     pub bridge: Option<Bridging>,
+    /// Addresses of its name that get calls; `None`: the first.
+    pub resolve: Option<Resolve>,
     /// Maximum calls in progress; `None`: `limits.target_concurrency`.
     pub max_concurrent: Option<u32>,
     /// Longest silence in an answer, in seconds; `None`: `timeouts.idle`.
     pub idle_timeout_seconds: Option<u32>,
+    /// Number of its named instances; 0: the URL is that of its one agent.
+    pub instances: u32,
     /// Current task, as the agent reported it.
     pub current_task: Option<String>,
     /// Active tasks that it reported.
@@ -114,6 +132,21 @@ impl Workspace {
         let set_for = self.upstream_auth_base.as_deref();
         let now = self.url.as_deref().map(base);
         self.upstream_auth.is_some() && set_for.is_some() && now.is_some() && set_for != now
+    }
+
+    /// Returns its probe, if its agent is asked: a registration may have changed its liveness or its delivery.
+    pub fn active_probe(&self) -> Option<&StoredProbe> {
+        let is_asked =
+            self.liveness == Liveness::Assumed && self.delivery_mode == DeliveryMode::Push;
+        self.probe.as_ref().filter(|_| is_asked)
+    }
+
+    /// True if each address of the name in its URL is an instance. Instances that are named take precedence.
+    pub fn resolves_each(&self) -> bool {
+        self.resolve == Some(Resolve::Each)
+            && self.liveness == Liveness::Assumed
+            && self.delivery_mode == DeliveryMode::Push
+            && self.instances == 0
     }
 }
 
@@ -180,6 +213,18 @@ words! {
     }
 }
 
+words! {
+    /// Addresses of the name in an agent's URL that get calls.
+    #[derive(Default)]
+    Resolve {
+        /// The first one, of IPv4 if there is one.
+        #[default]
+        First => "first",
+        /// Each as an instance of its own.
+        Each => "each",
+    }
+}
+
 /// A workspace to create.
 #[derive(Clone, Debug)]
 pub struct NewWorkspace {
@@ -211,6 +256,10 @@ pub struct NewWorkspace {
     pub upstream_auth: Option<Sealed>,
     /// TLS towards the agent.
     pub upstream_tls: Option<SealedTls>,
+    /// Waker of the agent while it sleeps.
+    pub wake: Option<StoredWake>,
+    /// Probe of the agent, for assumed liveness.
+    pub probe: Option<StoredProbe>,
     /// Completion mode for incomplete calls.
     pub complete: Option<Complete>,
     /// True if callers may ask for push notifications.
@@ -221,8 +270,12 @@ pub struct NewWorkspace {
     pub proof: Option<CallerProof>,
     /// Translation of calls.
     pub bridge: Option<Bridging>,
+    /// Addresses of its name that get calls, for assumed liveness.
+    pub resolve: Option<Resolve>,
     /// Maximum calls in progress.
     pub max_concurrent: Option<u32>,
+    /// Its instances at the URLs of an operator; the first is at `url`.
+    pub instances: Vec<StoredInstance>,
     /// Origins of its URLs.
     pub origins: Origins,
 }

@@ -10,6 +10,7 @@
 use sqlx::Row as _;
 use sqlx::any::AnyRow;
 
+use super::instances;
 use super::row::{id as id_of, optional, workspace};
 use super::sql::HOLD;
 use super::{Status, Workspace, Workspaces};
@@ -121,10 +122,11 @@ async fn leave_others(
     origins: &Origins,
 ) -> Result<bool, sqlx::Error> {
     let mut released = false;
+    let urls = urls_of(connection, workspace).await?;
     for row in own {
         let is_said = origins.0.iter().any(|one| one.origin == row.origin);
         let is_resolved_anew = origins.0.iter().any(|one| one.base == row.base);
-        if !is_said && (is_resolved_anew || !is_used(workspace, &row.base)) {
+        if !is_said && (is_resolved_anew || !is_used(&urls, &row.base)) {
             let leave = sqlx::query(LEAVE).bind(workspace.id.as_str());
             leave.bind(&row.origin).execute(&mut *connection).await?;
             released = true;
@@ -133,10 +135,25 @@ async fn leave_others(
     Ok(released)
 }
 
-/// True if a URL of the workspace has this scheme, host and port.
-fn is_used(workspace: &Workspace, at: &str) -> bool {
+/// Returns all URLs of a workspace, those of its instances included.
+async fn urls_of(
+    connection: &mut Connection,
+    workspace: &Workspace,
+) -> Result<Vec<String>, sqlx::Error> {
     let urls = [&workspace.url, &workspace.internal_url, &workspace.card_url];
-    urls.into_iter().flatten().any(|url| base(url) == at)
+    let mut urls: Vec<String> = urls.into_iter().flatten().cloned().collect();
+    if workspace.instances > 0 {
+        for one in instances::all(connection, &workspace.id).await? {
+            urls.push(one.url);
+            urls.extend(one.internal_url);
+        }
+    }
+    Ok(urls)
+}
+
+/// True if one of the URLs has this scheme, host and port.
+fn is_used(urls: &[String], at: &str) -> bool {
+    urls.iter().any(|url| base(url) == at)
 }
 
 /// Row of the table.
@@ -284,7 +301,8 @@ impl Workspaces {
             }
             // If another program has set the agent's location (the URL keys), the origin is not kept.
             let mut released = false;
-            if origins.0.iter().all(|one| is_used(&row, &one.base)) {
+            let urls = urls_of(&mut tx, &row).await?;
+            if origins.0.iter().all(|one| is_used(&urls, &one.base)) {
                 // Former addresses stay until another workspace asks for one: a name may rotate through them.
                 if own.len() > KEPT_MAX {
                     released = leave_others(&mut tx, &row, &own, origins).await?;
@@ -305,9 +323,6 @@ pub(super) async fn leave_all(
     let leave = sqlx::query(LEAVE_ALL).bind(id.as_str());
     leave.execute(connection).await.map(drop)
 }
-
-/// The outer error is the store's; the inner one is a rejection.
-pub(super) type Settled<T> = Result<Result<T, OriginTaken>, Unavailable>;
 
 #[cfg(test)]
 mod tests {

@@ -1,11 +1,11 @@
 //! Conversion of rows to values. An unreadable row is an error, never a decision.
 
+use serde::Serialize;
 use serde_json::value::RawValue;
 use sqlx::Row as _;
 use sqlx::any::AnyRow;
 
-use super::table::Step;
-use super::{CallerProof, DeliveryMode, Liveness, SealedTls, Status, Timestamp, Workspace};
+use super::{CallerProof, DeliveryMode, Liveness, Resolve, Status, Step, Timestamp, Workspace};
 use crate::config::{Bridging, CardAccess, Complete};
 use crate::ids::WorkspaceId;
 use crate::trust::Sealed;
@@ -41,6 +41,14 @@ pub(super) fn workspace(row: &AnyRow) -> Result<Workspace, sqlx::Error> {
             .map(|text| serde_json::from_str(&text))
             .transpose()
             .map_err(|error| unreadable("upstream_tls", error))?,
+        wake: text(row, "wake")?
+            .map(|text| serde_json::from_str(&text))
+            .transpose()
+            .map_err(|error| unreadable("wake", error))?,
+        probe: text(row, "probe")?
+            .map(|text| serde_json::from_str(&text))
+            .transpose()
+            .map_err(|error| unreadable("probe", error))?,
         complete: text(row, "complete")?
             .map(|word| complete(&word))
             .transpose()?,
@@ -54,8 +62,12 @@ pub(super) fn workspace(row: &AnyRow) -> Result<Workspace, sqlx::Error> {
         bridge: text(row, "bridge")?
             .map(|word| Bridging::parse(&word).ok_or_else(|| unreadable("bridge", UnknownWord)))
             .transpose()?,
+        resolve: text(row, "resolve")?
+            .map(|word| Resolve::parse(&word).ok_or_else(|| unreadable("resolve", UnknownWord)))
+            .transpose()?,
         max_concurrent: number(row, "max_concurrent")?,
         idle_timeout_seconds: number(row, "idle_timeout_seconds")?,
+        instances: number(row, "instances")?.unwrap_or(0),
         current_task: text(row, "current_task")?,
         active_tasks: number(row, "active_tasks")?.unwrap_or(0),
         last_seen: row.try_get::<Option<i64>, _>("last_seen")?.map(Timestamp),
@@ -142,9 +154,9 @@ pub(super) const fn complete_word(complete: Complete) -> &'static str {
     }
 }
 
-/// Returns the stored text of TLS towards an agent.
-pub(super) fn tls_text(tls: Option<&SealedTls>) -> Result<Option<String>, sqlx::Error> {
-    let text = tls.map(serde_json::to_string).transpose();
+/// Returns the stored text of a setting that is stored as JSON: TLS towards an agent, a waker, a probe.
+pub(super) fn json_text<T: Serialize>(setting: Option<&T>) -> Result<Option<String>, sqlx::Error> {
+    let text = setting.map(serde_json::to_string).transpose();
     text.map_err(|error| sqlx::Error::Encode(Box::new(error)))
 }
 
@@ -154,7 +166,7 @@ pub(super) fn tls_text(tls: Option<&SealedTls>) -> Result<Option<String>, sqlx::
 struct UnknownWord;
 
 /// An unreadable row counts as a store that cannot be asked.
-fn unreadable(
+pub(super) fn unreadable(
     column: &'static str,
     source: impl std::error::Error + Send + Sync + 'static,
 ) -> sqlx::Error {

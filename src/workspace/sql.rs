@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 macro_rules! columns {
     () => {
         "id, name, role, parent_id, org, status, delivery_mode, liveness, url, internal_url, card_url, \
-         agent_card, upstream_auth, upstream_auth_base, upstream_tls, complete, push_notifications, card_access, proof, bridge, max_concurrent, \
-         idle_timeout_seconds, current_task, active_tasks, last_seen, created_at, updated_at"
+         agent_card, upstream_auth, upstream_auth_base, upstream_tls, wake, probe, complete, push_notifications, card_access, proof, bridge, resolve, max_concurrent, \
+         idle_timeout_seconds, instances, current_task, active_tasks, last_seen, created_at, updated_at"
     };
 }
 pub(super) use columns;
@@ -21,8 +21,9 @@ pub(super) const HAS_PUBLIC_CARD: &str = "SELECT id FROM workspaces \
 pub(super) const CREATE: &str = concat!(
     "INSERT INTO workspaces (id, name, role, parent_id, org, status, delivery_mode, liveness, url, \
      internal_url, card_url, agent_card, complete, max_concurrent, active_tasks, created_at, updated_at, \
-     upstream_auth, upstream_tls, push_notifications, card_access, upstream_auth_base, proof, bridge) \
-     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, 0, $15, $15, $16, $17, $18, $19, $20, $21, $22) \
+     upstream_auth, upstream_tls, push_notifications, card_access, upstream_auth_base, proof, bridge, wake, \
+     instances, probe, resolve) \
+     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, 0, $15, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26) \
      ON CONFLICT (id) DO NOTHING RETURNING ",
     columns!()
 );
@@ -88,7 +89,8 @@ pub(super) const CHANGE: &str = concat!(
      upstream_auth = $12, complete = $13, max_concurrent = $14, updated_at = $15, \
      access_generation = CASE WHEN $16 = 0 THEN access_generation \
        WHEN access_generation >= $15 THEN access_generation + 1 ELSE $15 END, upstream_tls = $17, \
-     push_notifications = $18, card_access = $19, upstream_auth_base = $20, proof = $21, bridge = $22 WHERE id = $1 RETURNING ",
+     push_notifications = $18, card_access = $19, upstream_auth_base = $20, proof = $21, bridge = $22, wake = $23, \
+     instances = COALESCE($24, instances), probe = $25, resolve = $26 WHERE id = $1 RETURNING ",
     columns!()
 );
 
@@ -97,10 +99,19 @@ pub(super) const SET_CARD: &str = "UPDATE workspaces SET agent_card = $2, update
 
 /// Clears the data that is not needed any more, with the agent's credential and the gateway's key for it.
 pub(super) const REMOVE: &str = "UPDATE workspaces SET status = 'removed', url = NULL, \
-     internal_url = NULL, upstream_auth = NULL, upstream_tls = NULL, active_tasks = 0, current_task = NULL, \
+     internal_url = NULL, upstream_auth = NULL, upstream_tls = NULL, wake = NULL, probe = NULL, instances = 0, active_tasks = 0, current_task = NULL, \
      updated_at = $2, access_generation = CASE WHEN access_generation >= $2 \
        THEN access_generation + 1 ELSE $2 END \
      WHERE id = $1 AND status <> 'removed' RETURNING id";
+
+/// Selects the workspaces whose agents are probed, along the index of those with a probe. SQLite would take the one on
+/// status, which has all workspaces, if the wanted statuses were named.
+pub(super) const PROBED: &str = "SELECT id, updated_at FROM workspaces WHERE probe IS NOT NULL \
+     AND status NOT IN ('provisioning', 'paused', 'failed', 'hibernated', 'restarting', 'removed') \
+     AND liveness = 'assumed' AND delivery_mode = 'push' ORDER BY id LIMIT $1";
+
+pub(super) const SET_PROBED_STATUS: &str = "UPDATE workspaces SET status = $3, updated_at = $4 \
+     WHERE id = $1 AND status = $2 AND probe IS NOT NULL AND liveness = 'assumed' RETURNING id";
 
 /// A heartbeat renews the lease before it writes the row. So a row that was written after the lease was found missing
 /// may be the work of a heartbeat; one of the future is that of a clock that was set back.

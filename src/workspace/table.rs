@@ -4,13 +4,16 @@
 use serde_json::value::RawValue;
 use sqlx::{AssertSqlSafe, Row as _};
 
-use super::origins::{self, OriginTaken, Origins, Settled, base};
-use super::row::{card_access_word, complete_word, id, optional, step, tls_text, workspace};
+use super::instances::{self, Instances, NotRegistered};
+use super::origins::{self, OriginTaken, base};
+use super::probe::Probed;
+use super::registration::{self, Register, Registered};
+use super::row::{card_access_word, complete_word, id, json_text, optional, step, workspace};
 use super::sql::{
-    CREATE, FIND, HAS_PUBLIC_CARD, LAPSE, LINE, OVERDUE, REGISTER, SET_CARD, SET_IDLE_TIMEOUT,
-    SET_STATUS, news_text,
+    CREATE, FIND, HAS_PUBLIC_CARD, LAPSE, LINE, OVERDUE, SET_CARD, SET_IDLE_TIMEOUT, SET_STATUS,
+    news_text,
 };
-use super::{CallerProof, DeliveryMode, Liveness, NewWorkspace, Status, Timestamp, Workspace};
+use super::{CallerProof, NewWorkspace, Resolve, Status, Timestamp, Workspace};
 use crate::config::{Bridging, CardAccess};
 use crate::db::{Connection, Db};
 use crate::ids::WorkspaceId;
@@ -24,6 +27,10 @@ pub const LINE_MAX: usize = 64;
 #[derive(Clone)]
 pub struct Workspaces {
     pub(super) db: Db,
+    /// Their named instances.
+    pub instances: Instances,
+    /// Those with a probe.
+    pub probed: Probed,
 }
 
 /// Result of a creation.
@@ -54,33 +61,6 @@ pub struct Step {
     pub generation: i64,
 }
 
-/// Values that a registration sets.
-#[derive(Clone, Debug)]
-pub struct Register {
-    /// Delivery mode: push or poll.
-    pub delivery_mode: DeliveryMode,
-    /// URL that its agent listens at.
-    pub url: Option<String>,
-    /// URL on the agents' own network; `None` removes it.
-    pub internal_url: Option<String>,
-    /// Its card; `None` keeps the current one.
-    pub agent_card: Option<Box<RawValue>>,
-    /// Its name; `None` keeps the current one.
-    pub name: Option<String>,
-    /// Source of its liveness; `None` keeps the current one.
-    pub liveness: Option<Liveness>,
-    /// URL that its card is fetched from; `None` keeps the current one.
-    pub card_url: Option<String>,
-    /// Origins of these URLs.
-    pub origins: Origins,
-    /// Scheme, host and port that the agent's credential is for from now on; `None` keeps the current value.
-    pub upstream_auth_base: Option<String>,
-    /// Its value if none is stored.
-    pub first_base: Option<String>,
-    /// Proof in the tokens that it gets with calls; `None` keeps the current one.
-    pub proof: Option<CallerProof>,
-}
-
 /// Values of the heartbeats of one workspace since the last flush.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seen {
@@ -94,10 +74,31 @@ pub struct Seen {
     pub current_task: Option<String>,
 }
 
+/// Changes a status by `statement`; false if the row is not as the statement requires.
+pub(super) async fn change_status(
+    db: &Db,
+    statement: &'static str,
+    id: &WorkspaceId,
+    (from, to): (Status, Status),
+    now: Timestamp,
+) -> Result<bool, Unavailable> {
+    let change = sqlx::query(statement)
+        .bind(id.as_str())
+        .bind(from.as_str())
+        .bind(to.as_str())
+        .bind(now.0);
+    let work = async { Ok(db.changed(change).await?.is_some()) };
+    db.run("workspace_set_status", work).await
+}
+
 impl Workspaces {
     /// Creates the table's interface in `db`.
     pub fn new(db: Db) -> Self {
-        Self { db }
+        Self {
+            instances: Instances { db: db.clone() },
+            probed: Probed { db: db.clone() },
+            db,
+        }
     }
 
     /// Creates a workspace, unless its id was ever used.
@@ -183,38 +184,21 @@ impl Workspaces {
     /// is removed.
     ///
     /// # Errors
-    /// When the store cannot be asked; inside, if another workspace's agent is on one of its servers.
+    /// When the store cannot be asked; inside, if another workspace's agent is on one of its servers, or the workspace
+    /// has too many instances.
     pub async fn register(
         &self,
         id: &WorkspaceId,
         change: &Register,
         now: Timestamp,
-    ) -> Settled<Option<Workspace>> {
-        let row = sqlx::query(REGISTER)
-            .bind(id.as_str())
-            .bind(change.delivery_mode.as_str())
-            .bind(change.url.as_deref())
-            .bind(change.internal_url.as_deref())
-            .bind(change.agent_card.as_deref().map(RawValue::get))
-            .bind(change.name.as_deref())
-            .bind(now.0)
-            .bind(change.liveness.map(Liveness::as_str))
-            .bind(change.card_url.as_deref())
-            .bind(change.upstream_auth_base.as_deref())
-            .bind(change.first_base.as_deref())
-            .bind(change.proof.map(CallerProof::as_str));
+    ) -> Result<Result<Option<Registered>, NotRegistered>, Unavailable> {
         let work = async {
             let mut tx = self.db.begin().await?;
-            let row = row.fetch_all(&mut *tx).await?;
-            let Some(registered) = optional(row.into_iter().next(), workspace)? else {
-                return Ok(Ok(None));
-            };
-            let settled = origins::settle(&mut tx, &registered, &change.origins).await?;
-            if let Err(taken) = settled {
-                return Ok(Err(taken));
+            let registered = registration::register(&mut tx, id, change, now).await?;
+            if matches!(registered, Ok(Some(_))) {
+                tx.commit().await?;
             }
-            tx.commit().await?;
-            Ok(Ok(Some(registered)))
+            Ok(registered)
         };
         self.db.run("workspace_register", work).await
     }
@@ -230,13 +214,7 @@ impl Workspaces {
         to: Status,
         now: Timestamp,
     ) -> Result<bool, Unavailable> {
-        let row = sqlx::query(SET_STATUS)
-            .bind(id.as_str())
-            .bind(from.as_str())
-            .bind(to.as_str())
-            .bind(now.0);
-        let work = async { Ok(self.db.changed(row).await?.is_some()) };
-        self.db.run("workspace_set_status", work).await
+        change_status(&self.db, SET_STATUS, id, (from, to), now).await
     }
 
     /// Stores the longest silence that the workspace requested.
@@ -407,18 +385,25 @@ async fn insert(
         .bind(new.max_concurrent.map(i64::from))
         .bind(now.0)
         .bind(new.upstream_auth.as_ref().map(Sealed::as_str))
-        .bind(tls_text(new.upstream_tls.as_ref())?)
+        .bind(json_text(new.upstream_tls.as_ref())?)
         .bind(new.push_notifications.map(i64::from))
         .bind(new.card_access.map(card_access_word))
         .bind(auth_base)
         .bind(new.proof.map(CallerProof::as_str))
-        .bind(new.bridge.map(Bridging::as_str));
+        .bind(new.bridge.map(Bridging::as_str))
+        .bind(json_text(new.wake.as_ref())?)
+        .bind(i64::try_from(new.instances.len()).unwrap_or(i64::MAX))
+        .bind(json_text(new.probe.as_ref())?)
+        .bind(new.resolve.map(Resolve::as_str));
     // Fetch all rows: SQLite commits after the last row, so a creation could otherwise still fail after its
     // answer (`Db::changed`).
     let rows = row.fetch_all(&mut *connection).await?;
     let Some(created) = optional(rows.into_iter().next(), workspace)? else {
         return Ok(Created::Taken);
     };
+    if !new.instances.is_empty() {
+        instances::replace(connection, &created.id, &new.instances).await?;
+    }
     let settled = origins::settle(connection, &created, &new.origins).await?;
     Ok(match settled {
         Ok(()) => Created::Done(Box::new(created)),
@@ -443,11 +428,15 @@ mod tests {
     use crate::config::Config;
     use crate::metrics::Metrics;
     use crate::workspace::outline::SEEN;
+    use crate::workspace::sql::PROBED;
 
     /// Returns SQLite's query plan.
-    async fn plan(db: &Db, text: &str) -> String {
-        let query = sqlx::query(AssertSqlSafe(format!("EXPLAIN QUERY PLAN {text}")));
-        let rows = query.bind(1_i64).bind(500_i64).fetch_all(db.pool()).await;
+    async fn plan(db: &Db, text: &str, values: &[i64]) -> String {
+        let mut query = sqlx::query(AssertSqlSafe(format!("EXPLAIN QUERY PLAN {text}")));
+        for value in values {
+            query = query.bind(*value);
+        }
+        let rows = query.fetch_all(db.pool()).await;
         let steps = rows.unwrap();
         let steps = steps.iter().map(|row| row.get::<String, _>("detail"));
         steps.collect::<Vec<_>>().join("\n")
@@ -462,9 +451,11 @@ mod tests {
         db.migrate().await.unwrap();
         let along = "USING INDEX workspaces_status_liveness_last_seen (status=? AND liveness=? AND last_seen";
         for (text, looks) in [(OVERDUE, 3), (SEEN, 1)] {
-            let plan = plan(&db, text).await;
+            let plan = plan(&db, text, &[1, 500]).await;
             assert_eq!(plan.matches(along).count(), looks, "{plan}");
             assert!(!plan.contains("SCAN workspaces"), "{plan}");
         }
+        let plan = plan(&db, PROBED, &[500]).await;
+        assert!(plan.contains("workspaces_probe"), "{plan}");
     }
 }

@@ -3,13 +3,17 @@
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use super::{CallerProof, DeliveryMode, Liveness, Status, Timestamp, Workspace};
+use super::{
+    CallerProof, DeliveryMode, Liveness, Resolve, Status, StoredProbe, Timestamp, WakeView,
+    Workspace,
+};
+use crate::closed_set::words;
 use crate::config::{Bridging, CardAccess, Complete};
 
 /// URLs of the agent that a reader may see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Urls {
-    /// For operators, who also see the certificates of `upstream_tls`.
+    /// For operators, who also see the certificates of `upstream_tls`, `wake` and `probe`.
     WithCertificates,
     /// For the workspace itself.
     Shown,
@@ -50,7 +54,53 @@ pub struct View<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     bridge: Option<Bridging>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    resolve: Option<Resolve>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     upstream_tls: Option<&'a RawValue>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    wake: Option<&'a WakeView>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    probe: Option<&'a StoredProbe>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    instances: Vec<InstanceView>,
+}
+
+words! {
+    /// Status of a named instance.
+    InstanceStatus {
+        /// It takes calls.
+        Online => "online",
+        /// It takes only calls that are bound to it.
+        Draining => "draining",
+        /// It sends no heartbeat.
+        Offline => "offline",
+    }
+}
+
+/// A named instance as JSON.
+#[derive(Clone, Debug, Serialize)]
+pub struct InstanceView {
+    /// Its id.
+    pub instance_id: String,
+    /// URL that it listens at.
+    pub url: String,
+    /// Its status.
+    pub status: InstanceStatus,
+    /// Its last sign of life; `None`: it sends none.
+    pub last_seen: Option<Timestamp>,
+    /// Calls in progress at this replica.
+    pub in_flight: usize,
+    /// State of its breaker at this replica: `closed`, `open` or `trying`.
+    pub breaker: &'static str,
+}
+
+impl View<'_> {
+    /// Adds the named instances, for readers that may see the URLs.
+    #[must_use]
+    pub fn with_instances(mut self, instances: Vec<InstanceView>) -> Self {
+        self.instances = instances;
+        self
+    }
 }
 
 impl Workspace {
@@ -81,11 +131,22 @@ impl Workspace {
             card_access: self.card_access,
             proof: self.proof,
             bridge: self.bridge,
+            resolve: self.resolve,
             upstream_tls: self
                 .upstream_tls
                 .as_ref()
                 .filter(|_| urls == Urls::WithCertificates)
                 .map(|tls| &*tls.about),
+            wake: self
+                .wake
+                .as_ref()
+                .filter(|_| urls == Urls::WithCertificates)
+                .map(|wake| &wake.shown),
+            probe: self
+                .probe
+                .as_ref()
+                .filter(|_| urls == Urls::WithCertificates),
+            instances: Vec::new(),
         }
     }
 }

@@ -87,7 +87,8 @@ def run(stage):
     server.bases = {}
     threading.Thread(target=server.serve_forever, daemon=True).start()
     origin = f"http://127.0.0.1:{server.server_port}"
-    gateway = stage.gateway()
+    # More streams in a row are cut than a breaker takes.
+    gateway = stage.gateway(**{"breaker.failures": 0})
     slow = stage.gateway(**{"rate.caller_per_second": 1, "rate.caller_burst": 10})
     bases = {}
     for name, of in {"cut": gateway, "paused": gateway, "limited": slow}.items():

@@ -6,7 +6,8 @@ import sys
 
 from stage import Stage
 
-PARTS = ["matrix", "pocketpaw", "owners", "load", "completion", "documents", "polling", "refusals", "generations", "traces"]
+PARTS = ["matrix", "pocketpaw", "owners", "load", "completion", "documents", "polling", "refusals", "generations", "traces",
+         "instances"]
 # Of a failure, in characters.
 TOLD_MAX = 1500
 

@@ -161,6 +161,10 @@ class Stage:
     def gateway(self, **sets):
         return Gateway(self, sets)
 
+    def replica(self, gateway):
+        """Another replica of a gateway on the same stores and keys."""
+        return Gateway(self, gateway.sets, gateway)
+
     def drive(self, sdk, jobs):
         """What a driver reports of its jobs."""
         driver = subprocess.run(list(map(str, self.program("clients", sdk, sdk))), input=json.dumps({"jobs": jobs}), text=True,
@@ -185,19 +189,23 @@ def listens(port):
 class Gateway:
     """The real binary on stores of its own, with the callers `alice` and `bob` in one `family` with every agent."""
 
-    def __init__(self, stage, sets):
-        self.stage, self.port, self.admin = stage, free_port(), free_port()
+    def __init__(self, stage, sets, first=None):
+        self.stage, self.sets, self.port, self.admin = stage, sets, free_port(), free_port()
         self.origin = f"http://127.0.0.1:{self.port}"
         folder = Path(tempfile.mkdtemp(dir=stage.folder))
         self.log = folder / "log"
         settings = {
             "server.listen": f"127.0.0.1:{self.port}", "admin.listen": f"127.0.0.1:{self.admin}",
-            "stores.sql": f"sqlite:{folder}/gateway.db", "keys.dir": folder / "keys",
+            "stores.sql": f"sqlite:{folder}/gateway.db", "keys.dir": first.keys if first else folder / "keys",
             "rate.caller_per_second": 0, "rate.failures_per_second": 0,
             "registry.shared_origins": "http://127.0.0.1:9", **sets,
         }
+        self.keys = settings["keys.dir"]
         self.command = [stage.binary, "serve", *(f"--set={key}={value}" for key, value in settings.items())]
         self.start()
+        if first:
+            self.tokens = first.tokens
+            return
         self.tokens = {"operator": ADMIN, "family": self.enrol("family")}
         for name in ("alice", "bob"):
             self.tokens[name] = self.enrol(name, parent_id="family")

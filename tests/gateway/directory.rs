@@ -152,6 +152,7 @@ impl Replica {
         let card = serde_json::value::RawValue::from_string(r#"{"name":"a"}"#.to_owned()).unwrap();
         let registration = Registration {
             id: id(name),
+            instance: None,
             url: Some(url.to_owned()),
             internal_url: None,
             agent_card: card,
@@ -367,6 +368,7 @@ async fn lines_are_read_alike_on_postgresql() {
             url: None,
             internal_url: None,
             card_url: None,
+            urls: None,
             max_concurrent: Some(3),
             liveness: Liveness::Heartbeat,
             complete: None,
@@ -374,9 +376,12 @@ async fn lines_are_read_alike_on_postgresql() {
             card_access: None,
             proof: None,
             bridge: None,
+            resolve: None,
             editor: Editor::Operator,
             upstream_auth: None,
             upstream_tls: None,
+            wake: None,
+            probe: None,
         };
         one.directory.registrations.create(&creation).await.unwrap();
         let taken = one

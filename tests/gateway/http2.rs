@@ -28,6 +28,9 @@ impl Case {
         let builder = Builder::new(Pair::Embedded)
             .set("upstream.idle", "60s")
             .set("stream.linger", "0s")
+            // Agents that break off are left alone after a while.
+            .set("breaker.failures", "0")
+            .set("breaker.ratio", "0")
             .set("server.threads", "1");
         let secure = Secure::start(builder).await;
         let (caller, target) = secure.gateway.pair(agent).await;

@@ -50,6 +50,7 @@ async fn workspace(gateway: &Gateway) -> WorkspaceId {
         url: None,
         internal_url: None,
         card_url: None,
+        urls: None,
         max_concurrent: None,
         liveness: Liveness::Heartbeat,
         complete: None,
@@ -57,9 +58,12 @@ async fn workspace(gateway: &Gateway) -> WorkspaceId {
         card_access: None,
         proof: None,
         bridge: None,
+        resolve: None,
         editor: Editor::Operator,
         upstream_auth: None,
         upstream_tls: None,
+        wake: None,
+        probe: None,
     };
     gateway
         .directory

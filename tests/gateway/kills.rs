@@ -210,10 +210,10 @@ fn message(target: &str, text: &str) -> Request {
     Request::post(format!("/workspaces/{target}/a2a"), call.to_string())
 }
 
-/// How often the agent ran each call, by its text.
-fn runs(agent: &Agent) -> HashMap<String, usize> {
+/// How often the instances of an agent ran each call together, by its text.
+fn runs(instances: &[Agent]) -> HashMap<String, usize> {
     let mut runs = HashMap::new();
-    for request in agent.requests() {
+    for request in instances.iter().flat_map(Agent::requests) {
         let call: Value = serde_json::from_slice(&request.body).unwrap();
         let text = call["params"]["message"]["parts"][0]["text"].as_str();
         *runs.entry(text.unwrap().to_owned()).or_default() += 1;
@@ -231,19 +231,28 @@ on_both_pairs! {
             .set("limits.target_concurrency", "64");
         let mut gateway = builder.start().await;
         let caller = gateway.seat("caller", "", Agent::json("{}").await).await;
-        let agent = Agent::scripted(|request| {
-            let answer = ok_json(&jobs::answer(request).to_string());
-            vec![Step::Wait(Duration::from_millis(3)), Step::Write(answer)]
-        });
+        let agent = || {
+            Agent::scripted(|request| {
+                let answer = ok_json(&jobs::answer(request).to_string());
+                vec![Step::Wait(Duration::from_millis(3)), Step::Write(answer)]
+            })
+        };
         // Half of the calls are translated: callers speak both generations.
         let card = match pair {
             Pair::Embedded => card("target"),
             Pair::External => card_1_0("target"),
         };
-        let target = gateway.seat_of(card, "", agent.await).await;
+        let target = gateway.seat_of(card, "", agent().await).await;
+        let mut instances = vec![target.agent];
         // Nobody beats while this goes on.
         for id in ["caller", "target"] {
             gateway.patch(id, json!({"liveness": "assumed"})).await;
+        }
+        if let Pair::External = pair {
+            instances.extend([agent().await, agent().await]);
+            let urls: Vec<_> = instances.iter().map(Agent::url).collect();
+            let changed = gateway.patch("target", json!({"urls": urls})).await;
+            assert_eq!(changed.status, 200, "{}", changed.text());
         }
         let poller = crate::polling::poller(&gateway, "poller", json!({"name": "poller"})).await;
         let told = Arc::new(Told::default());
@@ -281,7 +290,7 @@ on_both_pairs! {
         assert_eq!(lost, 0, "of {} messages", messages.len());
         let delegations = std::mem::take(&mut *told.delegations.lock().unwrap());
         let states = states(&client, &delegations).await;
-        let runs = runs(&target.agent);
+        let runs = runs(&instances);
         for (text, count) in &runs {
             assert!(*count <= 1, "{text} ran {count} times");
         }

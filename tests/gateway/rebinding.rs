@@ -48,6 +48,9 @@ impl Names {
         Builder::new(pair)
             .set("address.nameservers", &self.dns.address.to_string())
             .set("timeouts.connect", "300ms")
+            // Agents are called in vain until their addresses change.
+            .set("breaker.failures", "0")
+            .set("breaker.ratio", "0")
             .set("rate.caller_per_second", "0")
     }
 }
@@ -83,6 +86,8 @@ async fn until(gateway: &Gateway, id: &str, token: &str, expected: &str) -> Answ
         let answer = call(gateway, id, token).await;
         let came = match answer.status {
             200 => "sent".to_owned(),
+            // Which of the two it is depends on the network of this machine.
+            _ if answer.reason() == "agent_timeout" => "agent_unreachable".to_owned(),
             _ => answer.reason(),
         };
         if came == expected {
@@ -198,16 +203,16 @@ on_both_pairs! {
         let names = Names::start().await;
         let gateway = names.builder(pair).start().await;
         let agent = agent().await;
-        let addresses: Vec<String> = (1..=17).map(|n| format!("127.0.0.{n}")).collect();
+        let addresses: Vec<String> = (1..=65).map(|n| format!("127.0.0.{n}")).collect();
         let addresses: Vec<&str> = addresses.iter().map(String::as_str).collect();
         let url = format!("http://many.test:{}/", agent.port);
         let enrolment = gateway.create(json!({"id": "many", "name": "many"})).await;
         names.lead("many.test", &addresses);
         let refused = register(&gateway, "many", &enrolment, &url).await;
         assert_eq!(refused.reason(), "address_forbidden", "{}", refused.text());
-        let says = "has 17 addresses, and an agent has at most 16";
+        let says = "has 65 addresses, and an agent has at most 64";
         assert!(refused.text().contains(says), "{}", refused.text());
-        names.lead("many.test", &addresses[..16]);
+        names.lead("many.test", &addresses[..64]);
         let answer = register(&gateway, "many", &enrolment, &url).await;
         assert_eq!(answer.status, 200, "{}", answer.text());
         let token = answer.json()["token"].as_str().unwrap().to_owned();

@@ -169,6 +169,7 @@ on_both_pairs! {
         let delegate = "/workspaces/caller/delegate";
         for (id, path, body) in [
             ("deregister", "/registry/deregister", json!({"workspace_id": "far"})),
+            ("drain", "/registry/drain", json!({"workspace_id": "far", "instance_id": "one"})),
             ("update", "/registry/update-card", json!({"workspace_id": "far", "agent_card": {}})),
             ("register", "/registry/register", json!({"id": "far", "url": "http://127.0.0.1:1", "agent_card": {}})),
             ("grant", "/grants", json!({"caller_id": "caller", "target_id": "far"})),

@@ -18,12 +18,14 @@ use crate::on_both_pairs;
 
 /// What goes on beside requests: looking for lapses and for what could not be published, writing down
 /// heartbeats and uses of tokens, calls that are made later, and what `/readyz` asks.
-const BACKGROUND: [&str; 18] = [
+const BACKGROUND: [&str; 22] = [
     "operation=\"coherence_look\"",
     "operation=\"workspace_overdue\"",
     "operation=\"workspace_set_last_seen\"",
     "operation=\"note_use\"",
     "operation=\"inbox_backlog\"",
+    "operation=\"inbox_unread\"",
+    "operation=\"workspace_probed\"",
     "operation=\"job_backlog\"",
     "operation=\"job_claim\"",
     "operation=\"kept_look\"",
@@ -31,6 +33,8 @@ const BACKGROUND: [&str; 18] = [
     "operation=\"task_cut\"",
     "operation=\"task_purge\"",
     "operation=\"task_write\"",
+    "operation=\"open_tasks_",
+    "operation=\"stops_",
     "operation=\"job_end_leases\"",
     "operation=\"job_purge\"",
     "operation=\"job_untold\"",

@@ -116,6 +116,10 @@ async fn the_documented_redis_user_may_do_all_that_a_gateway_does() {
     let gateway = Builder::new(Pair::Embedded)
         .stores(&sql, &url)
         .set("registry.heartbeat_ttl", "2s")
+        .set(
+            "cap",
+            r#"[{"name":"c","per":"org","count":"messages","limit":99,"window":"1h"}]"#,
+        )
         .start()
         .await;
     gateway.until_coherent().await;
@@ -133,6 +137,8 @@ async fn the_documented_redis_user_may_do_all_that_a_gateway_does() {
         .as_operator(Request::post("/events/tickets", ""))
         .await;
     assert!(ticket.status < 500, "{}", ticket.text());
+    let caps = gateway.as_operator(Request::get("/caps")).await.json();
+    assert_eq!(caps["caps"][0]["subjects"][0]["used"], 2, "{caps}");
     let beat = Request::post("/registry/heartbeat", r#"{"workspace_id":"target"}"#);
     assert_eq!(gateway.call(&beat.bearer(&target.token)).await.status, 200);
     // The lapse is told by Redis, and swept.

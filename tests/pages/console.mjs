@@ -209,6 +209,29 @@ await show("pause and resume", async () => {
   console.log(`      answered ${Date.now() - since} ms after`);
 });
 
+await show("a workspace is stopped with a reason, and released", async () => {
+  await page.evaluate(() => (location.hash = "#/workspaces/acme-pm"));
+  await page.locator("button", { hasText: "Stop" }).click();
+  await dialog.locator("button", { hasText: "Cancel" }).click();
+  assert((await send(tokens["acme-dev"], "acme-pm")).status === 200, "it is not stopped");
+  await page.locator("button", { hasText: "Stop" }).click();
+  await look(page, "console-stop");
+  await dialog.locator("button", { hasText: "Stop" }).click();
+  assert(await dialog.isVisible(), "it takes a reason");
+  await dialog.locator("input[name=reason]").fill("it answers itself");
+  await dialog.locator("button", { hasText: "Stop" }).click();
+  await dialog.waitFor({ state: "detached" });
+  assert((await send(tokens["acme-dev"], "acme-pm")).reason === "STOPPED", "it is stopped");
+  await visit("Gateway");
+  const release = page.locator("button[aria-label='Release the stop of acme-pm']");
+  await page.locator("td", { hasText: "it answers itself" }).waitFor();
+  await look(page, "console-stops");
+  await release.click();
+  await dialog.locator("button", { hasText: "Release" }).click();
+  await release.waitFor({ state: "detached" });
+  assert((await send(tokens["acme-dev"], "acme-pm")).status === 200, "it is released");
+});
+
 await show("a token that is revoked is refused", async () => {
   await call("GET", "/registry/acme-intern/peers", tokens["acme-intern"]);
   await page.evaluate(() => (location.hash = "#/workspaces/acme-intern"));

@@ -169,6 +169,7 @@ fn each_table_is_spelled_in_one_file() {
     let folders = BTreeMap::from([
         ("workspaces", "src/workspace"),
         ("agent_origins", "src/workspace"),
+        ("workspace_instances", "src/workspace"),
         ("workspace_auth_tokens", "src/identity/token"),
         ("enrolment_tokens", "src/identity/token"),
         ("org_tokens", "src/identity/token"),

@@ -332,9 +332,13 @@ fn data(block: &[u8]) -> Cow<'_, [u8]> {
 /// It must contain a JSON-RPC response or, over REST, its result: an update with `final: true`, or
 /// the status of a task in a terminal state, in the form of 0.x or of 1.0.
 fn is_final(block: &[u8]) -> bool {
-    let data = data(block);
-    let mut walker = Walker::new(&data);
-    walker.peek() == Some(b'{') && Update::walk(&mut walker, &data, Level::Event).0
+    is_final_data(&data(block))
+}
+
+/// As [`is_final`], of the event's data.
+pub(super) fn is_final_data(data: &[u8]) -> bool {
+    let mut walker = Walker::new(data);
+    walker.peek() == Some(b'{') && Update::walk(&mut walker, data, Level::Event).0
 }
 
 /// The depth of an object in an event.

@@ -20,10 +20,12 @@ pub mod refs;
 pub mod reply;
 pub mod rest;
 pub mod rest_body;
+pub mod run;
 pub mod stamp;
 pub mod state;
 pub mod task;
 pub mod task_list;
+pub mod texts;
 pub mod update;
 
 mod ambiguity;

@@ -8,6 +8,7 @@
 //! - in `params`: `id`, `taskId`, and resource names (`name`, `parent`: `tasks/{id}/…`);
 //! - in `params.message`: `taskId`, `referenceTaskIds`, and `task_id` if the completion leaves it;
 //! - in `params.configuration` and a push configuration, at any depth: `url`, `taskId`;
+//! - in `params` and `params.message`: `contextId`, which chooses the instance of an agent and grants nothing;
 //! - in the whole `params` of a call that sets a push configuration: the same.
 //!
 //! The parts and the metadata of a message are content and contain no references.
@@ -39,6 +40,8 @@ const NAME_BYTES_MAX: usize = 48;
 pub struct Refs {
     /// Task ids, without duplicates.
     pub tasks: Vec<String>,
+    /// Context id: the first one that is a string of 1 to [`TASK_ID_BYTES_MAX`] bytes.
+    pub context: Option<String>,
     /// URLs for push notifications, without duplicates.
     pub push_urls: Vec<String>,
     /// True if it has a push configuration, with or without a URL.
@@ -101,6 +104,8 @@ impl Refs {
 pub(super) enum Place {
     /// Task ids: a string, or several.
     TaskId,
+    /// Context id.
+    ContextId,
     /// Exactly `message.task_id`: the client's own task id, which the completion moves.
     OwnTaskId,
     /// The name of a resource: `tasks/{id}/pushNotificationConfigs/{config}`.
@@ -127,6 +132,7 @@ impl Place {
     pub(super) fn in_params(name: &[u8]) -> Option<Self> {
         of_folded(name, |name| match name {
             b"id" | b"taskid" => Some(Self::TaskId),
+            b"contextid" => Some(Self::ContextId),
             b"name" | b"parent" => Some(Self::Name),
             // `request`: the name in the proto of 0.3, which some clients of its HTTP+JSON binding send.
             b"message" | b"request" => Some(Self::Message),
@@ -139,6 +145,7 @@ impl Place {
     pub(super) fn in_message(name: &[u8]) -> Option<Self> {
         of_folded(name, |name| match name {
             b"taskid" | b"referencetaskids" => Some(Self::TaskId),
+            b"contextid" => Some(Self::ContextId),
             _ => None,
         })
     }
@@ -275,6 +282,7 @@ impl<'a> Search<'a> {
     fn member(&mut self, place: Place, value: Value) {
         match place {
             Place::TaskId => self.ids(value),
+            Place::ContextId => self.context(value),
             Place::OwnTaskId if self.task_id_moved => {}
             Place::OwnTaskId => self.ids(value),
             Place::Name => self.name(value, true),
@@ -314,6 +322,16 @@ impl<'a> Search<'a> {
             _ => {}
         });
         debug_assert!(walked.is_ok(), "it was read before");
+    }
+
+    fn context(&mut self, value: Value) {
+        if value.kind != Kind::String || self.refs.context.is_some() {
+            return;
+        }
+        let said = value.said(self.text.as_bytes());
+        if (1..=TASK_ID_BYTES_MAX).contains(&said.len()) {
+            self.refs.context = Some(String::from_utf8_lossy(&said).into_owned());
+        }
     }
 
     /// Adds a number as it is spelled, and as a lenient agent converts it: `7.0` is the task `7`.

@@ -1,4 +1,4 @@
-//! Finds the task id and the task state in a response while it passes, in chunks of any size ([`TaskScan`]).
+//! Finds the task id, the task state and the context id in a response while it passes, in chunks of any size ([`TaskScan`]).
 //!
 //! Keeps only the string that is being compared: pydantic writes artifacts and history before the id, so megabytes
 //! may precede it. Lenient, since the caller gets the agent's JSON as it is: the scan stops at the first syntax
@@ -30,7 +30,8 @@ pub enum Binding {
     Rest,
 }
 
-/// Searches one response, or the events of one stream, for the task id and the task state. The first of each counts.
+/// Searches one response, or the events of one stream, for the task id, the task state and, if that is wanted, the
+/// context id. The first of each counts.
 #[derive(Debug)]
 pub struct TaskScan {
     binding: Binding,
@@ -54,6 +55,10 @@ pub struct TaskScan {
     task_state: Option<TaskState>,
     /// True once the state was found.
     stated: bool,
+    /// The context id that was found and not taken yet.
+    context: Option<String>,
+    /// True unless the context id is still to be found.
+    contexted: bool,
 }
 
 /// The response, `result`, `result.task`, `result.task.status`.
@@ -79,6 +84,8 @@ enum Name {
     Id,
     /// The state of the task.
     State,
+    /// The id of the context.
+    Context,
     /// An object that may contain them.
     Object(Level),
     /// Not relevant.
@@ -102,6 +109,8 @@ enum State {
     IdText,
     /// The rest of a string that is the state.
     StatusText,
+    /// The rest of a string that is the context id.
+    ContextText,
     /// The rest of any other string.
     OtherText,
     /// The rest of a number or a word.
@@ -112,7 +121,7 @@ enum State {
     Skipped,
     /// The rest of a string in it.
     SkippedText,
-    /// Nothing: both were found, the response has ended, or it cannot be parsed.
+    /// Nothing: all were found, the response has ended, or it cannot be parsed.
     Over,
 }
 
@@ -132,12 +141,29 @@ impl TaskScan {
             behind: 0,
             task_state: None,
             stated: false,
+            context: None,
+            contexted: true,
         }
+    }
+
+    /// Has the context id searched, too. For a scan that has not begun.
+    pub fn want_context(&mut self) {
+        self.contexted = false;
+    }
+
+    /// Returns the context id, once, as soon as it is found.
+    pub fn take_context(&mut self) -> Option<String> {
+        self.context.take()
     }
 
     /// Returns the state of the task, once, as soon as it is found.
     pub fn take_state(&mut self) -> Option<TaskState> {
         self.task_state.take()
+    }
+
+    /// Returns true if the context id was found and not taken yet.
+    pub fn has_context(&self) -> bool {
+        self.context.is_some()
     }
 
     /// Returns true if nothing more can be found.
@@ -160,6 +186,7 @@ impl TaskScan {
                 State::NameText
                 | State::IdText
                 | State::StatusText
+                | State::ContextText
                 | State::OtherText
                 | State::SkippedText => {
                     let (behind, ended) = self.text(rest);
@@ -187,20 +214,25 @@ impl TaskScan {
 
     /// Takes the next complete events of a stream, each with a response in its `data`.
     pub fn push_events(&mut self, events: &[u8]) -> Option<String> {
+        let mut found = None;
         for line in event::lines(events) {
             if line.is_empty() {
                 *self = Self {
                     kept: std::mem::take(&mut self.kept),
+                    context: self.context.take(),
+                    contexted: self.contexted,
                     ..Self::new(self.binding)
                 };
             } else if let Some(data) = event::data_of(line) {
-                let found = self.push(data).or_else(|| self.push(b"\n"));
-                if found.is_some() {
-                    return found;
-                }
+                let (in_line, at_end) = (self.push(data), self.push(b"\n"));
+                found = found.or(in_line).or(at_end);
+            }
+            // The context id may stand behind the task id of the same event.
+            if found.is_some() && (self.contexted || line.is_empty()) {
+                return found;
             }
         }
-        None
+        found
     }
 
     /// Consumes one byte between strings.
@@ -229,10 +261,11 @@ impl TaskScan {
             (State::Comma, b',') => State::Member,
             (State::Value, b'"') if self.name == Name::Id => self.open(State::IdText),
             (State::Value, b'"') if self.name == Name::State => self.open(State::StatusText),
+            (State::Value, b'"') if self.name == Name::Context => self.open(State::ContextText),
             (State::Value, b'"') => self.open(State::OtherText),
             (State::Value, b'{') => match self.name {
                 Name::Object(level) => self.enter(level),
-                Name::Id | Name::State | Name::Other => self.pass_over(),
+                Name::Id | Name::State | Name::Context | Name::Other => self.pass_over(),
             },
             (State::Value, b'[') => self.pass_over(),
             (State::Value, byte) if !ends_scalar(byte) => State::Scalar,
@@ -311,7 +344,7 @@ impl TaskScan {
     fn keep(&mut self, bytes: &[u8]) {
         if matches!(
             self.state,
-            State::NameText | State::IdText | State::StatusText
+            State::NameText | State::IdText | State::StatusText | State::ContextText
         ) {
             let room = (KEPT_BYTES_MAX + 1).saturating_sub(self.kept.len());
             self.kept.extend_from_slice(&bytes[..bytes.len().min(room)]);
@@ -327,14 +360,18 @@ impl TaskScan {
             State::SkippedText => self.state = State::Skipped,
             State::IdText => {
                 self.state = State::Comma;
-                let id = self.said()?;
-                if !id.is_empty() && id.len() <= TASK_ID_BYTES_MAX {
-                    let id = String::from_utf8_lossy(&id).into_owned();
-                    self.named = true;
-                    self.finish();
-                    // The replacement of invalid UTF-8 may be longer.
-                    return Some(id).filter(|id| id.len() <= TASK_ID_BYTES_MAX);
-                }
+                let id = self.id()?;
+                self.named = true;
+                self.finish();
+                // The replacement of invalid UTF-8 may be longer.
+                return Some(id).filter(|id| id.len() <= TASK_ID_BYTES_MAX);
+            }
+            State::ContextText => {
+                self.state = State::Comma;
+                let id = self.id()?;
+                self.contexted = true;
+                self.context = Some(id).filter(|id| id.len() <= TASK_ID_BYTES_MAX);
+                self.finish();
             }
             State::StatusText => {
                 self.state = State::Comma;
@@ -351,9 +388,16 @@ impl TaskScan {
         None
     }
 
-    /// Ends the scan if both are found.
+    /// Returns the id that was read, if it has a length that the gateway tracks.
+    fn id(&self) -> Option<String> {
+        let id = self.said()?;
+        let fits = (1..=TASK_ID_BYTES_MAX).contains(&id.len());
+        fits.then(|| String::from_utf8_lossy(&id).into_owned())
+    }
+
+    /// Ends the scan if all are found.
     fn finish(&mut self) {
-        if self.named && self.stated {
+        if self.named && self.stated && self.contexted {
             self.state = State::Over;
         }
     }
@@ -374,6 +418,11 @@ impl TaskScan {
                 if !self.named =>
             {
                 Name::Id
+            }
+            (Level::Result | Level::Task | Level::Update, b"contextId" | b"context_id")
+                if !self.contexted =>
+            {
+                Name::Context
             }
             (Level::Result | Level::Task | Level::Update, b"status") if !self.stated => {
                 Name::Object(Level::Status)

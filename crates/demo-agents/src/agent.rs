@@ -2,10 +2,11 @@
 
 use std::net::SocketAddr;
 use std::process::ExitCode;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use gateway_client::{BEAT, Registry};
-use serde_json::json;
+use gateway_client::{BEAT, Registry, RegistryError};
+use serde_json::{Value, json};
 use tokio::signal::unix::{SignalKind, signal};
 use url::Url;
 
@@ -15,10 +16,14 @@ use crate::{Gateway, USAGE, print};
 /// Delay between two attempts to register, while the gateway is not up or rejects them.
 const AGAIN: Duration = Duration::from_secs(2);
 
+/// Time between drain and deregistration of an instance that stops.
+const DRAIN: Duration = Duration::from_secs(2);
+
 /// `a2a-gateway agent KIND`.
 #[derive(clap::Args, Debug)]
 pub struct Arguments {
-    /// What it does: `echo` answers at once, `slow` streams its progress, `flaky` often fails
+    /// What it does: `echo` answers at once, `slow` streams its progress, `flaky` often fails, `broken` answers 503 five
+    /// times out of eight
     kind: Kind,
     /// Address and port; port 0 is a free one
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:0")]
@@ -32,6 +37,9 @@ pub struct Arguments {
     /// The workspace that the agent registers as
     #[arg(long, requires = "gateway")]
     id: Option<String>,
+    /// One of several instances of the workspace's agent: it registers under this id, and drains before it stops
+    #[arg(long, value_name = "ID", requires = "gateway")]
+    instance: Option<String>,
     /// Token of the workspace, or its enrolment token
     #[arg(long, env = "A2A_GATEWAY_TOKEN", hide_env_values = true)]
     token: Option<String>,
@@ -111,61 +119,100 @@ async fn serve(arguments: Arguments) -> std::io::Result<()> {
                 "url": agent.url(),
                 "agent_card": agent.card(),
                 "delivery_mode": "push",
+                "instance_id": arguments.instance,
             });
-            Some(stay_registered(
-                Registry::new(gateway),
-                id,
+            Some(Registrant {
+                registry: Registry::new(gateway),
+                name: json!({"workspace_id": id, "instance_id": arguments.instance}),
                 credential,
+                own: Mutex::default(),
                 body,
-            ))
+            })
         }
         (_, _, _) => None,
     };
+    let leaves = registered.as_ref().filter(|_| arguments.instance.is_some());
+    let ends = async {
+        end.await;
+        if let Some(registrant) = leaves {
+            registrant.leave().await;
+        }
+    };
     tokio::select! {
         ended = agent.serve() => ended,
-        () = end => Ok(()),
+        () = ends => Ok(()),
         () = async {
-            match registered {
-                Some(registered) => registered.await,
+            match &registered {
+                Some(registrant) => registrant.stay_registered().await,
                 None => std::future::pending().await,
             }
         } => Ok(()),
     }
 }
 
-/// Registers, then sends heartbeats. Registers again when the gateway answers a heartbeat with 404
-/// (the agent is unknown) or 401 (the workspace's own token is no longer valid).
-async fn stay_registered(
+/// Registration of an agent.
+struct Registrant {
     registry: Registry,
-    id: String,
+    /// `workspace_id` and `instance_id`.
+    name: Value,
     credential: String,
-    body: serde_json::Value,
-) {
-    // The workspace's own token, once a registration has returned one.
-    let mut own = None;
-    loop {
-        let token = own.as_ref().unwrap_or(&credential);
-        match registry.register(token, &body).await {
-            // An enrolment token works once; the workspace's own token replaces it.
-            Ok(given) => own = given.or(own),
-            Err(error) => {
-                tracing::warn!(%error, "not registered yet");
-                if error.status() == Some(401) {
-                    own = None;
-                }
-                tokio::time::sleep(AGAIN).await;
-                continue;
-            }
-        }
-        tracing::info!(workspace.id = id, "registered");
+    /// The workspace's own token, once a registration has returned one.
+    own: Mutex<Option<String>>,
+    /// Body of the registration.
+    body: Value,
+}
+
+impl Registrant {
+    /// Registers, then sends heartbeats. Registers again when the gateway answers a heartbeat with 404
+    /// (the agent is unknown) or 401 (the workspace's own token is no longer valid).
+    async fn stay_registered(&self) {
         loop {
-            tokio::time::sleep(BEAT).await;
-            let token = own.as_ref().unwrap_or(&credential);
-            match registry.beat(&id, token).await {
-                Ok(()) => {}
-                Err(error) if matches!(error.status(), Some(401 | 404)) => break,
-                Err(error) => tracing::warn!(%error, "heartbeat failed"),
+            match self.registry.register(&self.token(), &self.body).await {
+                // An enrolment token works once; the workspace's own token replaces it.
+                Ok(Some(given)) => self.set_token(Some(given)),
+                Ok(None) => {}
+                Err(error) => {
+                    tracing::warn!(%error, "not registered yet");
+                    if error.status() == Some(401) {
+                        self.set_token(None);
+                    }
+                    tokio::time::sleep(AGAIN).await;
+                    continue;
+                }
+            }
+            tracing::info!(workspace = %self.name, "registered");
+            loop {
+                tokio::time::sleep(BEAT).await;
+                match self.post("/registry/heartbeat").await {
+                    Ok(_) => {}
+                    Err(error) if matches!(error.status(), Some(401 | 404)) => break,
+                    Err(error) => tracing::warn!(%error, "heartbeat failed"),
+                }
             }
         }
+    }
+
+    /// Drains and deregisters. Calls about its tasks reach it until then.
+    async fn leave(&self) {
+        let drained = self.post("/registry/drain").await;
+        if drained.is_ok() {
+            tokio::time::sleep(DRAIN).await;
+        }
+        if let Err(error) = self.post("/registry/deregister").await {
+            tracing::warn!(%error, "not deregistered");
+        }
+    }
+
+    async fn post(&self, path: &str) -> Result<Value, RegistryError> {
+        self.registry.post(path, &self.token(), &self.name).await
+    }
+
+    fn token(&self) -> String {
+        let own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
+        own.as_ref().unwrap_or(&self.credential).clone()
+    }
+
+    fn set_token(&self, token: Option<String>) {
+        *self.own.lock().unwrap_or_else(PoisonError::into_inner) = token;
     }
 }

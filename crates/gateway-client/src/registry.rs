@@ -84,6 +84,38 @@ impl Registry {
         self.exchange(Method::GET, path, token, Vec::new()).await
     }
 
+    /// Returns the JSON at a path of the gateway, with a query.
+    ///
+    /// # Errors
+    /// [`RegistryError`].
+    pub async fn get_page(
+        &self,
+        path: &str,
+        token: &str,
+        query: &[(&str, &str)],
+    ) -> Result<Value, RegistryError> {
+        let mut url = self.at(path);
+        url.query_pairs_mut().extend_pairs(query);
+        let route = format!("GET {path}");
+        self.ask(Method::GET, url, route, Some(token), Vec::new())
+            .await
+    }
+
+    /// Deletes what is at a path of the gateway and returns the JSON of the response.
+    ///
+    /// # Errors
+    /// [`RegistryError`].
+    pub async fn delete(&self, path: &str, token: &str) -> Result<Value, RegistryError> {
+        self.exchange(Method::DELETE, path, Some(token), Vec::new())
+            .await
+    }
+
+    fn at(&self, path: &str) -> Url {
+        let mut url = self.base.clone();
+        url.set_path(&format!("{}{path}", self.base.path().trim_end_matches('/')));
+        url
+    }
+
     async fn exchange(
         &self,
         method: Method,
@@ -92,8 +124,17 @@ impl Registry {
         body: Vec<u8>,
     ) -> Result<Value, RegistryError> {
         let route = format!("{method} {path}");
-        let mut url = self.base.clone();
-        url.set_path(&format!("{}{path}", self.base.path().trim_end_matches('/')));
+        self.ask(method, self.at(path), route, token, body).await
+    }
+
+    async fn ask(
+        &self,
+        method: Method,
+        url: Url,
+        route: String,
+        token: Option<&str>,
+        body: Vec<u8>,
+    ) -> Result<Value, RegistryError> {
         let request = Ask {
             method,
             token,

@@ -4,13 +4,24 @@ use serde_json::Value;
 
 /// Returns advice for the body's reason; `None` if the rejection's message is enough.
 pub(super) fn advice(body: &Value) -> Option<String> {
+    if let Some(waits) = waits(body) {
+        return Some(waits);
+    }
     Some(match body["reason"].as_str().unwrap_or_default() {
         "invalid_workspace_id" => "correct the id of the target.".to_owned(),
         "unauthenticated" => no_credential(body),
+        "cap_reached" => {
+            "wait for its window; or raise the `limit` of the cap: GET /caps shows what it counts."
+                .to_owned()
+        }
         "rate_limited" => {
             "the caller waits; or raise rate.caller_per_second and rate.caller_burst.".to_owned()
         }
         "not_permitted" => not_permitted(body),
+        "stopped" => {
+            let stop = fact(body, "stop")["stop"].as_str().unwrap_or("{id}");
+            format!("an operator stopped it: once the cause is over, `a2a-gateway release {stop}`.")
+        }
         "workspace_not_found" => "correct the id of the target, or create it (POST /workspaces).".to_owned(),
         "workspace_removed" => REMOVED.to_owned(),
         "workspace_offline" => offline(body),
@@ -19,8 +30,9 @@ pub(super) fn advice(body: &Value) -> Option<String> {
                 .to_owned()
         }
         "agent_busy" => {
-            "wait; or raise max_concurrent of the workspace (limits.target_concurrency); a full inbox is emptied by \
-             its agent."
+            "an open breaker lets one call try after its time, and when the agent registers or sends a heartbeat: mend \
+             what its cause says; a learned limit grows with the calls that the agent answers; else raise \
+             max_concurrent of the workspace (limits.target_concurrency). A full inbox is emptied by its agent."
                 .to_owned()
         }
         "address_forbidden" => {
@@ -43,6 +55,20 @@ pub(super) fn advice(body: &Value) -> Option<String> {
         "shutting_down" => "ask another replica: this one is about to end.".to_owned(),
         _ => return None,
     })
+}
+
+/// True if a call would not be refused, but wait for its target to wake.
+pub(super) fn would_wait(body: &Value) -> bool {
+    waits(body).is_some()
+}
+
+/// Advice for a target that sleeps and has a waker: a call would wait for it.
+fn waits(body: &Value) -> Option<String> {
+    let of = |name| fact(body, name)["wakes"]["max_wait_ms"].as_u64();
+    let seconds = of("state").or_else(|| of("liveness"))? / 1000;
+    Some(format!(
+        "a call wakes the target, and waits for it for up to {seconds} s."
+    ))
 }
 
 const REMOVED: &str =
@@ -149,6 +175,9 @@ fn offline(body: &Value) -> String {
         (Some("failed"), _) => {
             format!("see why it did not start, and start its agent; then resume it ({resume}).")
         }
+        (Some("offline"), Some("assumed")) if state["probed"] == true => {
+            format!("see why its agent does not answer the probe: it comes back when it does, or resume it ({resume}).")
+        }
         (Some("offline"), Some("assumed")) => {
             format!("see that its agent runs, and resume it ({resume}).")
         }
@@ -249,6 +278,14 @@ mod tests {
                 "workspace_offline",
                 vec![("state", json!({"status": "paused"}))],
                 "resume it",
+            ),
+            (
+                "workspace_offline",
+                vec![(
+                    "state",
+                    json!({"status": "offline", "liveness": "assumed", "probed": true}),
+                )],
+                "answer the probe",
             ),
             (
                 "workspace_offline",

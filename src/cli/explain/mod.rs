@@ -11,7 +11,7 @@ use gateway_client::{Ask, ClientError};
 use serde_json::Value;
 use url::Url;
 
-use self::advice::{advice, fact};
+use self::advice::{advice, fact, would_wait};
 use super::base_url::admin_url;
 use super::{USAGE, block_on, complain, http_url, print};
 
@@ -190,9 +190,14 @@ fn text(body: &Value) -> String {
         return text;
     }
     let status = &body["status"];
+    let refused = if would_wait(body) {
+        "kept waiting, and, if its agent does not come, refused with"
+    } else {
+        "refused with"
+    };
     let _ = writeln!(
         text,
-        "\nA message would be refused with {status} {reason}: {message}."
+        "\nA message would be {refused} {status} {reason}: {message}."
     );
     let told = facts(&body["facts"]);
     if !told.is_empty() {

@@ -43,6 +43,9 @@ impl Checks<'_> {
             ("inbox.retention", c.inbox.retention),
             ("delegation.deferred_ttl", c.delegation.deferred_ttl),
             ("delegation.retention", c.delegation.retention),
+            ("affinity.ttl", c.affinity.ttl),
+            ("wake.max_wait", c.wake.max_wait),
+            ("wake.cool_down", c.wake.cool_down),
             ("registry.heartbeat_ttl", c.registry.heartbeat_ttl),
             ("telemetry.otlp_timeout", c.telemetry.otlp_timeout),
         ];
@@ -52,6 +55,7 @@ impl Checks<'_> {
             ("stream.final_grace", c.stream.final_grace),
             ("stream.linger", c.stream.linger),
             ("directory.stale", c.directory.stale),
+            ("upstream.hold", c.upstream.hold),
         ];
         for (key, span) in zero_is_senseless {
             if span.is_zero() {
@@ -87,6 +91,24 @@ impl Checks<'_> {
         }
         if c.timeouts.total > c.timeouts.max {
             self.note("timeouts.total is longer than timeouts.max, which bounds only X-Timeout");
+        }
+    }
+
+    /// Checks how much agents are taken to take.
+    pub(super) fn capacity(&mut self) {
+        let c = self.config;
+        for (key, span) in [
+            ("breaker.window", c.breaker.window),
+            ("breaker.open", c.breaker.open),
+            ("breaker.open_max", c.breaker.open_max),
+            ("limits.target_queue_wait", c.limits.target_queue_wait),
+        ] {
+            if span.is_zero() || span > SPAN_MAX {
+                self.refuse(key, "must be longer than nothing, and at most a year");
+            }
+        }
+        if c.breaker.open > c.breaker.open_max {
+            self.refuse("breaker.open_max", "must be at least breaker.open");
         }
     }
 
@@ -143,6 +165,7 @@ impl Checks<'_> {
                 u64::try_from(c.delegation.max_pending).unwrap_or(0),
             ),
             ("inbox.connections", c.inbox.connections as u64),
+            ("wake.max_parked", c.wake.max_parked as u64),
             (
                 "inbox.connections_per_caller",
                 c.inbox.connections_per_caller as u64,
@@ -179,6 +202,12 @@ impl Checks<'_> {
             self.refuse(
                 "limits.bodies_bytes",
                 "must be at least limits.request_bytes: it is the room for all bodies together",
+            );
+        }
+        if c.wake.max_parked_bytes.0 < c.limits.request_bytes.0 {
+            self.refuse(
+                "wake.max_parked_bytes",
+                "must be at least limits.request_bytes: it is the room for the bodies of all parked calls together",
             );
         }
         let control = c.limits.control_bodies_bytes.0;

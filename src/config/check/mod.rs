@@ -12,7 +12,7 @@ use std::path::Path;
 use secrecy::ExposeSecret;
 
 use super::load::{Problem, Source};
-use super::{AddressProfile, AuthMode, Config, Serving, exposure, issuers, layer};
+use super::{AddressProfile, AuthMode, Config, Serving, cap, exposure, guard, issuers, layer};
 use super::{store_url, tls_pair};
 use crate::ids::REPLICA_NAME_MAX;
 
@@ -53,12 +53,15 @@ pub(super) fn check(
     let serving = read.or_else(|| checks.tls());
     checks.stores();
     checks.spans();
+    checks.capacity();
     checks.audit();
     checks.counts();
     checks.names();
     checks.addresses();
     checks.keys();
     checks.issuers();
+    checks.caps();
+    checks.guards();
     checks.telemetry();
     if checks.problems.is_empty() {
         Ok(Checked {
@@ -318,6 +321,27 @@ impl Checks<'_> {
         let auth = &self.config.auth;
         for problem in issuers::problems(&auth.issuers, &self.config.issuer()) {
             self.refuse("auth.issuers", problem);
+        }
+    }
+
+    fn caps(&mut self) {
+        for problem in cap::problems(&self.config.cap) {
+            self.refuse("cap", problem);
+        }
+    }
+
+    fn guards(&mut self) {
+        for problem in guard::problems(&self.config.guard) {
+            self.refuse("guard", problem);
+        }
+        let secret = self.config.guard.iter().any(|guard| guard.header.is_some());
+        if let Source::File(path) = (self.source)("guard")
+            && secret
+            && let Err(reason) = exposure::refuse_exposed_at(&path)
+        {
+            self.note(format!(
+                "guard has a `header` that may be a credential, and {reason}"
+            ));
         }
     }
 

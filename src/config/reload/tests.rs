@@ -155,6 +155,23 @@ fn issuer() -> toml::Table {
         .collect()
 }
 
+fn cap() -> toml::Table {
+    toml::toml! {
+        name = "a"
+        per = "run"
+        count = "messages"
+        limit = 5
+    }
+}
+
+fn guard() -> toml::Table {
+    let members = [("name", "secrets"), ("url", "http://else.example/")];
+    members
+        .map(|(member, text)| (member.to_owned(), text.into()))
+        .into_iter()
+        .collect()
+}
+
 #[test]
 fn each_key_that_needs_a_restart_keeps_its_value_and_no_other_does() {
     let other = |key: &str, value: &toml::Value| -> toml::Value {
@@ -175,9 +192,12 @@ fn each_key_that_needs_a_restart_keeps_its_value_and_no_other_does() {
             ("telemetry.otlp_endpoint", _) => "http://else.example:4318".into(),
             ("telemetry.otlp_headers", _) => "x-else=1".into(),
             ("telemetry.otlp_protocol", _) => "grpc".into(),
+            ("breaker.ratio", _) => 0.25.into(),
             ("telemetry.sampling", _) => 0.5.into(),
             ("auth.admin_token_sha256", _) => vec!["ab".repeat(32)].into(),
             ("auth.issuers", _) => vec![issuer()].into(),
+            ("cap", _) => vec![cap()].into(),
+            ("guard", _) => vec![guard()].into(),
             ("server.trusted_proxies" | "address.allow", _) => vec!["10.9.0.0/16"].into(),
             ("address.nameservers", _) => vec!["10.9.0.53"].into(),
             (_, toml::Value::Integer(n)) => (n + 1).into(),

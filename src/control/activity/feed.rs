@@ -12,6 +12,7 @@ use bytes::Bytes;
 use futures_util::stream;
 use tokio::time::{Instant, sleep, sleep_until};
 
+use super::held::hold_back;
 use super::query::Query;
 use super::{CHECK_EVERY, note_life};
 use crate::control::events::{BEGIN, COMMENT, COMMENT_EVERY, event_stream, named_event};
@@ -55,6 +56,7 @@ pub(super) async fn open(
         after,
         resumed,
         look: true,
+        held: false,
         items: VecDeque::new(),
         rest: Bytes::from_static(BEGIN),
         check: Instant::now() + CHECK_EVERY,
@@ -89,6 +91,8 @@ struct Feed {
     resumed: bool,
     /// True if the store may have more entries.
     look: bool,
+    /// True if entries wait for the release of a stop.
+    held: bool,
     /// Entries that were read and not yet sent.
     items: VecDeque<Item>,
     /// The rest of an entry that is being sent.
@@ -130,6 +134,8 @@ impl Feed {
 
     async fn is_good(&mut self) -> bool {
         self.check = Instant::now() + CHECK_EVERY;
+        // The release of a stop is no entry.
+        self.look |= self.held;
         note_life(&self.gateway, &self.proof, &self.id).await;
         self.gateway.identity.still_good(&self.proof).await
     }
@@ -137,7 +143,18 @@ impl Feed {
     async fn read(&mut self) {
         let inbox = &self.gateway.delivery.inbox;
         let start = Start::After(self.after);
-        let Ok(page) = inbox.page(&self.id, self.filter, start, PAGE).await else {
+        let page = inbox.page(&self.id, self.filter, start, PAGE).await;
+        let page = match page {
+            Ok(mut page) => match hold_back(&self.gateway, &self.id, &mut page).await {
+                Ok(held) => {
+                    self.held = held;
+                    Ok(page)
+                }
+                Err(why) => Err(why),
+            },
+            away => away,
+        };
+        let Ok(page) = page else {
             // The entries stay in the store, and comments keep the connection alive.
             sleep(RETRY_PAUSE).await;
             return;

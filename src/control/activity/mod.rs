@@ -1,6 +1,7 @@
 //! The inbox of a workspace (`docs/reference/http-api.md`, "Inboxes"): read, wait, acknowledge; and notices to its user.
 
 mod feed;
+mod held;
 mod query;
 
 use std::sync::Arc;
@@ -83,6 +84,7 @@ async fn read(
         (None, None) => Start::Newest,
     };
     let mut found = inbox.page(&id, query.filter, start, page.limit).await?;
+    held::hold_back(&gateway, &id, &mut found).await?;
     if found.items.is_empty() && !query.wait.is_zero() {
         let asked = Asked {
             id,
@@ -120,9 +122,10 @@ async fn wait(
     let mut reader = inbox.stay(&asked.id, &caller.0, InboxReader::Wait)?;
     let mut check = Instant::now() + CHECK_EVERY;
     loop {
-        let found = inbox
+        let mut found = inbox
             .page(&asked.id, asked.filter, asked.start, asked.limit)
             .await?;
+        let held = held::hold_back(gateway, &asked.id, &mut found).await?;
         if !found.items.is_empty() || until <= Instant::now() || gateway.draining() {
             return Ok(found);
         }
@@ -137,6 +140,10 @@ async fn wait(
                     }
                     note_life(gateway, &caller.0, &asked.id).await;
                     check = Instant::now() + CHECK_EVERY;
+                    // The release of a stop is no entry.
+                    if held {
+                        break;
+                    }
                 }
                 () = reader.changed() => break,
             }

@@ -82,6 +82,18 @@ pub struct Task {
     pub hops: u32,
     /// The address of the client that delegated; `None`: accepted by a release that did not store it.
     pub client: Option<IpAddr>,
+    /// The run that it serves, if its request named one.
+    pub run: Option<TaskRun>,
+}
+
+/// The run that a delegated task serves.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, PartialEq, Eq)]
+pub struct TaskRun {
+    /// Its name: `metadata.run_id` of the request, else the trace id.
+    pub name: String,
+    /// The trace context of the request.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub traceparent: Option<String>,
 }
 
 /// The content to send.

@@ -28,10 +28,11 @@ use tokio::time::{Instant, interval, sleep};
 
 pub use self::away::Try;
 pub use self::job::{
-    Call, Content, Ending, Job, Kind, NewJob, State, Task, expired, may_be_deferred, request_id,
+    Call, Content, Ending, Job, Kind, NewJob, State, Task, TaskRun, expired, may_be_deferred,
+    request_id,
 };
 
-pub use self::result::Shown;
+pub use self::result::{Judge, Shown};
 
 use self::away::Away;
 use self::table::{Claim, Table};
@@ -82,6 +83,8 @@ pub struct Jobs {
     news: Notify,
     away: Arc<Away>,
     given_up: OnceLock<GivenUp>,
+    /// Judges what agents that poll reply.
+    judge: OnceLock<Judge>,
     closing: AtomicBool,
     /// Time of the last failed lease renewal.
     unrenewed: Mutex<Option<Instant>>,
@@ -118,7 +121,8 @@ impl Jobs {
                 Invalidation::Everything => told.changed(None),
                 Invalidation::Credential(_)
                 | Invalidation::Grant(..)
-                | Invalidation::Lineage(_) => {}
+                | Invalidation::Lineage(_)
+                | Invalidation::Stops => {}
             }
             async {}
         });
@@ -132,6 +136,7 @@ impl Jobs {
             news: Notify::new(),
             away,
             given_up: OnceLock::new(),
+            judge: OnceLock::new(),
             closing: AtomicBool::new(false),
             unrenewed: Mutex::default(),
         })
@@ -149,9 +154,15 @@ impl Jobs {
         self.closing.store(true, Ordering::Release);
     }
 
-    /// Sets the listener for jobs that end without a further attempt to send: too late, or lost. Set once.
-    pub fn on_given_up(&self, told: impl Fn(&Job, &Rejection) + Send + Sync + 'static) {
-        let _ = self.given_up.set(Box::new(told));
+    /// Sets the listener for jobs that end without a further attempt to send (too late, or lost), and the judge of what
+    /// agents that poll reply to jobs. Set once.
+    pub fn set_listeners(
+        &self,
+        given_up: impl Fn(&Job, &Rejection) + Send + Sync + 'static,
+        judge: Judge,
+    ) {
+        let _ = self.given_up.set(Box::new(given_up));
+        let _ = self.judge.set(judge);
     }
 
     /// Returns the backlog of unsent jobs of all callers.

@@ -4,6 +4,7 @@
 use std::panic::AssertUnwindSafe;
 
 use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
 use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
@@ -179,7 +180,7 @@ impl Jobs {
     pub async fn task_ended(&self, task: &InboxTask) -> Result<(), Rejection> {
         if task.state.is_terminal()
             && let Some(job) = self.table.waiting_for(&task.id).await?
-            && let Some(ending) = ending(&self.inbox, task).await
+            && let Some(ending) = judged_ending(self, &job, task).await
         {
             // One attempt only: the agent waits for its response.
             self.finish_now(&job, &ending).await?;
@@ -203,7 +204,7 @@ impl Jobs {
     async fn look_at_inbox_of(&self, job: &Job) -> Result<(), Unavailable> {
         let task = job.inbox_task.as_deref().unwrap_or_default();
         let ended = match self.inbox.task(&job.target, task).await {
-            Ok(Some(task)) if task.state.is_terminal() => ending(&self.inbox, &task).await,
+            Ok(Some(task)) if task.state.is_terminal() => judged_ending(self, job, &task).await,
             Ok(Some(_)) if Timestamp::now() < job.deadline => None,
             Ok(Some(_)) => Some(Ending::Expired(expired(Delivery::Sent))),
             Ok(None) => Some(Ending::Failed(forgotten())),
@@ -216,10 +217,36 @@ impl Jobs {
     }
 }
 
+/// Judges what an agent that polls replied to a job, before its caller gets it. Returns another form of the reply;
+/// `None`: it passes as it is. A rejection other than `guard_rejected` is one that may pass later.
+pub type Judge = Box<
+    dyn for<'a> Fn(&'a Job, &'a RawValue) -> BoxFuture<'a, Result<Option<Box<RawValue>>, Rejection>>
+        + Send
+        + Sync,
+>;
+
 /// Counts and logs a result that could not be delivered to its delegator yet.
 pub(super) fn count_untold(metrics: &Metrics, job: &str, why: &str) {
     metrics.jobs.untold.inc();
     tracing::debug!(job, why, "failed to deliver delegation result; will retry");
+}
+
+/// Returns the end of a job from its task in an inbox, as the judge of replies passes it. `None`: the task cannot be
+/// read or judged now.
+async fn judged_ending(jobs: &Jobs, job: &Job, task: &InboxTask) -> Option<Ending> {
+    let ending = ending(&jobs.inbox, task).await?;
+    let (Some(judge), Ending::Result(said) | Ending::Error(said)) = (jobs.judge.get(), &ending)
+    else {
+        return Some(ending);
+    };
+    match (judge(job, said).await, ending) {
+        (Ok(None), ending) => Some(ending),
+        (Ok(Some(other)), Ending::Error(_)) => Some(Ending::Error(other)),
+        (Ok(Some(other)), _) => Some(Ending::Result(other)),
+        (Err(why), _) if why.reason == Reason::GuardRejected => Some(Ending::Failed(why)),
+        // It is asked again until the job expires.
+        (Err(why), _) => (job.deadline <= Timestamp::now()).then_some(Ending::Failed(why)),
+    }
 }
 
 /// Returns the end of a job from its task in an inbox. `None`: the task cannot be read now.

@@ -5,7 +5,7 @@ use crate::delivery::kept::kept_of;
 /// The columns of [`Job`](super::job::Job). Their order does not matter.
 macro_rules! columns {
     () => {
-        "id, kind, owner, caller, source_id, target_id, task, call, hops, client, state, priority, attempts, \
+        "id, kind, owner, caller, source_id, target_id, task, call, hops, client, run, state, priority, attempts, \
          deadline, inbox_task, result, error, created_at, updated_at, fence"
     };
 }
@@ -14,8 +14,8 @@ macro_rules! columns {
 // their number.
 pub(super) const INSERT: &str = concat!(
     "INSERT INTO delegations (id, kind, owner, caller, source_id, target_id, task, call, \
-    idempotency_key, state, priority, due_at, deadline, created_at, updated_at, kept_bytes, hops, client) \
-    SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, 'pending', $10, $11, $12, $11, $11, $14, $16, $17 \
+    idempotency_key, state, priority, due_at, deadline, created_at, updated_at, kept_bytes, hops, client, run) \
+    SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, 'pending', $10, $11, $12, $11, $11, $14, $16, $17, $18 \
     WHERE (SELECT COUNT(*) FROM delegations \
         WHERE owner = $3 AND state IN ('pending', 'dispatched')) < $13 \
     AND (SELECT COUNT(*) FROM delegations \

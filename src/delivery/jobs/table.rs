@@ -62,6 +62,8 @@ impl Table {
         let kept = length(task.map(|task| task.text.as_str())) + length(call.as_deref());
         let adding = bytes.adding(&new.owner, kept);
         let client = task.and_then(|task| task.client);
+        let run = task.and_then(|task| task.run.as_ref());
+        let run = run.and_then(|run| serde_json::to_string(run).ok());
         let query = sqlx::query(INSERT)
             .bind(id)
             .bind(new.kind().as_str())
@@ -79,7 +81,8 @@ impl Table {
             .bind(kept)
             .bind(adding.limit)
             .bind(task.map_or(1, |task| i64::from(task.hops)))
-            .bind(client.map(|client| client.to_string()));
+            .bind(client.map(|client| client.to_string()))
+            .bind(run);
         let inserted = self.db.execute("job_insert", query).await? > 0;
         if inserted {
             bytes.added(kept);
@@ -401,10 +404,12 @@ fn job(row: &AnyRow) -> Result<Job, sqlx::Error> {
         (Some(text), _) => {
             let hops: i64 = row.try_get("hops")?;
             let client: Option<String> = row.try_get("client")?;
+            let run: Option<String> = row.try_get("run")?;
             Content::Task(Task {
                 text,
                 hops: u32::try_from(hops).unwrap_or(u32::MAX),
                 client: client.and_then(|client| client.parse().ok()),
+                run: run.as_deref().map(json).transpose()?,
             })
         }
         (None, call) => Content::Call(json(call.as_deref().unwrap_or_default())?),

@@ -146,6 +146,7 @@ mod tests {
                 text: String::new(),
                 hops: 1,
                 client: None,
+                run: None,
             }),
             state: State::Completed,
             priority: 50,

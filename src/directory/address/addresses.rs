@@ -12,7 +12,7 @@ use crate::config::Live;
 use crate::directory::announcer::Announcer;
 use crate::explain::Witness;
 use crate::ids::WorkspaceId;
-use crate::rejection::{Reason, Rejection};
+use crate::rejection::{Delivery, Reason, Rejection};
 use crate::store::Unavailable;
 use crate::workspace::{Claim, Origins, Workspaces};
 
@@ -59,7 +59,10 @@ impl Addresses {
         addresses: &Arc<[IpAddr]>,
     ) -> Result<(), Rejection> {
         let id = &settled.workspace;
-        let refusal = match self.origins_at(endpoint, addresses, false) {
+        // At one address of a name, an instance: the others are not its own.
+        let own = endpoint.only.as_slice();
+        let claimed = if own.is_empty() { addresses } else { own };
+        let refusal = match self.origins_at(endpoint, claimed, false) {
             Ok(origins) => match self.claim_free(id, &Origins::new(origins)).await? {
                 Claim::Held { .. } => None,
                 Claim::Taken { by, origin } => {
@@ -93,6 +96,13 @@ impl Addresses {
 
 fn foreign(endpoint: &Endpoint) -> Rejection {
     let title = endpoint.title;
+    if endpoint.only.is_some() {
+        // Another instance takes the call.
+        let message = format!(
+            "the address of this instance, by the name in {title}, is one at which another workspace's agent is registered"
+        );
+        return Rejection::new(Reason::AgentUnreachable, message).delivered(Delivery::NotSent);
+    }
     let message = format!(
         "the name in {title} has come to mean a server at which another workspace's agent is registered: give the name \
          the agent's own address. An operator can list a server with several agents in registry.shared_origins"

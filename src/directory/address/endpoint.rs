@@ -38,6 +38,8 @@ pub struct Endpoint {
     /// TCP port.
     pub port: u16,
     pub(super) target: Target,
+    /// The one address of the name that is dialled; `None`: the first.
+    pub(super) only: Option<IpAddr>,
     /// Name of the URL in rejections.
     pub(super) title: &'static str,
 }
@@ -110,6 +112,7 @@ impl Endpoint {
             path_and_query: url[url::Position::BeforePath..url::Position::AfterQuery].to_owned(),
             port,
             target,
+            only: None,
             title,
         };
         match endpoint.target {
@@ -157,6 +160,16 @@ impl Endpoint {
         Self {
             path_and_query,
             ..self.clone()
+        }
+    }
+
+    /// Returns the same location at one of the addresses of its name. It cannot be reached once the name does not have
+    /// that address any more.
+    #[must_use]
+    pub(crate) fn only_at(self, address: IpAddr) -> Self {
+        Self {
+            only: Some(address),
+            ..self
         }
     }
 

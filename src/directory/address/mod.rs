@@ -9,6 +9,7 @@ mod own_listeners;
 mod policy;
 mod resolver;
 mod settled;
+mod unreachable;
 mod vetting;
 
 pub use self::addresses::Addresses;

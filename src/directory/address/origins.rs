@@ -15,7 +15,7 @@ use crate::store::Unavailable;
 use crate::workspace::{Held, Origin, OriginTaken, Origins, base};
 
 /// Maximum addresses of one name: each is a server that no other workspace can register.
-const ADDRESSES_MAX: usize = 16;
+const ADDRESSES_MAX: usize = 64;
 
 /// Look-ups of a name before one of its addresses is taken for released.
 const LOOKUPS: usize = 4;

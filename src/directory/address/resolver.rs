@@ -18,13 +18,14 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 
 use super::endpoint::{Endpoint, Target};
-use super::nameservers::{Failure, LOOKUP_MAX, Nameservers, NoAddress, look_up};
+use super::nameservers::{LOOKUP_MAX, Nameservers, NoAddress, look_up};
 use super::own_listeners::OwnListeners;
 use super::policy::Policy;
+use super::unreachable::{left_name, unknown_name};
 use crate::config::live::Present;
 use crate::config::{Derived, Live};
 use crate::explain::{Check, Fact, Source, Witness};
-use crate::rejection::{Delivery, Reason, Rejection};
+use crate::rejection::Rejection;
 use crate::shares::{Account, Bound, Share, Shares};
 
 /// Lifetime of an answer. Short: agents move with their containers.
@@ -221,7 +222,7 @@ impl Resolver {
     }
 
     /// Returns all addresses of `endpoint`'s host; none if the look-up fails.
-    pub(super) async fn addresses(&self, endpoint: &Endpoint, asker: LookupFor) -> Arc<[IpAddr]> {
+    pub(crate) async fn addresses(&self, endpoint: &Endpoint, asker: LookupFor) -> Arc<[IpAddr]> {
         match &endpoint.target {
             Target::Literal(address) => [*address].into(),
             Target::Name(name) => {
@@ -370,25 +371,19 @@ fn fact_of(
 }
 
 /// One forbidden address rejects all: a name with a forbidden address among others is an attack. IPv4 comes
-/// first, since an agent that listens on "localhost" usually has that.
+/// first, since an agent that listens on "localhost" usually has that. An endpoint at one address of its name gets no
+/// other.
 fn choose(endpoint: &Endpoint, policy: &Policy, answers: &[IpAddr]) -> Result<IpAddr, Rejection> {
     for address in answers {
         endpoint.judge(*address, policy)?;
     }
+    if let Some(only) = endpoint.only {
+        let known = answers.iter().find(|address| **address == only);
+        return known.copied().ok_or_else(|| left_name(endpoint));
+    }
     let first = answers.iter().find(|address| address.is_ipv4());
     let first = first.or(answers.first()).copied();
     first.ok_or_else(|| unknown_name(endpoint, None))
-}
-
-fn unknown_name(endpoint: &Endpoint, failure: Failure) -> Rejection {
-    let title = endpoint.title;
-    let message =
-        format!("the name in {title} has no address: check it, and the DNS that the gateway asks");
-    let refusal = Rejection::new(Reason::AgentUnreachable, message).delivered(Delivery::NotSent);
-    Rejection {
-        cause: failure,
-        ..refusal
-    }
 }
 
 #[cfg(test)]
@@ -396,6 +391,7 @@ mod tests {
     use super::super::policy::tests::{policy, trusting};
     use super::*;
     use crate::config::{self, Config};
+    use crate::rejection::Reason;
 
     fn resolver(allow: &[&str]) -> Resolver {
         let mut config: Config = toml::from_str(config::load::DEFAULT).unwrap();

@@ -2,6 +2,10 @@
 //! the agent calls. Neither the gateway nor an agent must be made to call an address that is forbidden to the
 //! gateway (`docs/reference/a2a.md`, "Push notifications").
 
+use std::net::SocketAddr;
+
+use futures_util::future::try_join_all;
+
 use super::addresses::Addresses;
 use super::endpoint::{Endpoint, read};
 use super::resolver::LookupFor;
@@ -13,6 +17,12 @@ use crate::workspace::Origins;
 
 /// Name of a URL for push notifications in rejections.
 const WEBHOOK: &str = "the URL for push notifications";
+
+/// Name of the URL of a waker in rejections.
+const WAKER: &str = "the waker's URL (wake.url)";
+
+/// Name of the URL of a guard in rejections.
+const GUARD: &str = "the guard's URL (guard.url)";
 
 /// The arguments are wrong, though the reason is that of the address policy.
 const INVALID_PARAMS: i32 = -32_602;
@@ -31,6 +41,8 @@ pub(crate) struct NamedUrls<'a> {
     pub(crate) url: Option<&'a str>,
     pub(crate) internal_url: Option<&'a str>,
     pub(crate) card_url: Option<&'a str>,
+    /// URLs of instances.
+    pub(crate) urls: &'a [String],
 }
 
 /// Checked URLs, and their origins.
@@ -39,6 +51,7 @@ pub(crate) struct VettedUrls {
     pub(crate) url: Option<String>,
     pub(crate) internal_url: Option<String>,
     pub(crate) card_url: Option<String>,
+    pub(crate) urls: Vec<String>,
     pub(crate) origins: Origins,
 }
 
@@ -78,14 +91,62 @@ impl Addresses {
         let internal_url = internal_url.await?;
         let card_url = self.vet("card_url", named.card_url, Lookup::Required);
         let card_url = card_url.await?;
-        let urls = [url.as_deref(), internal_url.as_deref(), card_url.as_deref()];
+        let mut each = Vec::with_capacity(named.urls.len());
+        for url in named.urls {
+            each.push(self.vet("urls", Some(url), Lookup::Required));
+        }
+        let vetted: Vec<String> = try_join_all(each).await?.into_iter().flatten().collect();
+        let mut urls = vec![url.as_deref(), internal_url.as_deref(), card_url.as_deref()];
+        for url in &vetted {
+            urls.push(Some(url));
+        }
         let origins = self.origins_of(id, urls, may_share).await?;
         Ok(VettedUrls {
             url,
             internal_url,
             card_url,
+            urls: vetted,
             origins,
         })
+    }
+
+    /// Checks the URL of a waker like that of an agent. Returns its normalized form.
+    ///
+    /// # Errors
+    /// `invalid_params`, `address_forbidden`, `agent_unreachable` (its name has no address).
+    pub(crate) async fn vet_waker(&self, url: &str) -> Result<String, Rejection> {
+        let vetted = self.vet("wake.url", Some(url), Lookup::Required).await?;
+        Ok(vetted.unwrap_or_default())
+    }
+
+    /// Returns the URL of a waker as an endpoint, with the address to dial.
+    ///
+    /// # Errors
+    /// `address_forbidden`, `agent_unreachable` (its name has no address).
+    pub(crate) async fn waker_address(
+        &self,
+        url: &str,
+    ) -> Result<(Endpoint, SocketAddr), Rejection> {
+        self.address_named(WAKER, url).await
+    }
+
+    /// Returns the URL of a guard as an endpoint, with the address to dial.
+    ///
+    /// # Errors
+    /// `address_forbidden`, `agent_unreachable` (its name has no address).
+    pub async fn guard_address(&self, url: &str) -> Result<(Endpoint, SocketAddr), Rejection> {
+        self.address_named(GUARD, url).await
+    }
+
+    async fn address_named(
+        &self,
+        title: &'static str,
+        url: &str,
+    ) -> Result<(Endpoint, SocketAddr), Rejection> {
+        let endpoint = Endpoint::parse_as(title, url, &self.resolver.policy())?;
+        let asker = LookupFor::calling(Account::default());
+        let resolved = self.resolver.resolve(&endpoint, asker, &mut ()).await?;
+        Ok((endpoint, resolved.address))
     }
 
     /// Checks a URL for push notifications like the URL of an agent. A name without an address here is

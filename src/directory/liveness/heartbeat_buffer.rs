@@ -6,6 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use dashmap::DashMap;
 
+use super::instance_signs::InstanceSigns;
 use super::lease::lag_max;
 use crate::config::Live;
 use crate::ids::WorkspaceId;
@@ -22,6 +23,8 @@ pub(crate) struct HeartbeatBuffer {
     /// Workspaces to write at the next flush; each is marked [`LastSeen::due`].
     due: Mutex<Vec<WorkspaceId>>,
     config: Live,
+    /// Heartbeats of instances.
+    pub(crate) instances: InstanceSigns,
 }
 
 struct LastSeen {
@@ -57,6 +60,7 @@ impl HeartbeatBuffer {
         Self {
             words: DashMap::new(),
             due: Mutex::default(),
+            instances: InstanceSigns::new(config.clone()),
             config,
         }
     }
@@ -127,6 +131,7 @@ impl HeartbeatBuffer {
                 self.enqueue(&id, &mut word);
             }
         }
+        self.instances.hasten_all();
     }
 
     /// Drops workspaces without a heartbeat here since `before`: they send them to another replica, or not at
@@ -134,6 +139,7 @@ impl HeartbeatBuffer {
     pub(crate) fn drop_silent(&self, before: Timestamp) {
         self.words
             .retain(|_, word| word.due || word.last_seen >= before);
+        self.instances.drop_silent(before);
     }
 
     /// Writes the queued heartbeats. They stay queued until they are written.
@@ -150,7 +156,7 @@ impl HeartbeatBuffer {
             seen.iter().for_each(|seen| self.wrote(seen));
             rest = later;
         }
-        Ok(())
+        self.instances.flush(workspaces).await
     }
 
     fn wrote(&self, seen: &Seen) {
@@ -212,11 +218,15 @@ mod tests {
             card_access: None,
             proof: None,
             bridge: None,
+            resolve: None,
             upstream_auth_base: None,
             upstream_tls: None,
+            wake: None,
+            probe: None,
             complete: None,
             max_concurrent: None,
             idle_timeout_seconds: None,
+            instances: 0,
             current_task: None,
             active_tasks: 0,
             last_seen: Some(last_seen),

@@ -1,7 +1,7 @@
 //! Key patterns in the shared state: `ws:{id}:url`. Configurable, since existing deployments use
 //! several, and other programs write some of them.
 
-use crate::ids::WorkspaceId;
+use crate::ids::{InstanceId, WorkspaceId};
 
 /// Placeholder of the workspace id in a pattern.
 const PLACE: &str = "{id}";
@@ -25,6 +25,11 @@ impl KeyPattern {
     /// Returns the key of one workspace.
     pub(super) fn key(&self, id: &WorkspaceId) -> String {
         format!("{}{id}{}", self.prefix, self.suffix)
+    }
+
+    /// Returns the key of one instance of a workspace. No id has a `/`, so it is the key of no workspace.
+    pub(super) fn instance_key(&self, id: &WorkspaceId, instance: &InstanceId) -> String {
+        format!("{}{id}/instance/{instance}{}", self.prefix, self.suffix)
     }
 
     /// Returns the workspace of `key`, if it is one of these keys.
@@ -57,6 +62,12 @@ mod tests {
             "ws:url",
         ] {
             assert_eq!(url.id(foreign), None, "{foreign}");
+        }
+        let instance = InstanceId::parse("one").unwrap();
+        for pattern in ["workspace:{id}:heartbeat", "beat:{id}", "{id}", ""] {
+            let key = KeyPattern::new(pattern);
+            let of_instance = key.instance_key(&WorkspaceId::parse("a.b").unwrap(), &instance);
+            assert_eq!(key.id(&of_instance), None, "{of_instance}");
         }
     }
 }

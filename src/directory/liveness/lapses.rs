@@ -44,15 +44,15 @@ impl Lapses {
         heartbeats: &Arc<HeartbeatBuffer>,
         announcer: &Arc<Announcer>,
         metrics: &Arc<Metrics>,
-    ) -> Self {
-        Self {
+    ) -> Arc<Self> {
+        Arc::new(Self {
             workspaces: workspaces.clone(),
             presence: Arc::clone(presence),
             heartbeats: Arc::clone(heartbeats),
             announcer: Arc::clone(announcer),
             metrics: Arc::clone(metrics),
             closing: AtomicBool::new(false),
-        }
+        })
     }
 
     /// Stops recording lapses: the process shuts down, and other replicas record them.

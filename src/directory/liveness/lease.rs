@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use super::key_pattern::KeyPattern;
 use crate::config::Live;
-use crate::ids::WorkspaceId;
+use crate::ids::{InstanceId, WorkspaceId};
 use crate::shared::{Shared, Subscription};
 use crate::store::Unavailable;
 use crate::time::Timestamp;
@@ -113,8 +113,46 @@ impl Leases {
         self.watched(self.shared.set(&key, &value, Some(self.ttl())).await)
     }
 
+    /// Grants or renews the lease of a workspace and those of its `instances`, in one round trip.
+    pub(crate) async fn renew_with(
+        &self,
+        id: &WorkspaceId,
+        instances: &[&InstanceId],
+        now: Timestamp,
+    ) -> Result<(), Unavailable> {
+        let mut keys = vec![self.key.key(id)];
+        keys.extend(instances.iter().map(|one| self.key.instance_key(id, one)));
+        let value = now.0.to_string();
+        let values: Vec<(&str, &str)> = keys.iter().map(|key| (&**key, &*value)).collect();
+        self.watched(self.shared.set_many(&values, self.ttl()).await)
+    }
+
+    /// Deletes the leases of instances.
+    pub(crate) async fn end_instances(
+        &self,
+        id: &WorkspaceId,
+        instances: &[&InstanceId],
+    ) -> Result<(), Unavailable> {
+        let keys = instances.iter().map(|one| self.key.instance_key(id, one));
+        let keys: Vec<String> = keys.collect();
+        let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+        self.watched(self.shared.delete(&keys).await)
+    }
+
+    /// Returns the times at which instances renewed their leases, for those that hold one, in one round trip. As
+    /// [`Leases::renewed`].
+    pub(crate) async fn renewed_instances(
+        &self,
+        id: &WorkspaceId,
+        instances: &[&InstanceId],
+        now: Timestamp,
+    ) -> Result<Vec<Option<Timestamp>>, Unavailable> {
+        let keys = instances.iter().map(|one| self.key.instance_key(id, one));
+        self.times(keys.collect(), now).await
+    }
+
     /// Deletes a lease.
-    pub(super) async fn end(&self, id: &WorkspaceId) -> Result<(), Unavailable> {
+    pub(crate) async fn end(&self, id: &WorkspaceId) -> Result<(), Unavailable> {
         self.watched(self.shared.delete(&[&self.key.key(id)]).await)
     }
 
@@ -134,7 +172,15 @@ impl Leases {
         ids: &[WorkspaceId],
         now: Timestamp,
     ) -> Result<Vec<Option<Timestamp>>, Unavailable> {
-        let keys: Vec<String> = ids.iter().map(|id| self.key.key(id)).collect();
+        self.times(ids.iter().map(|id| self.key.key(id)).collect(), now)
+            .await
+    }
+
+    async fn times(
+        &self,
+        keys: Vec<String>,
+        now: Timestamp,
+    ) -> Result<Vec<Option<Timestamp>>, Unavailable> {
         let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
         let found = self.watched(self.shared.get_many(&keys).await)?;
         let time = |value: String| value.parse().map_or(now, Timestamp);
@@ -150,6 +196,11 @@ impl Leases {
         let until = last_seen?.after(self.ttl() + self.lag_max() + SQL_LAG);
         let left = until.since(now).min(self.doubt_left());
         (!left.is_zero()).then_some(left)
+    }
+
+    /// Returns the time since which a live workspace or instance was seen, by SQL.
+    pub(crate) fn seen_since(&self, now: Timestamp) -> Timestamp {
+        now.before(self.ttl() + self.lag_max() + SQL_LAG)
     }
 
     /// Returns the rest of the time in which a missing lease proves nothing.

@@ -31,15 +31,20 @@ pub(crate) struct Urls {
     pub(crate) internal: Option<String>,
     /// True if `host` is from the shared state.
     pub(crate) shared: bool,
+    /// All URLs of its named instances; `None`: they could not be read.
+    pub(crate) instances: Option<Vec<String>>,
 }
 
 impl Urls {
-    /// Values in the shared state take precedence over the row. Without an internal URL `host` is used.
+    /// Values in the shared state take precedence over the row, except for a workspace with named instances: a key has
+    /// one URL. Without an internal URL `host` is used.
     pub(crate) fn of(
         workspace: &Workspace,
         url: Option<String>,
         internal_url: Option<String>,
     ) -> Self {
+        let of_one = workspace.instances == 0;
+        let (url, internal_url) = (url.filter(|_| of_one), internal_url.filter(|_| of_one));
         let shared = url.is_some();
         let host = url.or_else(|| workspace.url.clone());
         Self {
@@ -48,6 +53,7 @@ impl Urls {
                 .or_else(|| workspace.internal_url.clone())
                 .or_else(|| host.clone()),
             host,
+            instances: of_one.then(Vec::new),
         }
     }
 }
@@ -93,6 +99,11 @@ impl Presence {
         self.shared.is_embedded()
     }
 
+    /// Returns the shared state.
+    pub(crate) fn shared(&self) -> &Shared {
+        &self.shared
+    }
+
     /// Returns the keys of the URL and of the internal URL.
     pub(crate) fn url_keys(&self, id: &WorkspaceId) -> [String; 2] {
         [self.url_key.key(id), self.internal_url_key.key(id)]
@@ -133,9 +144,20 @@ impl Presence {
             .inspect_err(|_| self.leases.doubt())
             .unwrap_or_default()
             .into_iter();
+        let several = workspaces.iter().filter(|one| one.instances > 0);
+        let several: Vec<&WorkspaceId> = several.map(|one| &one.id).collect();
+        // If they cannot be read, no card of these workspaces is shown.
+        let instances = self.workspaces.instances.urls_of(&several).await.ok();
         let urls = workspaces.iter().map(|workspace| {
             let url = found.next().flatten();
-            Urls::of(workspace, url, found.next().flatten())
+            let mut urls = Urls::of(workspace, url, found.next().flatten());
+            if workspace.instances > 0 {
+                urls.instances = instances.as_ref().map(|all| {
+                    let own = all.iter().filter(|(id, _)| *id == workspace.id);
+                    own.map(|(_, url)| url.clone()).collect()
+                });
+            }
+            urls
         });
         urls.collect()
     }

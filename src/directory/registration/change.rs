@@ -7,24 +7,28 @@ use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use tokio::time::Instant;
+
 use super::tree_rules::{Editor, settle};
+use super::urls::{check_urls, settle_resolve, settle_urls};
 use super::validate::check_label;
 use crate::config::{Bridging, CardAccess, Complete};
 use crate::directory::address::{Addresses, NamedUrls, Resolver};
 use crate::directory::announcer::Announcer;
 use crate::directory::liveness::{HeartbeatBuffer, Presence};
+use crate::directory::probing::{Probe, require_probed};
 use crate::directory::rejections::{conflict, invalid, not_found, removed};
 use crate::directory::resolution::called_at;
 use crate::directory::upstream::{UpstreamAuth, UpstreamTls, require_https};
 use crate::directory::views::Views;
-use crate::ids::WorkspaceId;
+use crate::directory::waking::Wake;
+use crate::ids::{InstanceId, WorkspaceId};
 use crate::rejection::Rejection;
-use crate::store::Unavailable;
 use crate::time::Timestamp;
 use crate::trust::{Seal, Sealed};
 use crate::workspace::{
-    CallerProof, Changed, DeliveryMode, Liveness, Move, Origins, SealedTls, Settings, Status,
-    Surroundings, Workspace, Workspaces, base,
+    CallerProof, Changed, DeliveryMode, Liveness, Move, Origins, Resolve, SealedTls, Settings,
+    Status, StoredWake, Surroundings, Workspace, Workspaces, base,
 };
 
 /// Requested change. `None` leaves a setting as it is; `Some(None)` clears it.
@@ -40,6 +44,8 @@ pub struct Change {
     pub url: Option<Option<String>>,
     /// URL on the agents' own network.
     pub internal_url: Option<Option<String>>,
+    /// URLs of its instances, for assumed liveness. Operators only.
+    pub urls: Option<Option<Vec<String>>>,
     /// URL that its card is fetched from.
     pub card_url: Option<Option<String>>,
     /// Delivery mode: push or poll.
@@ -58,10 +64,16 @@ pub struct Change {
     pub proof: Option<Option<CallerProof>>,
     /// Translation of calls.
     pub bridge: Option<Option<Bridging>>,
+    /// Addresses of its name that get calls, for assumed liveness. Operators only.
+    pub resolve: Option<Option<Resolve>>,
     /// Credential with which the gateway calls the agent.
     pub upstream_auth: Option<Option<UpstreamAuth>>,
     /// TLS towards the agent. Operators only.
     pub upstream_tls: Option<Option<UpstreamTls>>,
+    /// Waker of the agent while it sleeps. Operators only.
+    pub wake: Option<Option<Wake>>,
+    /// Probe of the agent, for assumed liveness. Operators only.
+    pub probe: Option<Option<Probe>>,
     /// Status set by a provisioner.
     pub status: Option<Status>,
 }
@@ -72,9 +84,11 @@ struct Vetted<'a> {
     url: Option<Option<String>>,
     internal_url: Option<Option<String>>,
     card_url: Option<Option<String>>,
+    urls: Option<Option<Vec<String>>>,
     origins: Origins,
     upstream_auth: Option<Option<Sealed>>,
     upstream_tls: Option<Option<SealedTls>>,
+    wake: Option<Option<StoredWake>>,
 }
 
 /// Registers agents, and changes workspaces.
@@ -103,6 +117,7 @@ impl Registrations {
         editor: Editor,
     ) -> Result<Workspace, Rejection> {
         check(change)?;
+        let began = Instant::now();
         let vetted = self.vet_change(id, change, editor).await?;
         let judge = |workspace: &Workspace, around: &Surroundings| {
             judge(workspace, around, &vetted, editor)
@@ -114,12 +129,14 @@ impl Registrations {
         // The keys come before SQL, so entries that were loaded in between are stale.
         self.announcer.invalidate(id).await;
         let done = match published {
-            Ok(()) if vetted.url.is_some() || vetted.internal_url.is_some() => {
-                self.presence.catch_up(&changed.after).await
-            }
-            published => published.map_err(Rejection::from),
+            Ok(()) if vetted.has_urls() => self.presence.catch_up(&changed.after).await,
+            published => published,
         };
         done.map_err(|why| why.after_commit(false))?;
+        if vetted.has_urls() {
+            // At another place the agent may be well.
+            self.views.slots.registered(id, None, began);
+        }
         Ok(self.heartbeats.as_of_now(changed.after))
     }
 
@@ -207,6 +224,11 @@ impl Registrations {
             url: said(&change.url),
             internal_url: said(&change.internal_url),
             card_url: said(&change.card_url),
+            urls: change
+                .urls
+                .as_ref()
+                .and_then(Option::as_deref)
+                .unwrap_or_default(),
         };
         let may_share = editor == Editor::Operator;
         let urls = self.addresses.vet_urls(id, named, may_share).await?;
@@ -215,10 +237,29 @@ impl Registrations {
             url: change.url.as_ref().map(|_| urls.url),
             internal_url: change.internal_url.as_ref().map(|_| urls.internal_url),
             card_url: change.card_url.as_ref().map(|_| urls.card_url),
+            urls: change
+                .urls
+                .as_ref()
+                .map(|said| said.as_ref().map(|_| urls.urls)),
             origins: urls.origins,
             upstream_auth: upstream_auth.transpose()?,
             upstream_tls: upstream_tls.transpose()?,
+            wake: match &change.wake {
+                Some(wake) => Some(self.vet_wake(id, wake.as_ref()).await?),
+                None => None,
+            },
         })
+    }
+
+    /// Checks the URL of a waker, and seals its header fields.
+    pub(super) async fn vet_wake(
+        &self,
+        id: &WorkspaceId,
+        wake: Option<&Wake>,
+    ) -> Result<Option<StoredWake>, Rejection> {
+        let Some(wake) = wake else { return Ok(None) };
+        let url = self.addresses.vet_waker(&wake.shown().url).await?;
+        wake.seal(&self.seal, id, url).map(Some)
     }
 
     /// Writes the changed URL keys, and a lease if the workspace must send heartbeats from now on.
@@ -226,15 +267,32 @@ impl Registrations {
         &self,
         vetted: &Vetted<'_>,
         changed: &Changed,
-    ) -> Result<(), Unavailable> {
-        let id = &changed.after.id;
-        let urls = [vetted.url.as_ref(), vetted.internal_url.as_ref()];
+    ) -> Result<(), Rejection> {
+        let (id, after) = (&changed.after.id, &changed.after);
+        let urls = if vetted.urls.is_some() {
+            [Some(&after.url), Some(&after.internal_url)]
+        } else {
+            [vetted.url.as_ref(), vetted.internal_url.as_ref()]
+        };
         self.presence.write_urls(id, urls).await?;
         let must_beat = changed.after.liveness == Liveness::Heartbeat;
         if must_beat && changed.before.liveness == Liveness::Assumed {
             self.presence.leases.renew(id, Timestamp::now()).await?;
+            self.grant_instances(after).await?;
         }
         Ok(())
+    }
+
+    /// Grants leases to the instances of a workspace that have to send heartbeats from now on.
+    async fn grant_instances(&self, workspace: &Workspace) -> Result<(), Rejection> {
+        let id = &workspace.id;
+        if workspace.instances == 0 {
+            return Ok(());
+        }
+        let instances = self.workspaces.instances.all_of(id).await?;
+        let ids: Vec<&InstanceId> = instances.iter().map(|one| &one.id).collect();
+        let leases = &self.presence.leases;
+        Ok(leases.renew_with(id, &ids, Timestamp::now()).await?)
     }
 }
 
@@ -247,6 +305,14 @@ fn check(change: &Change) -> Result<(), Rejection> {
     ];
     for (name, label) in labels {
         label.map_or(Ok(()), |label| check_label(name, label))?;
+    }
+    if let Some(Some(urls)) = &change.urls {
+        check_urls(urls)?;
+        if change.url.is_some() || change.internal_url.is_some() {
+            return Err(invalid(
+                "urls takes the place of url and internal_url: leave them out",
+            ));
+        }
     }
     if change.max_concurrent == Some(Some(0)) {
         return Err(invalid("max_concurrent must be at least 1, or null"));
@@ -262,6 +328,12 @@ fn check(change: &Change) -> Result<(), Rejection> {
             "status cannot be set to removed: DELETE /workspaces/{id} does that",
         )),
         _ => Ok(()),
+    }
+}
+
+impl Vetted<'_> {
+    fn has_urls(&self) -> bool {
+        self.url.is_some() || self.internal_url.is_some() || self.urls.is_some()
     }
 }
 
@@ -287,22 +359,45 @@ fn judge(
     put(&mut settings.card_access, &change.card_access);
     put(&mut settings.proof, &change.proof);
     put(&mut settings.bridge, &change.bridge);
+    put(&mut settings.resolve, &change.resolve);
     put(&mut settings.upstream_auth, &vetted.upstream_auth);
     put(&mut settings.upstream_tls, &vetted.upstream_tls);
-    let moves_agent = change.url.is_some() && editor == Editor::Operator;
+    put(&mut settings.wake, &vetted.wake);
+    settle_probe(change, &mut settings)?;
+    settle_urls(
+        workspace,
+        &around.instances,
+        change,
+        vetted.urls.as_ref(),
+        &mut settings,
+    )?;
+    settle_resolve(workspace, change, &settings)?;
+    let says_url = change.url.is_some() || change.urls.is_some();
+    let moves_agent = says_url && editor == Editor::Operator;
     if change.upstream_auth.is_some() || moves_agent {
         let url = called_at(&settings.url, &settings.card_url, settings.liveness);
         let has_auth = settings.upstream_auth.is_some();
         settings.upstream_auth_base = url.filter(|_| has_auth).map(base).map(str::to_owned);
+        if change.upstream_auth.is_some() && workspace.instances > 0 {
+            // It is for the servers of all present instances.
+            let instances = settings.instances.take();
+            let mut instances = instances.unwrap_or_else(|| around.instances.clone());
+            instances.iter_mut().for_each(|one| one.has_auth = true);
+            settings.instances = Some(instances);
+        }
     } else if change.url.is_some() && settings.upstream_auth_base.is_none() {
         settings.upstream_auth_base = workspace.url.as_deref().map(base).map(str::to_owned);
     }
-    if change.url.is_some() || change.card_url.is_some() || change.upstream_tls.is_some() {
+    if says_url || change.card_url.is_some() || change.upstream_tls.is_some() {
+        let has_tls = settings.upstream_tls.is_some();
         let url = called_at(&settings.url, &settings.card_url, settings.liveness);
-        require_https(settings.upstream_tls.is_some(), url)?;
+        require_https(has_tls, url)?;
+        for one in settings.instances.iter().flatten() {
+            require_https(has_tls, Some(&one.url))?;
+        }
     }
     settings.status = next_status(workspace, &settings, change)?;
-    let said = change.url.is_some()
+    let said = says_url
         || change.card_url.is_some()
         || change.delivery_mode.is_some()
         || change.liveness.is_some();
@@ -332,6 +427,17 @@ fn next_status(
         (None, Status::Offline | Status::Provisioning) if assumed_now => Ok(Status::Online),
         (None, before) => Ok(before),
     }
+}
+
+fn settle_probe(change: &Change, settings: &mut Settings) -> Result<(), Rejection> {
+    let said = change.probe.as_ref();
+    let said = said.map(|said| said.as_ref().map(|probe| probe.shown().clone()));
+    put(&mut settings.probe, &said);
+    let may_differ = change.liveness.is_some() || change.delivery_mode.is_some() || said.is_some();
+    if settings.probe.is_some() && may_differ {
+        require_probed(settings.liveness, settings.delivery_mode)?;
+    }
+    Ok(())
 }
 
 fn put<T: Clone>(setting: &mut T, said: &Option<T>) {

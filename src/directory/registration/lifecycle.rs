@@ -1,16 +1,19 @@
-//! Lifecycle of a workspace: pause, resume and removal by operators, deregistration and card updates by the
-//! agent (`docs/reference/http-api.md`).
+//! Lifecycle of a workspace: pause, resume and removal by operators; departure of its agent or of an instance, drain
+//! and card updates by the agent (`docs/reference/http-api.md`).
 
 use serde_json::value::RawValue;
 
 use super::change::{Registrations, is_reachable};
 use super::validate::check_card;
 use crate::directory::liveness::Lease;
-use crate::directory::rejections::{conflict, not_found, removed};
-use crate::ids::WorkspaceId;
+use crate::directory::rejections::{conflict, no_instance, not_found, removed};
+use crate::ids::{InstanceId, WorkspaceId};
 use crate::rejection::Rejection;
+use crate::store::Unavailable;
 use crate::time::Timestamp;
-use crate::workspace::{Liveness, Removed, Settings, Status, Surroundings, Workspace};
+use crate::workspace::{
+    Changed, Liveness, Removed, Settings, Status, StoredInstance, Surroundings, Workspace,
+};
 
 impl Registrations {
     /// Pauses the workspace: no message reaches it until it is resumed. A paused workspace stays paused.
@@ -51,32 +54,196 @@ impl Registrations {
         Ok(self.heartbeats.as_of_now(changed.after))
     }
 
-    /// Deregisters the agent: offline until it registers again. A status set by an operator or a provisioner
-    /// stays.
+    /// Deregisters the agent with all of its instances: offline until it registers again. A status set by an operator
+    /// or a provisioner stays.
     ///
     /// # Errors
     /// `workspace_not_found`, `workspace_removed`, `store_unavailable`.
     pub async fn deregister(&self, id: &WorkspaceId) -> Result<(), Rejection> {
-        let leave = |workspace: &Workspace, _: &Surroundings| {
-            let mut settings = Settings::of(workspace);
+        let mut ended = Vec::new();
+        let leave = |workspace: &Workspace, around: &Surroundings| {
             if workspace.liveness == Liveness::Heartbeat {
-                settings.url = None;
-                settings.internal_url = None;
+                ended.clone_from(&around.instances);
             }
-            if matches!(
-                workspace.status,
-                Status::Online | Status::Degraded | Status::Provisioning
-            ) {
-                settings.status = Status::Offline;
-            }
+            let mut settings = Settings::of(workspace);
+            leave(&mut settings, workspace);
             Ok(settings)
         };
         let changed = self.alter_in_place(id, leave).await?;
-        let done = match self.presence.withdraw(id).await {
-            Ok(()) => self.presence.catch_up(&changed.after).await,
-            Err(away) => Err(away.into()),
+        self.withdraw(&changed, &ended).await
+    }
+
+    /// Deregisters one instance; it may have left before. With the last one the workspace goes offline, as by
+    /// [`Registrations::deregister`]. It goes offline, too, if all that are left are silent; each of them brings it
+    /// back with its next heartbeat.
+    ///
+    /// # Errors
+    /// `workspace_not_found`, `workspace_removed`, `store_unavailable`.
+    pub async fn deregister_instance(
+        &self,
+        id: &WorkspaceId,
+        instance: &InstanceId,
+    ) -> Result<(), Rejection> {
+        let rows = self.workspaces.instances.all_of(id).await?;
+        // If the leases cannot be read, all of them count as alive.
+        let silent = self.silent_of(id, rows).await.unwrap_or_default();
+        let (mut ended, mut left) = (Vec::new(), Vec::new());
+        let (mut is_last, mut all_silent) = (false, false);
+        let leave_one = |workspace: &Workspace, around: &Surroundings| {
+            let (one, others): (Vec<_>, Vec<_>) = around
+                .instances
+                .iter()
+                .cloned()
+                .partition(|one| one.id == *instance);
+            let mut settings = Settings::of(workspace);
+            let Some(url) = one.first().map(|one| one.url.clone()) else {
+                return Ok(settings);
+            };
+            let must_beat = workspace.liveness == Liveness::Heartbeat;
+            if must_beat {
+                ended = one;
+            }
+            is_last = others.is_empty();
+            if is_last {
+                leave(&mut settings, workspace);
+                return Ok(settings);
+            }
+            if workspace.url.as_ref() == Some(&url) {
+                point_at_one_of(&others, &mut settings);
+            }
+            all_silent = must_beat && others.iter().all(|one| is_among(one, &silent));
+            if all_silent && workspace.status.is_up() {
+                settings.status = Status::Offline;
+            }
+            left.clone_from(&others);
+            settings.instances = Some(others);
+            Ok(settings)
         };
-        done.map_err(|why| why.after_commit(false))
+        let changed = self.alter_in_place(id, leave_one).await?;
+        let after = &changed.after;
+        // An earlier departure of the last one may have left its keys.
+        let has_left = after.status == Status::Offline && after.url.is_none();
+        if is_last || has_left {
+            return self.withdraw(&changed, &ended).await;
+        }
+        let urls = [Some(&after.url), Some(&after.internal_url)];
+        let done = async {
+            self.end_leases(id, &ended).await?;
+            if all_silent {
+                self.fall_silent(&changed, left).await?;
+            }
+            if after.url != changed.before.url {
+                self.presence.write_urls(id, urls).await?;
+                self.presence.catch_up(after).await?;
+            }
+            Ok(())
+        };
+        done.await.map_err(|why: Rejection| why.after_commit(false))
+    }
+
+    /// Returns those of `instances` without a lease.
+    async fn silent_of(
+        &self,
+        id: &WorkspaceId,
+        instances: Vec<StoredInstance>,
+    ) -> Result<Vec<StoredInstance>, Unavailable> {
+        if instances.is_empty() {
+            return Ok(instances);
+        }
+        let (leases, now) = (&self.presence.leases, Timestamp::now());
+        let ids: Vec<&InstanceId> = instances.iter().map(|one| &one.id).collect();
+        let renewed = leases.renewed_instances(id, &ids, now).await?;
+        let is_silent = |one: &StoredInstance| {
+            let last_sign = self.heartbeats.instances.last_sign_of(id, one);
+            leases.benefit_of_doubt(Some(last_sign), now).is_none()
+        };
+        let silent = instances.into_iter().zip(renewed);
+        let silent = silent.filter(|(one, renewed)| renewed.is_none() && is_silent(one));
+        Ok(silent.map(|(one, _)| one).collect())
+    }
+
+    /// Ends the lease of a workspace whose instances were `left` silent, unless one of them came back meanwhile.
+    async fn fall_silent(
+        &self,
+        changed: &Changed,
+        left: Vec<StoredInstance>,
+    ) -> Result<(), Rejection> {
+        let (id, count) = (&changed.after.id, left.len());
+        self.presence.leases.end(id).await?;
+        if self.silent_of(id, left).await?.len() == count {
+            return Ok(());
+        }
+        self.presence.leases.renew(id, Timestamp::now()).await?;
+        if !changed.before.status.is_up() {
+            return Ok(());
+        }
+        // A heartbeat that read "online" just before did not change the row. Its lease counts now.
+        let revive = |workspace: &Workspace, around: &Surroundings| {
+            let mut settings = Settings::of(workspace);
+            if workspace.status == Status::Offline && !around.instances.is_empty() {
+                settings.status = Status::Online;
+            }
+            Ok(settings)
+        };
+        self.alter_in_place(id, revive).await.map(drop)
+    }
+
+    /// Lets an instance drain: it gets only calls that are bound to it, until it deregisters, lapses or registers
+    /// again.
+    ///
+    /// # Errors
+    /// `workspace_not_found` (also if there is no such instance), `workspace_removed`, `conflict` (its instances are the
+    /// addresses of a name), `store_unavailable`.
+    pub async fn drain(&self, id: &WorkspaceId, instance: &InstanceId) -> Result<(), Rejection> {
+        let workspace = self.workspaces.find(id).await?.ok_or_else(not_found)?;
+        if workspace.status == Status::Removed {
+            return Err(removed());
+        }
+        if workspace.resolves_each() {
+            return Err(conflict(
+                "the instances of the workspace are the addresses of its name (resolve): take the address out of the \
+                 name, and it gets no calls within 15 s",
+            ));
+        }
+        let drains = self.workspaces.instances.let_drain(id, instance).await;
+        self.announcer.invalidate_after(id, &drains).await;
+        drains?.then_some(()).ok_or_else(no_instance)
+    }
+
+    /// Deletes the URL keys and the leases of a workspace whose agent has left.
+    async fn withdraw(&self, changed: &Changed, ended: &[StoredInstance]) -> Result<(), Rejection> {
+        let id = &changed.after.id;
+        let done = async {
+            self.presence.withdraw(id).await?;
+            self.end_leases(id, ended).await?;
+            self.presence.catch_up(&changed.after).await
+        };
+        done.await.map_err(|why| why.after_commit(false))
+    }
+
+    /// Deletes the leases of instances whose rows are deleted. One that has a row again keeps its lease: its next
+    /// process registered in between.
+    pub(in crate::directory) async fn end_leases(
+        &self,
+        id: &WorkspaceId,
+        ended: &[StoredInstance],
+    ) -> Result<(), Rejection> {
+        if ended.is_empty() {
+            return Ok(());
+        }
+        let ids: Vec<&InstanceId> = ended.iter().map(|one| &one.id).collect();
+        let leases = &self.presence.leases;
+        leases.end_instances(id, &ids).await?;
+        // Read after the deletion: a registration writes its row before its lease, so one that is not found now grants
+        // its lease later.
+        let rows = self.workspaces.instances.all_of(id).await?;
+        let back = rows.iter().map(|row| &row.id);
+        let back: Vec<&InstanceId> = back.filter(|one| ids.contains(one)).collect();
+        if !back.is_empty() {
+            leases.renew_with(id, &back, Timestamp::now()).await?;
+            self.announcer.invalidate(id).await;
+        }
+        Ok(())
     }
 
     /// Replaces the card.
@@ -142,5 +309,40 @@ fn resumed(
                 "the workspace is not paused, but failed, hibernated or restarting: it comes back when its agent registers",
             ))
         }
+    }
+}
+
+fn leave(settings: &mut Settings, workspace: &Workspace) {
+    if workspace.liveness == Liveness::Heartbeat {
+        settings.url = None;
+        settings.internal_url = None;
+        // The instances of an agent with assumed liveness are an operator's, and stay.
+        if workspace.instances > 0 {
+            settings.instances = Some(Vec::new());
+        }
+    }
+    if matches!(
+        workspace.status,
+        Status::Online | Status::Degraded | Status::Provisioning
+    ) {
+        settings.status = Status::Offline;
+    }
+}
+
+/// True if `instances` has this instance, with the same registration.
+fn is_among(one: &StoredInstance, instances: &[StoredInstance]) -> bool {
+    let is_same =
+        |other: &StoredInstance| (&other.id, other.registered_at) == (&one.id, one.registered_at);
+    instances.iter().any(is_same)
+}
+
+/// Sets the URLs of the workspace to those of the instance that was seen last, preferably of one that does not drain.
+fn point_at_one_of(instances: &[StoredInstance], settings: &mut Settings) {
+    let latest = instances
+        .iter()
+        .max_by_key(|one| (!one.is_draining, one.last_seen));
+    if let Some(one) = latest {
+        settings.url = Some(one.url.clone());
+        settings.internal_url.clone_from(&one.internal_url);
     }
 }

@@ -3,10 +3,13 @@
 mod change;
 mod lifecycle;
 mod register;
+mod registrar;
 mod tree_rules;
+mod urls;
 mod validate;
 
 pub use self::change::{Change, Registrations};
-pub use self::register::{Creation, Registered, Registrar, Registration, Terms};
+pub use self::register::{Creation, Registered, Registration};
+pub use self::registrar::{Registrar, Terms};
 pub use self::tree_rules::Editor;
 pub use self::validate::AGENT_CARD_BYTES_MAX;

@@ -1,60 +1,37 @@
 //! Registration and creation of workspaces (`docs/reference/http-api.md`). Writes SQL, then the shared state,
 //! then invalidates every cache; a failure in between is returned, and repeating the request completes it.
 
+use serde_json::json;
 use serde_json::value::RawValue;
+use tokio::time::Instant;
 
 use super::change::{Change, Registrations};
+use super::registrar::{Bases, Registrar, elsewhere, not_registered, settle, unregistered};
 use super::tree_rules::{Editor, org_below};
+use super::urls::{check_urls, instances_at, require_resolvable};
 use super::validate::{check_card, check_label};
 use crate::config::{Bridging, CardAccess, Complete};
 use crate::directory::address::{NamedUrls, VettedUrls};
-use crate::directory::rejections::{conflict, invalid, not_found, not_permitted, removed};
+use crate::directory::probing::{Probe, require_probed};
+use crate::directory::rejections::{invalid, removed, taken};
 use crate::directory::resolution::{JsonRpc, called_at, card_text};
 use crate::directory::upstream::{UpstreamAuth, UpstreamTls, require_https};
-use crate::ids::WorkspaceId;
+use crate::directory::waking::Wake;
+use crate::ids::{InstanceId, WorkspaceId};
 use crate::rejection::Rejection;
 use crate::time::Timestamp;
 use crate::workspace::{
-    CallerProof, Created, DeliveryMode, Liveness, Move, NewWorkspace, Register, Status, Step,
-    Workspace, base,
+    CallerProof, Created, DeliveryMode, Liveness, Move, NewWorkspace, Register, Registering,
+    Resolve, Status, Step, Workspace, default_instance,
 };
-
-/// Caller of a registration; it decides which members are allowed.
-#[derive(Clone, Debug)]
-pub enum Registrar {
-    /// The workspace, with its own or its enrolment token.
-    Itself,
-    /// An org token of this org; may create a workspace, but not move one.
-    Org {
-        /// The org.
-        org: String,
-        /// Members for operators and org tokens.
-        terms: Terms,
-    },
-    /// An operator; may create and move.
-    Operator(Terms),
-}
-
-/// Members of a registration that only operators and org tokens may set. `None` leaves a value as it is.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Terms {
-    /// Display name.
-    pub name: Option<String>,
-    /// Parent workspace.
-    pub parent_id: Option<WorkspaceId>,
-    /// Org that the workspace belongs to.
-    pub org: Option<String>,
-    /// Source of its liveness.
-    pub liveness: Option<Liveness>,
-    /// URL that its card is fetched from.
-    pub card_url: Option<String>,
-}
 
 /// Registration of an agent.
 #[derive(Clone, Debug)]
 pub struct Registration {
     /// Workspace to register.
     pub id: WorkspaceId,
+    /// Instance that registers; `None`: the one agent, or in a workspace with instances `default`.
+    pub instance: Option<InstanceId>,
     /// URL of its agent. Required for `push`.
     pub url: Option<String>,
     /// URL on the agents' own network.
@@ -99,6 +76,8 @@ pub struct Creation {
     pub internal_url: Option<String>,
     /// URL that its card is fetched from.
     pub card_url: Option<String>,
+    /// URLs of its instances, for assumed liveness. Operators only.
+    pub urls: Option<Vec<String>>,
     /// Maximum calls in progress.
     pub max_concurrent: Option<u32>,
     /// Source of its liveness.
@@ -113,10 +92,16 @@ pub struct Creation {
     pub proof: Option<CallerProof>,
     /// Translation of calls.
     pub bridge: Option<Bridging>,
+    /// Addresses of its name that get calls, for assumed liveness. Operators only.
+    pub resolve: Option<Resolve>,
     /// Credential with which the gateway calls the agent.
     pub upstream_auth: Option<UpstreamAuth>,
     /// TLS towards the agent. Operators only.
     pub upstream_tls: Option<UpstreamTls>,
+    /// Waker of the agent while it sleeps. Operators only.
+    pub wake: Option<Wake>,
+    /// Probe of the agent, for assumed liveness. Operators only.
+    pub probe: Option<Probe>,
     /// Creator of the workspace.
     pub editor: Editor,
 }
@@ -153,15 +138,7 @@ impl Registrations {
         // For an org token a workspace of another org does not exist, in each check: its creation fails.
         let foreign = found.as_ref().is_some_and(|w| registrar.is_foreign(w));
         let found = found.filter(|_| !foreign);
-        let mode = registration
-            .delivery_mode
-            .or(found.as_ref().map(|w| w.delivery_mode))
-            .unwrap_or(DeliveryMode::Push);
-        if mode == DeliveryMode::Push && registration.url.is_none() {
-            return Err(invalid(
-                "delivery_mode push needs the url at which the agent listens; without one, poll",
-            ));
-        }
+        let mode = mode_of(registration, found.as_ref())?;
         let terms = registrar.terms();
         let (name, place) = settle(found.as_ref(), registrar)?;
         let has_tls = found.as_ref().is_some_and(|w| w.upstream_tls.is_some());
@@ -170,6 +147,7 @@ impl Registrations {
             url: registration.url.as_deref(),
             internal_url: registration.internal_url.as_deref(),
             card_url: terms.and_then(|terms| terms.card_url.as_deref()),
+            urls: &[],
         };
         let urls = self
             .addresses
@@ -205,6 +183,11 @@ impl Registrations {
             upstream_auth_base: bases.from_now_on,
             first_base: bases.first,
             proof: registration.proof,
+            instance: Registering {
+                id: registration.instance.clone(),
+                by_operator: is_operator,
+                live_since: self.presence.leases.seen_since(Timestamp::now()),
+            },
         };
         let old_card = found.as_ref().and_then(|w| w.agent_card.as_deref());
         let online = self.bring_online(&registration.id, &change, old_card).await;
@@ -234,15 +217,19 @@ impl Registrations {
         change: &Register,
         old_card: Option<&RawValue>,
     ) -> Result<Workspace, Rejection> {
-        let now = Timestamp::now();
+        let (now, began) = (Timestamp::now(), Instant::now());
         let registered = self.workspaces.register(id, change, now).await;
         self.announcer.resolve_doubt(id, now, &registered).await;
-        let workspace = registered??.ok_or_else(removed)?;
+        let registered = registered?.map_err(not_registered)?.ok_or_else(removed)?;
+        let (workspace, instance) = (registered.workspace, registered.instance);
         if workspace.is_credential_withheld() {
             tracing::warn!(workspace.id = %id, "The agent registered at another host or port than its upstream_auth was \
                 set for; it is withheld until an operator sets it again (PATCH /workspaces/{{id}})");
         }
-        self.announcer.announce_status(id, workspace.status);
+        let said = instance.as_ref().map(InstanceId::as_str);
+        let payload = said.map_or_else(|| json!({}), |said| json!({"instance_id": said}));
+        self.announcer
+            .announce_status_with(id, workspace.status, payload);
         if let Some(card) = &workspace.agent_card
             && old_card.map(RawValue::get) != Some(card.get())
         {
@@ -256,6 +243,14 @@ impl Registrations {
             // The agent lives, so that the workspace is online once it is resumed.
             shared = self.presence.leases.renew(id, now).await;
         }
+        if shared.is_ok()
+            && let Some(instance) = &instance
+        {
+            // The agent that registered without an id is alive; it counts as an instance from now on.
+            let first = registered.made_default.then(default_instance);
+            let alive: Vec<&InstanceId> = first.iter().chain([instance]).collect();
+            shared = self.presence.leases.renew_with(id, &alive, now).await;
+        }
         // The row has changed, even if the write to the shared state failed.
         self.announcer.invalidate(id).await;
         let done = match shared {
@@ -263,6 +258,7 @@ impl Registrations {
             Err(away) => Err(away.into()),
         };
         done.map_err(|why| why.after_commit(false))?;
+        self.views.slots.registered(id, instance.as_ref(), began);
         let status = workspace.status;
         self.announcer.announce_if_overtaken(id, status).await;
         Ok(workspace)
@@ -287,6 +283,7 @@ impl Registrations {
             url: creation.url.as_deref(),
             internal_url: creation.internal_url.as_deref(),
             card_url: creation.card_url.as_deref(),
+            urls: creation.urls.as_deref().unwrap_or_default(),
         };
         let may_share = creation.editor == Editor::Operator;
         let urls = self
@@ -302,14 +299,20 @@ impl Registrations {
             url,
             internal_url,
             card_url,
+            urls,
             origins,
         } = urls;
+        let instances = instances_at(&urls, &[], Timestamp::now())?;
+        let url = url.or_else(|| urls.first().cloned());
         let id = creation.id.clone();
         let assumed = creation.liveness == Liveness::Assumed;
         let auth = creation.upstream_auth.as_ref();
         let auth = auth.map(|auth| auth.seal(&self.seal, &id));
         let tls = creation.upstream_tls.as_ref();
         require_https(tls.is_some(), called_at(&url, &card_url, creation.liveness))?;
+        for url in &urls {
+            require_https(tls.is_some(), Some(url))?;
+        }
         let tls = tls.map(|tls| tls.seal(&self.seal, &id));
         let new = NewWorkspace {
             id: id.clone(),
@@ -330,12 +333,16 @@ impl Registrations {
             agent_card: None,
             upstream_auth: auth.transpose()?,
             upstream_tls: tls.transpose()?,
+            wake: self.vet_wake(&id, creation.wake.as_ref()).await?,
+            probe: creation.probe.as_ref().map(|probe| probe.shown().clone()),
             complete: creation.complete,
             push_notifications: creation.push_notifications,
             card_access: creation.card_access,
             proof: creation.proof,
             bridge: creation.bridge,
+            resolve: creation.resolve,
             max_concurrent: creation.max_concurrent,
+            instances,
             origins,
         };
         let created = self.insert(&new, creation).await?;
@@ -365,6 +372,28 @@ impl Registrations {
     }
 }
 
+/// Returns the delivery mode from this registration on.
+fn mode_of(
+    registration: &Registration,
+    found: Option<&Workspace>,
+) -> Result<DeliveryMode, Rejection> {
+    let mode = registration
+        .delivery_mode
+        .or(found.map(|found| found.delivery_mode))
+        .unwrap_or(DeliveryMode::Push);
+    if mode == DeliveryMode::Push && registration.url.is_none() {
+        return Err(invalid(
+            "delivery_mode push needs the url at which the agent listens; without one, poll",
+        ));
+    }
+    if mode == DeliveryMode::Poll && registration.instance.is_some() {
+        return Err(invalid(
+            "instance_id needs delivery_mode push: an inbox is read by all instances alike; leave instance_id out",
+        ));
+    }
+    Ok(mode)
+}
+
 /// Checks a creation without reading a store.
 fn check_creation(creation: &Creation) -> Result<(), Rejection> {
     creation.id.check_new()?;
@@ -375,8 +404,29 @@ fn check_creation(creation: &Creation) -> Result<(), Rejection> {
     if creation.max_concurrent == Some(0) {
         return Err(invalid("max_concurrent must be at least 1"));
     }
+    if creation.probe.is_some() {
+        require_probed(creation.liveness, creation.delivery_mode)?;
+    }
+    if creation.resolve == Some(Resolve::Each) {
+        let kind = (creation.liveness, creation.delivery_mode);
+        require_resolvable(kind, creation.url.as_deref(), creation.urls.is_some())?;
+    }
     let assumed = creation.liveness == Liveness::Assumed;
-    let nowhere = called_at(&creation.url, &creation.card_url, creation.liveness).is_none();
+    if let Some(urls) = &creation.urls {
+        check_urls(urls)?;
+        if creation.url.is_some() || creation.internal_url.is_some() {
+            return Err(invalid(
+                "urls takes the place of url and internal_url: leave them out",
+            ));
+        }
+        if !assumed {
+            return Err(invalid(
+                "urls needs \"liveness\":\"assumed\": instances that send heartbeats register with an instance_id",
+            ));
+        }
+    }
+    let nowhere = creation.urls.is_none()
+        && called_at(&creation.url, &creation.card_url, creation.liveness).is_none();
     if assumed && creation.delivery_mode == DeliveryMode::Push && nowhere {
         return Err(invalid(
             "liveness assumed needs the url at which the agent listens, or its card_url: it will not register; \
@@ -384,113 +434,4 @@ fn check_creation(creation: &Creation) -> Result<(), Rejection> {
         ));
     }
     Ok(())
-}
-
-/// Scheme, host and port that the agent's credential is for.
-struct Bases {
-    /// Replaces the stored value: an operator registers the agent.
-    from_now_on: Option<String>,
-    /// Set only if there is no stored value.
-    first: Option<String>,
-}
-
-impl Bases {
-    fn of(found: Option<&Workspace>, url: Option<&str>, is_operator: bool) -> Self {
-        let old = found.and_then(|found| found.url.as_deref());
-        let owned = |url: &str| base(url).to_owned();
-        Self {
-            from_now_on: url.filter(|_| is_operator).map(owned),
-            first: old.or(url).map(owned),
-        }
-    }
-}
-
-/// Checks that `registrar` may register the row found. Returns the name to set, and the move to make.
-fn settle(
-    found: Option<&Workspace>,
-    registrar: &Registrar,
-) -> Result<(Option<String>, Option<Move>), Rejection> {
-    let terms = registrar.terms();
-    if let Some(name) = terms.and_then(|p| p.name.as_deref()) {
-        check_label("name", name)?;
-    }
-    let Some(found) = found else {
-        let terms = terms.ok_or_else(not_found)?;
-        return Ok((terms.name.clone(), None));
-    };
-    if found.status == Status::Removed {
-        return Err(removed());
-    }
-    let Some(terms) = terms else {
-        return Ok((None, None));
-    };
-    let parent_id = terms.parent_id.as_ref().or(found.parent_id.as_ref());
-    let org = terms.org.as_ref().or(found.org.as_ref());
-    let moves = parent_id != found.parent_id.as_ref() || org != found.org.as_ref();
-    if moves && !matches!(registrar, Registrar::Operator(_)) {
-        return Err(not_permitted("only an operator moves a workspace"));
-    }
-    let place = moves.then(|| Move {
-        parent_id: terms.parent_id.clone().map(Some),
-        org: terms.org.clone().map(Some),
-    });
-    Ok((terms.name.clone(), place))
-}
-
-/// Returns a workspace that is created by its registration.
-fn unregistered(id: &WorkspaceId, delivery_mode: DeliveryMode, registrar: &Registrar) -> Creation {
-    let terms = registrar.terms().cloned().unwrap_or_default();
-    let org = match registrar {
-        Registrar::Org { org, .. } => Some(org.clone()),
-        Registrar::Itself | Registrar::Operator(_) => terms.org,
-    };
-    Creation {
-        id: id.clone(),
-        name: terms.name.unwrap_or_else(|| id.as_str().to_owned()),
-        parent_id: terms.parent_id,
-        org,
-        role: None,
-        delivery_mode,
-        url: None,
-        internal_url: None,
-        card_url: None,
-        max_concurrent: None,
-        liveness: Liveness::Heartbeat,
-        complete: None,
-        push_notifications: None,
-        card_access: None,
-        proof: None,
-        bridge: None,
-        upstream_auth: None,
-        upstream_tls: None,
-        editor: match registrar {
-            Registrar::Operator(_) => Editor::Operator,
-            Registrar::Org { .. } | Registrar::Itself => Editor::Org,
-        },
-    }
-}
-
-impl Registrar {
-    fn terms(&self) -> Option<&Terms> {
-        match self {
-            Self::Itself => None,
-            Self::Org { terms, .. } | Self::Operator(terms) => Some(terms),
-        }
-    }
-
-    /// True if the workspace belongs to another org than the registrar's.
-    fn is_foreign(&self, workspace: &Workspace) -> bool {
-        match self {
-            Self::Org { org, .. } => workspace.org.as_ref() != Some(org),
-            Self::Itself | Self::Operator(_) => false,
-        }
-    }
-}
-
-fn elsewhere() -> Rejection {
-    not_permitted("an org token registers workspaces of its own org only; choose another id")
-}
-
-fn taken() -> Rejection {
-    conflict("a workspace of this id exists, or did: choose another")
 }

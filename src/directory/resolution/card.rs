@@ -89,7 +89,25 @@ impl CardSource {
 }
 
 impl CardPlace {
-    fn new(card_url: Option<&str>, agent: Arc<Agent>, policy: &Policy) -> Result<Self, Rejection> {
+    /// Returns the place of a probe: a path at the server of the agent.
+    pub(in crate::directory) fn at_path(agent: Arc<Agent>, path: &str) -> Self {
+        Self {
+            endpoint: agent.endpoint.clone(),
+            settled: Arc::clone(&agent.settled),
+            agent: Some(agent),
+            paths: vec![path.to_owned()],
+        }
+    }
+
+    /// Returns the places of the card of an agent.
+    ///
+    /// # Errors
+    /// `address_forbidden`, for the card URL.
+    pub(in crate::directory) fn new(
+        card_url: Option<&str>,
+        agent: Arc<Agent>,
+        policy: &Policy,
+    ) -> Result<Self, Rejection> {
         let own = &agent.endpoint;
         let Some(card_url) = card_url else {
             let path = own.path_and_query.split('?').next().unwrap_or_default();
@@ -123,6 +141,7 @@ impl CardPlace {
 
 /// Returns the URLs of the agent that are removed from its card.
 pub(crate) fn hidden_urls(workspace: &Workspace, urls: &Urls) -> Vec<String> {
+    let instances = urls.instances.iter().flatten().map(String::as_str);
     let known = [
         urls.host.as_deref(),
         urls.internal.as_deref(),
@@ -130,7 +149,8 @@ pub(crate) fn hidden_urls(workspace: &Workspace, urls: &Urls) -> Vec<String> {
         workspace.internal_url.as_deref(),
         workspace.card_url.as_deref(),
     ];
-    let mut hidden: Vec<String> = known.into_iter().flatten().map(str::to_owned).collect();
+    let known = known.into_iter().flatten().chain(instances);
+    let mut hidden: Vec<String> = known.map(str::to_owned).collect();
     hidden.dedup();
     hidden
 }

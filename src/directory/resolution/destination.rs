@@ -6,17 +6,18 @@ use std::time::Duration;
 
 use serde_json::value::RawValue;
 
+use super::instances::InstanceFacts;
 use super::json_rpc::JsonRpc;
-use super::slots::{Slots, TargetSlots};
 use crate::a2a::Generation;
 use crate::a2a::card::{Card, Spoken, says_push};
 use crate::config::{Bridging, Complete, Config, Live};
 use crate::directory::address::{Endpoint, Resolver, Settled};
+use crate::directory::capacity::{Slots, TargetSlots};
 use crate::directory::liveness::{HeartbeatBuffer, Presence, Pulse, Urls};
 use crate::directory::rejections::{RETRY_AFTER, removed};
 use crate::directory::upstream::{UpstreamAuth, UpstreamTls};
 use crate::explain::Check;
-use crate::ids::WorkspaceId;
+use crate::ids::{InstanceId, WorkspaceId};
 use crate::rejection::{Reason, Rejection};
 use crate::trust::Seal;
 use crate::workspace::{CallerProof, DeliveryMode, Liveness, Status, Workspace, base};
@@ -43,6 +44,8 @@ impl Destination {
 /// Protocol options of a workspace, whether or not it can be reached.
 #[derive(Clone, Debug)]
 pub struct AgentOptions {
+    /// Org of the workspace.
+    pub org: Option<Arc<str>>,
     /// Generation of A2A in its card.
     pub generation: Generation,
     /// The sides on which it can be called, by its registered card.
@@ -71,6 +74,7 @@ impl AgentOptions {
             card.and_then(|card| serde_json::from_str(card.get()).ok());
         let says_no_push = card.as_ref().and_then(says_push) == Some(false);
         Self {
+            org: workspace.org.as_deref().map(Arc::from),
             generation: card.map_or_else(Generation::default, |card| Generation::from_card(&card)),
             spoken,
             bridge: workspace.bridge.unwrap_or(config.a2a.bridge),
@@ -108,6 +112,28 @@ pub struct Agent {
     pub settled: Arc<Settled>,
     /// Slots for calls in progress.
     pub slots: TargetSlots,
+    /// Instance of the workspace; `None`: the workspace has no named instances.
+    pub instance: Option<InstanceId>,
+    /// Instances that can be called, this one among them; empty without named instances.
+    pub instances: Box<[Instance]>,
+}
+
+impl Agent {
+    /// Returns the slots of each place that takes calls that are bound to none: its own, or those of its instances.
+    pub fn places(&self) -> impl Iterator<Item = &TargetSlots> {
+        let own = self.instances.is_empty().then_some(&self.slots);
+        let instances = self.instances.iter().filter(|one| !one.is_draining);
+        own.into_iter().chain(instances.map(|one| &one.agent.slots))
+    }
+}
+
+/// Instance of a workspace's agent that can be called.
+#[derive(Clone, Debug)]
+pub struct Instance {
+    /// The agent at its own endpoint, with its own slots and no further instances.
+    pub agent: Arc<Agent>,
+    /// True if it takes only calls that are bound to it.
+    pub is_draining: bool,
 }
 
 /// Reason why a workspace cannot be reached, and the check that failed.
@@ -142,6 +168,7 @@ impl Destinations {
         workspace: &Workspace,
         urls: &Urls,
         pulse: Pulse,
+        instances: &[InstanceFacts],
     ) -> Result<Destination, NotReached> {
         let at = NotReached::at;
         let by_state = self.by_state(workspace, urls);
@@ -153,13 +180,91 @@ impl Destinations {
             let message = format!("the workspace has sent no heartbeat for {ttl} s");
             return Err(at(Check::Liveness)(self.offline(workspace, message)));
         }
+        let agent = self.agent_of(workspace, urls, instances);
+        agent.map(Destination::Agent)
+    }
+
+    /// Returns the agent of a workspace, or the reason why it cannot be called, whatever its status.
+    pub(super) fn agent_of(
+        &self,
+        workspace: &Workspace,
+        urls: &Urls,
+        instances: &[InstanceFacts],
+    ) -> Result<Arc<Agent>, NotReached> {
+        let at = NotReached::at;
+        if !instances.is_empty() {
+            return self.one_of(workspace, instances);
+        }
         let mut agent = self.agent_at(workspace, urls).map_err(at(Check::Url))?;
-        let secrets = self.secrets_for(workspace, &agent.endpoint);
+        // If another program set the URL of the agent, the operator's platform moved it.
+        let own = workspace.url.as_deref().map(base);
+        let is_own = own == Some(base(&agent.endpoint.url()));
+        let is_withheld = is_own && workspace.is_credential_withheld();
+        let secrets = self.secrets_for(workspace, &agent.endpoint, is_withheld);
         let (auth, tls) = secrets.map_err(at(Check::Upstream))?;
         agent.options.path_in_card = urls.host.is_none();
         agent.upstream_auth = auth;
         agent.upstream_tls = tls;
-        Ok(Destination::Agent(Arc::new(agent)))
+        Ok(Arc::new(agent))
+    }
+
+    /// Returns the first instance that takes new calls, with all that can be called; if none does, one that drains.
+    fn one_of(
+        &self,
+        workspace: &Workspace,
+        instances: &[InstanceFacts],
+    ) -> Result<Arc<Agent>, NotReached> {
+        let mut alive = Vec::new();
+        let mut refused = None;
+        let mut first: Option<&InstanceFacts> = None;
+        for one in instances.iter().filter(|one| one.alive_for.is_some()) {
+            let is_draining = one.row.is_draining;
+            match self.instance_at(workspace, one) {
+                Ok(agent) => {
+                    let agent = Arc::new(agent);
+                    alive.push(Instance { agent, is_draining });
+                    if first.is_none_or(|first| first.row.is_draining && !is_draining) {
+                        first = Some(one);
+                    }
+                }
+                Err(not_reached) => refused = Some(not_reached),
+            }
+        }
+        let Some(first) = first else {
+            let ttl = self.presence.leases.ttl().as_secs();
+            let message = format!("no instance of the workspace has sent a heartbeat for {ttl} s");
+            let silent = || NotReached::at(Check::Liveness)(self.offline(workspace, message));
+            return Err(refused.unwrap_or_else(silent));
+        };
+        let mut agent = self.instance_at(workspace, first)?;
+        let is_same = |one: &&Instance| one.agent.instance == agent.instance;
+        if let Some(same) = alive.iter().find(is_same) {
+            agent.settled = Arc::clone(&same.agent.settled);
+        }
+        agent.instances = alive.into();
+        Ok(Arc::new(agent))
+    }
+
+    fn instance_at(
+        &self,
+        workspace: &Workspace,
+        instance: &InstanceFacts,
+    ) -> Result<Agent, NotReached> {
+        let (at, row) = (NotReached::at, &instance.row);
+        let endpoint = self.resolver.parse(&row.url).map_err(at(Check::Url))?;
+        let endpoint = match instance.address {
+            Some(address) => endpoint.only_at(address),
+            None => endpoint,
+        };
+        let set_for = workspace.upstream_auth_base.as_deref();
+        let is_withheld = !row.has_auth && set_for.is_some_and(|set_for| set_for != base(&row.url));
+        let secrets = self.secrets_for(workspace, &endpoint, is_withheld);
+        let (auth, tls) = secrets.map_err(at(Check::Upstream))?;
+        Ok(Agent {
+            upstream_auth: auth,
+            upstream_tls: tls,
+            ..self.agent(workspace, endpoint, Some(&row.id))
+        })
     }
 
     /// Result by status: a rejection, the inbox, or `None` if its agent may be called.
@@ -186,6 +291,10 @@ impl Destinations {
                     ..options
                 })))
             }
+            Status::Offline if workspace.active_probe().is_some() => Err(self.offline(
+                workspace,
+                "the workspace is offline: its probe fails; it is called again when its agent answers the probe",
+            )),
             Status::Offline if workspace.liveness == Liveness::Assumed => Err(self.offline(
                 workspace,
                 "the workspace is offline until an operator resumes it (POST /workspaces/{id}/resume)",
@@ -211,7 +320,7 @@ impl Destinations {
             )
         })?;
         let endpoint = self.resolver.parse(url)?;
-        Ok(self.agent(workspace, endpoint))
+        Ok(self.agent(workspace, endpoint, None))
     }
 
     /// Returns the credential and the certificates for an agent at `endpoint`.
@@ -219,11 +328,9 @@ impl Destinations {
         &self,
         workspace: &Workspace,
         endpoint: &Endpoint,
+        is_withheld: bool,
     ) -> Result<(Option<UpstreamAuth>, Option<UpstreamTls>), Rejection> {
-        // If another program set the URL of the agent, the operator's platform moved it.
-        let own = workspace.url.as_deref().map(base);
-        let is_own = own == Some(base(&endpoint.url()));
-        let auth = if is_own && workspace.is_credential_withheld() {
+        let auth = if is_withheld {
             None
         } else {
             UpstreamAuth::open(&self.seal, workspace)?
@@ -246,7 +353,12 @@ impl Destinations {
         }
     }
 
-    fn agent(&self, workspace: &Workspace, endpoint: Endpoint) -> Agent {
+    fn agent(
+        &self,
+        workspace: &Workspace,
+        endpoint: Endpoint,
+        instance: Option<&InstanceId>,
+    ) -> Agent {
         let config = self.config.get();
         let seconds = workspace.idle_timeout_seconds.filter(|s| *s > 0);
         let own_max = workspace.max_concurrent.filter(|max| *max > 0);
@@ -263,7 +375,9 @@ impl Destinations {
             upstream_auth: None,
             upstream_tls: None,
             settled: Settled::new(&workspace.id),
-            slots: self.slots.of(&workspace.id, limit),
+            slots: self.slots.of((&workspace.id, instance), limit, &config),
+            instance: instance.cloned(),
+            instances: Box::default(),
         }
     }
 }

@@ -15,8 +15,9 @@ use std::time::Duration;
 use moka::future::Cache;
 use tokio::time::Instant;
 
-use super::destination::{Destinations, NotReached};
+use super::destination::{Agent, Destination, Destinations, NotReached};
 use super::entry::{Entry, Facts, ReadAt};
+use super::instances::{InstanceFacts, urls_of};
 use crate::coherence::{Coherence, Coherent, Invalidation};
 use crate::config::Live;
 use crate::directory::liveness::{
@@ -29,7 +30,7 @@ use crate::metrics::{self, Metrics};
 use crate::rejection::Rejection;
 use crate::store::Unavailable;
 use crate::time::Timestamp;
-use crate::workspace::{Workspace, Workspaces};
+use crate::workspace::{StoredInstance, Workspace, Workspaces};
 
 /// State of SQL at a load.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -44,10 +45,10 @@ pub struct Entries {
     pub(crate) cache: Coherent<WorkspaceId, Arc<Entry>>,
     /// Last complete entry of each workspace, for an outage of the stores (`docs/reference/store-failures.md`).
     pub(crate) known: Cache<WorkspaceId, Arc<Entry>>,
-    workspaces: Workspaces,
+    pub(super) workspaces: Workspaces,
     pub(super) presence: Arc<Presence>,
     pub(super) heartbeats: Arc<HeartbeatBuffer>,
-    destinations: Destinations,
+    pub(super) destinations: Destinations,
     pub(super) coherence: Arc<Coherence>,
     config: Live,
     /// Counter of changes of workspaces; a load compares it to detect that it was overtaken.
@@ -126,10 +127,18 @@ impl Entries {
     async fn load(&self, id: &WorkspaceId) -> Result<Arc<Entry>, Unavailable> {
         let changes = self.changes.load(Ordering::Acquire);
         let (row, shared) = tokio::join!(self.workspaces.find(id), self.presence.read(id));
-        match row {
+        let read = match row {
             Ok(row) => {
+                let instances = self.instance_rows(row.as_ref()).await;
+                instances.map(|instances| (row, instances))
+            }
+            Err(error) => Err(error),
+        };
+        match read {
+            Ok((row, rows)) => {
                 self.outage_since.store(0, Ordering::Release);
-                let entry = Arc::new(self.assemble(row, shared.ok(), Sql::Answers));
+                let stores = (shared.ok(), Sql::Answers);
+                let entry = Arc::new(self.assemble(id, row, rows, stores).await);
                 self.known.insert(id.clone(), Arc::clone(&entry)).await;
                 if self.changes.load(Ordering::Acquire) != changes {
                     self.known.invalidate(id).await;
@@ -140,7 +149,14 @@ impl Entries {
         }
     }
 
-    fn assemble(&self, row: Option<Workspace>, shared: Option<SharedValues>, sql: Sql) -> Entry {
+    /// `rows`: those of its instances.
+    async fn assemble(
+        &self,
+        id: &WorkspaceId,
+        row: Option<Workspace>,
+        rows: Vec<StoredInstance>,
+        (shared, sql): (Option<SharedValues>, Sql),
+    ) -> Entry {
         let now = Instant::now();
         let read_at = ReadAt {
             row: match sql {
@@ -155,31 +171,66 @@ impl Entries {
                 workspace: None,
                 urls: Urls::default(),
                 pulse: Pulse::AsItsStatus,
+                instances: Vec::new(),
                 whole: true,
                 read_at,
             });
         };
+        let (instances, are_whole) = if rows.is_empty() && !workspace.resolves_each() {
+            (Vec::new(), true)
+        } else {
+            let known = self.known.get(id).await;
+            self.instance_facts(&workspace, rows, known.as_deref())
+                .await
+        };
         let pulse = shared.as_ref().map_or(Pulse::AsItsStatus, |shared| {
             self.pulse(&workspace, shared.lease)
         });
-        let whole = shared.is_some() && sql == Sql::Answers;
+        let whole = shared.is_some() && are_whole && sql == Sql::Answers;
         let (url, internal_url) = shared.map_or((None, None), |s| (s.url, s.internal_url));
         self.evaluate(Facts {
             urls: Urls::of(&workspace, url, internal_url),
             workspace: Some(workspace),
             pulse,
+            instances,
             whole,
             read_at,
         })
     }
 
-    fn evaluate(&self, facts: Facts) -> Entry {
+    fn evaluate(&self, mut facts: Facts) -> Entry {
         let reach = facts.workspace.as_ref().map_or_else(
             || Err(NotReached::at(Check::State)(not_found())),
-            |workspace| self.destinations.of(workspace, &facts.urls, facts.pulse),
+            |workspace| {
+                let (urls, instances) = (&facts.urls, &facts.instances);
+                self.destinations
+                    .of(workspace, urls, facts.pulse, instances)
+            },
         );
+        facts.urls = urls_of(&facts.instances, facts.urls, &reach);
         let watched = Arc::clone(&self.watched);
         Entry::new(facts, reach, self.coherence.max_age(), watched)
+    }
+
+    /// Returns the agent of a workspace with assumed liveness, also while its status keeps calls from it.
+    ///
+    /// # Errors
+    /// The reason why it cannot be called in any status.
+    pub(in crate::directory) fn agent_of(
+        &self,
+        workspace: &Workspace,
+        entry: &Entry,
+    ) -> Result<Arc<Agent>, Rejection> {
+        if let Ok(Destination::Agent(agent)) = entry.destination() {
+            return Ok(agent);
+        }
+        // Kept with the entry, so that the decision about its addresses is, too.
+        let made = entry.agent_in_any_status.get_or_init(|| {
+            let instances: Vec<_> = entry.instances.iter().map(InstanceFacts::last).collect();
+            self.destinations
+                .agent_of(workspace, &entry.urls, &instances)
+        });
+        made.clone().map_err(|not_reached| not_reached.why)
     }
 
     fn pulse(&self, workspace: &Workspace, lease: Lease) -> Pulse {
@@ -213,13 +264,16 @@ impl Entries {
         tracing::debug!(workspace.id = %id, "SQL does not answer; using the last known state");
         let entry = match shared {
             Some(shared) => {
-                let sql = Sql::Away(known.read_at.row);
-                self.assemble(known.workspace.clone(), Some(shared), sql)
+                let stores = (Some(shared), Sql::Away(known.read_at.row));
+                let rows = known.instances.iter().map(|one| one.row.clone()).collect();
+                self.assemble(id, known.workspace.clone(), rows, stores)
+                    .await
             }
             None => self.evaluate(Facts {
                 workspace: known.workspace.clone(),
                 urls: known.urls.clone(),
                 pulse: known.last_pulse(),
+                instances: known.instances.iter().map(InstanceFacts::last).collect(),
                 whole: false,
                 read_at: ReadAt {
                     stale: true,
@@ -265,7 +319,8 @@ impl Entries {
                     Invalidation::Everything => cache.forget_all(),
                     Invalidation::Credential(_)
                     | Invalidation::Grant(..)
-                    | Invalidation::Lineage(_) => {}
+                    | Invalidation::Lineage(_)
+                    | Invalidation::Stops => {}
                 }
             }
         });

@@ -8,7 +8,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::card::CardSource;
-use super::destination::{Destination, NotReached};
+use super::destination::{Agent, Destination, Instance, NotReached};
+use super::instances::{InstanceFacts, KnownInstance, millis};
 use crate::directory::liveness::{Pulse, Urls, must_beat};
 use crate::time::Timestamp;
 use crate::workspace::Workspace;
@@ -22,6 +23,9 @@ const UNSURE_TTL: Duration = Duration::from_secs(1);
 /// Bytes of a card that count as one more entry in the caches, which bound entries and not bytes: a card may be
 /// a hundred times as long as the rest of its entry, and is there twice after its first use.
 const CARD_BYTES_OF_ONE: usize = 4096;
+
+/// Instances that count for one more entry.
+const INSTANCES_OF_ONE: usize = 8;
 
 /// Maximum weight of an entry: a full cache admits an entry only if it is used more often than all entries that
 /// it replaces together, and the counts end at 15.
@@ -47,6 +51,8 @@ pub(super) struct Facts {
     pub(super) workspace: Option<Workspace>,
     pub(super) urls: Urls,
     pub(super) pulse: Pulse,
+    /// Named instances, in order of id.
+    pub(super) instances: Vec<InstanceFacts>,
     /// True if the shared state answered, too.
     pub(super) whole: bool,
     pub(super) read_at: ReadAt,
@@ -58,6 +64,8 @@ pub(crate) struct Entry {
     pub(crate) workspace: Option<Workspace>,
     pub(crate) urls: Urls,
     pub(super) pulse: Pulse,
+    /// Named instances, in order of id.
+    pub(crate) instances: Box<[KnownInstance]>,
     /// True if the shared state answered, too.
     pub(super) whole: bool,
     pub(super) loaded_at: Instant,
@@ -72,6 +80,8 @@ pub(crate) struct Entry {
     /// Last renewal of the URL keys: milliseconds after `loaded_at`.
     urls_renewed_at: AtomicU64,
     reach: Result<Destination, NotReached>,
+    /// Agent of an offline workspace, set by its first probe.
+    pub(super) agent_in_any_status: OnceLock<Result<Arc<Agent>, NotReached>>,
     /// Source of its card, set at the first use.
     pub(super) card: OnceLock<Arc<CardSource>>,
     /// True while changes of its URL keys are received.
@@ -94,6 +104,7 @@ impl Entry {
             workspace: facts.workspace,
             urls: facts.urls,
             pulse: facts.pulse,
+            instances: facts.instances.into_iter().map(Into::into).collect(),
             whole: facts.whole,
             loaded_at: Instant::now(),
             read_at: facts.read_at,
@@ -101,6 +112,7 @@ impl Entry {
             lapse_noted: AtomicBool::new(false),
             urls_renewed_at: AtomicU64::new(NEVER),
             reach,
+            agent_in_any_status: OnceLock::new(),
             card: OnceLock::new(),
             watched,
         }
@@ -113,7 +125,8 @@ impl Entry {
             .as_ref()
             .and_then(|row| row.agent_card.as_ref());
         let bytes = card.map_or(0, |card| card.get().len());
-        u32::try_from(1 + bytes / CARD_BYTES_OF_ONE).map_or(WEIGHT_MAX, |one| one.min(WEIGHT_MAX))
+        let size = 1 + bytes / CARD_BYTES_OF_ONE + self.instances.len() / INSTANCES_OF_ONE;
+        u32::try_from(size).map_or(WEIGHT_MAX, |one| one.min(WEIGHT_MAX))
     }
 
     /// True while it is valid, apart from coherence.
@@ -122,7 +135,10 @@ impl Entry {
             && self.workspace.is_some()
             && self.pulse != Pulse::Lapsed
             && self.watched.load(Ordering::Acquire);
-        (sure || self.loaded_at.elapsed() < UNSURE_TTL) && self.is_alive()
+        let age = self.loaded_at.elapsed();
+        (sure || age < UNSURE_TTL)
+            && self.is_alive()
+            && self.instances.iter().all(|one| one.is_as_loaded(age))
     }
 
     /// True while its lease, as read or as renewed by a heartbeat, lasts.
@@ -185,11 +201,24 @@ impl Entry {
 
     /// Copies the decision about the agent's addresses from an entry of the same row.
     pub(super) fn take_over_settled(&self, other: &Self) {
-        if let (Ok(Destination::Agent(agent)), Ok(Destination::Agent(known))) =
+        let (Ok(Destination::Agent(agent)), Ok(Destination::Agent(known))) =
             (&self.reach, &other.reach)
-            && agent.endpoint.has_host_of(&known.endpoint)
-        {
-            agent.settled.take_over(&known.settled);
+        else {
+            return;
+        };
+        let take_over = |agent: &Agent, known: &Agent| {
+            if agent.endpoint.has_host_of(&known.endpoint) {
+                agent.settled.take_over(&known.settled);
+            }
+        };
+        if agent.instances.is_empty() {
+            return take_over(agent, known);
+        }
+        for one in &agent.instances {
+            let is_same = |of: &&Instance| of.agent.instance == one.agent.instance;
+            if let Some(known) = known.instances.iter().find(is_same) {
+                take_over(&one.agent, &known.agent);
+            }
         }
     }
 
@@ -197,8 +226,4 @@ impl Entry {
     pub(super) fn destination(&self) -> Result<Destination, NotReached> {
         self.reach.clone()
     }
-}
-
-fn millis(span: Duration) -> u64 {
-    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }

@@ -79,6 +79,9 @@ impl Evidence<'_> {
             value["liveness"] = json!(workspace.liveness.as_str());
             value["last_seen"] = json!(last_seen);
             value["heartbeat_age_ms"] = json!(age_ms(last_seen));
+            if workspace.active_probe().is_some() {
+                value["probed"] = json!(true);
+            }
         }
         self.of_row(Check::State, value)
     }
@@ -108,6 +111,11 @@ impl Evidence<'_> {
                 json!({"liveness": workspace.liveness.as_str(), "last_seen": last_seen})
             }
         };
+        let mut value = value;
+        if !entry.instances.is_empty() {
+            let alive = entry.instances.iter().filter(|one| one.is_alive).count();
+            value["instances"] = json!({"alive": alive, "offline": entry.instances.len() - alive});
+        }
         match entry.read_at.shared.filter(|_| must_beat(workspace)) {
             Some(read_at) => {
                 let source = self.shared_source();
@@ -128,6 +136,13 @@ impl Evidence<'_> {
             }
             Some(_) if entry.urls.host.is_some() => Some("the workspace's row".to_owned()),
             Some(_) => Some("the workspace's card_url".to_owned()),
+        };
+        let from = match entry.destination() {
+            Ok(Destination::Agent(agent)) => {
+                let instance = agent.instance.as_ref();
+                instance.map(|id| format!("the instance {id}")).or(from)
+            }
+            _ => from,
         };
         let value = json!({"url": url.map(masked), "from": from});
         match entry.read_at.shared.filter(|_| entry.urls.shared) {

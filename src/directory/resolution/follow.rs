@@ -93,6 +93,10 @@ fn is_of(entry: &Arc<Entry>, url: Option<&String>, internal_url: Option<&String>
     let Some(row) = &entry.workspace else {
         return false;
     };
+    // The keys are not used for a workspace with instances.
+    if row.instances > 0 {
+        return entry.whole;
+    }
     let host = url.or(row.url.as_ref());
     let internal = internal_url.or(row.internal_url.as_ref()).or(host);
     entry.whole && entry.urls.host.as_ref() == host && entry.urls.internal.as_ref() == internal

@@ -166,14 +166,13 @@ async fn trouble_degrades_and_only_calm_restores() {
         assert_eq!(refusal.unwrap_err().reason, Reason::InvalidParams);
         assert_eq!(room.status("a").await, Status::Online);
     }
-    for status in [
-        Status::Paused,
-        Status::Failed,
-        Status::Hibernated,
-        Status::Restarting,
-    ] {
+    for status in [Status::Paused, Status::Failed, Status::Restarting] {
         room.set_status("a", status).await;
         assert_eq!(room.beat("a", &rate(0.0)).await.to, status);
+    }
+    for (beat, status) in [(rate(0.0), Status::Online), (rate(0.5), Status::Degraded)] {
+        room.set_status("a", Status::Hibernated).await;
+        assert_eq!(room.beat("a", &beat).await.to, status, "it is awake");
     }
     room.set_status("a", Status::Removed).await;
     let removed = room

@@ -16,6 +16,8 @@ use crate::shares::Account;
 use crate::time::Timestamp;
 use crate::workspace::{DeliveryMode, Liveness, Status};
 
+mod capacity;
+mod instances;
 mod liveness;
 mod registering;
 mod resolving;
@@ -28,6 +30,7 @@ struct Room {
     shared: Shared,
     coherence: Arc<Coherence>,
     metrics: Arc<Metrics>,
+    config: Live,
     db: Db,
     _folder: tempfile::TempDir,
 }
@@ -41,12 +44,21 @@ async fn room_on(shared: &str) -> Room {
 }
 
 async fn room_of(shared: &str, cache_entries: u64) -> Room {
+    let change = |config: &mut Config| config.directory.cache_entries = cache_entries;
+    room_from(shared, change).await
+}
+
+async fn room_with(change: impl FnOnce(&mut Config)) -> Room {
+    room_from("memory", change).await
+}
+
+async fn room_from(shared: &str, change: impl FnOnce(&mut Config)) -> Room {
     let folder = tempfile::tempdir().unwrap();
     let mut config: Config = toml::from_str(include_str!("../../../config/default.toml")).unwrap();
     config.stores.sql = format!("sqlite:{}/gateway.db", folder.path().display()).into();
     config.stores.shared = shared.to_owned().into();
     config.limits.target_concurrency = 2;
-    config.directory.cache_entries = cache_entries;
+    change(&mut config);
     // Where all cases register.
     let shared = [
         "http://127.0.0.1:9001",
@@ -77,6 +89,7 @@ async fn room_of(shared: &str, cache_entries: u64) -> Room {
         shared,
         coherence,
         metrics,
+        config,
         db,
         _folder: folder,
     }
@@ -101,6 +114,7 @@ fn creation(name: &str) -> Creation {
         url: None,
         internal_url: None,
         card_url: None,
+        urls: None,
         max_concurrent: None,
         liveness: Liveness::Heartbeat,
         complete: None,
@@ -108,15 +122,19 @@ fn creation(name: &str) -> Creation {
         card_access: None,
         proof: None,
         bridge: None,
+        resolve: None,
         editor: Editor::Operator,
         upstream_auth: None,
         upstream_tls: None,
+        wake: None,
+        probe: None,
     }
 }
 
 fn registration(name: &str) -> Registration {
     Registration {
         id: id(name),
+        instance: None,
         url: Some("http://127.0.0.1:9001/a2a".to_owned()),
         internal_url: Some("http://10.0.0.7:8000/a2a".to_owned()),
         agent_card: card(

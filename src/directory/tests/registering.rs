@@ -416,8 +416,16 @@ async fn an_assumed_workspace_is_online_without_heartbeats() {
     pass(2 * TTL).await;
     let agent = room.agent("x").await;
     assert_eq!(agent.options.complete, Complete::Off);
-    let _held = agent.slots.take(Account::alone(1)).unwrap();
-    assert!(agent.slots.take(Account::alone(2)).is_err());
+    let _held = agent
+        .slots
+        .take(Account::alone(1), CallKind::Unary)
+        .unwrap();
+    assert!(
+        agent
+            .slots
+            .take(Account::alone(2), CallKind::Unary)
+            .is_err()
+    );
 }
 
 #[tokio::test]

@@ -224,24 +224,6 @@ async fn when_the_shared_state_is_away_sql_says_where_the_agent_is() {
 }
 
 #[tokio::test]
-async fn slots_are_counted_across_reloads() {
-    let room = room().await;
-    room.online("a").await;
-    let one = room.agent("a").await.slots.take(Account::alone(1)).unwrap();
-    room.coherence.apply(&Invalidation::Everything).await;
-    let agent = room.agent("a").await;
-    let two = agent.slots.take(Account::alone(2)).unwrap();
-    let busy = agent.slots.take(Account::alone(3)).unwrap_err();
-    assert_eq!(
-        (busy.reason, busy.retry_after),
-        (Reason::AgentBusy, Some(1))
-    );
-    assert_eq!(room.metrics.target_permits.get(), 2);
-    drop((one, two));
-    assert_eq!(room.metrics.target_permits.get(), 0);
-}
-
-#[tokio::test]
 async fn discovery_tells_each_caller_its_own_url() {
     let room = room().await;
     room.online("a").await;

@@ -196,24 +196,47 @@ fn basic(username: &str, password: &str) -> Result<UpstreamAuth, Rejection> {
 }
 
 fn header(name: &str, value: &str) -> Result<UpstreamAuth, Rejection> {
+    let known = field_name("upstream_auth.name", name)?;
+    field_value("upstream_auth.value", value)?;
+    UpstreamAuth::new(known, value.to_owned())
+}
+
+/// Parses the name of a request field that an operator sets, in `member` of a body.
+///
+/// # Errors
+/// `invalid_params`: it is no name, or one that the gateway sets.
+pub(in crate::directory) fn field_name(member: &str, name: &str) -> Result<HeaderName, Rejection> {
     let known = HeaderName::from_bytes(name.as_bytes()).ok();
     let Some(known) = known.filter(|_| name.len() <= NAME_BYTES_MAX) else {
-        return Err(invalid(
-            "`upstream_auth.name` is not the name of a request field, such as X-API-Key",
-        ));
+        return Err(invalid(format!(
+            "`{member}` is not the name of a request field, such as X-API-Key"
+        )));
     };
     let text = known.as_str();
     if RESERVED.contains(&text) || RESERVED_PREFIXES.iter().any(|p| text.starts_with(p)) {
-        return Err(invalid(
-            "`upstream_auth.name` is a field that the gateway sets itself, or that ends at it: name the agent's own, such as X-API-Key",
-        ));
+        return Err(invalid(format!(
+            "`{member}` is a field that the gateway sets itself, or that ends at it: name the server's own, such as X-API-Key"
+        )));
     }
+    Ok(known)
+}
+
+/// Checks the value of such a field.
+///
+/// # Errors
+/// `invalid_params`; the message does not contain the value.
+pub(in crate::directory) fn field_value(member: &str, value: &str) -> Result<(), Rejection> {
     if value.is_empty() || !is_field_value(value) {
-        return Err(invalid(
-            "`upstream_auth.value` is visible ASCII, with spaces only in between",
-        ));
+        return Err(invalid(format!(
+            "`{member}` is visible ASCII, with spaces only in between"
+        )));
     }
-    UpstreamAuth::new(known, value.to_owned())
+    if value.len() > VALUE_BYTES_MAX {
+        return Err(invalid(format!(
+            "`{member}` has more than {VALUE_BYTES_MAX} bytes"
+        )));
+    }
+    Ok(())
 }
 
 fn is_field_value(value: &str) -> bool {

@@ -6,7 +6,7 @@ use crate::rejection::{Reason, Rejection};
 use crate::trust::{Seal, SealError, Sealed};
 
 /// Seals a secret for `owner`; it opens for no other owner.
-pub(super) fn seal_for(
+pub(in crate::directory) fn seal_for(
     seal: &Seal,
     owner: &str,
     secret: &SecretString,
@@ -21,7 +21,7 @@ pub(super) fn seal_for(
 }
 
 /// Opens a secret of `owner`, and parses it.
-pub(super) fn open_for<T>(
+pub(in crate::directory) fn open_for<T>(
     seal: &Seal,
     owner: &str,
     sealed: &Sealed,

@@ -4,8 +4,12 @@
 //! unrelated targets get the same answer, so that ids cannot be probed (`docs/reference/credentials.md`,
 //! "CanCommunicate").
 
+mod refusals;
+
 use std::sync::Arc;
 
+pub(super) use self::refusals::not_found;
+use self::refusals::{Nowhere, not_permitted, nowhere};
 use super::grant::Grants;
 use super::lineage::{Found, Lineages};
 use super::reach::{unknown, why_not};
@@ -32,6 +36,8 @@ pub struct Permit {
     org: Option<String>,
     /// Generation of the target, and of the caller if it is another workspace.
     generation: i64,
+    /// Place of the caller, if it is a workspace, and of the target.
+    places: [Option<Arc<Lineage>>; 2],
 }
 
 impl Permit {
@@ -55,6 +61,16 @@ impl Permit {
         self.org.as_deref()
     }
 
+    /// Returns the place of the calling workspace.
+    pub fn from(&self) -> Option<&Lineage> {
+        self.places[0].as_deref()
+    }
+
+    /// Returns the place of the target.
+    pub fn to(&self) -> Option<&Lineage> {
+        self.places[1].as_deref()
+    }
+
     /// Returns the pair for a token. `caller` is the caller of the record.
     pub fn pair<'a>(&'a self, caller: &'a str) -> Pair<'a> {
         Pair {
@@ -75,6 +91,7 @@ impl Permit {
             rule: Rule::Operator,
             org: None,
             generation: 0,
+            places: [None, None],
         }
     }
 }
@@ -159,8 +176,11 @@ impl Hierarchy {
         target: &WorkspaceId,
         witness: &mut impl Witness,
     ) -> Result<Permit, Rejection> {
-        let (rule, org, generation) = match principal {
-            Principal::Workspace { id } => self.relate(id, target, witness).await?,
+        let (rule, org, places) = match principal {
+            Principal::Workspace { id } => {
+                let (rule, from, to) = self.relate(id, target, witness).await?;
+                (rule, from.org.clone(), [Some(from), Some(to)])
+            }
             Principal::Canvas {
                 org,
                 workspaces,
@@ -173,26 +193,29 @@ impl Hierarchy {
                 }
                 let scope = (listed.is_none() || *confined).then_some(org.as_deref());
                 let found = self.within(scope, target, witness).await?;
-                (Rule::Canvas, org.clone(), found.generation)
+                (Rule::Canvas, org.clone(), [None, Some(found)])
             }
             Principal::Org { org } => {
                 let scope = Some(Some(org.as_str()));
                 let found = self.within(scope, target, witness).await?;
-                (Rule::Org, Some(org.clone()), found.generation)
+                (Rule::Org, Some(org.clone()), [None, Some(found)])
             }
             Principal::Operator => {
                 let found = self.find_target(target, witness).await?;
                 let found = found.lineage.ok_or_else(not_found)?;
                 present(&found)?;
-                (Rule::Operator, None, found.generation)
+                (Rule::Operator, None, [None, Some(found)])
             }
         };
+        let generations = places.iter().flatten().map(|place| place.generation);
+        let generation = generations.max().unwrap_or_default();
         Ok(Permit {
             target: target.clone(),
             caller: principal.workspace().cloned(),
             rule,
             org,
             generation,
+            places,
         })
     }
 
@@ -300,20 +323,20 @@ impl Hierarchy {
         Ok(matches!(rule, Ok(Rule::Parent | Rule::Ancestor)))
     }
 
-    /// Returns the rule, the caller's org and the generation of the pair.
+    /// Returns the rule, and the places of both.
     async fn relate(
         &self,
         caller: &WorkspaceId,
         target: &WorkspaceId,
         witness: &mut impl Witness,
-    ) -> Result<(Rule, Option<String>, i64), Rejection> {
+    ) -> Result<(Rule, Arc<Lineage>, Arc<Lineage>), Rejection> {
         if caller == target {
             let own = self.find_target(caller, witness).await?;
             let own = own.lineage.ok_or_else(not_found)?;
             present(&own)?;
             refuse_paused_caller(&own)?;
             let rule = decide(&own, &own, self.reach()).map_err(denied)?;
-            return Ok((rule, own.org.clone(), own.generation));
+            return Ok((rule, Arc::clone(&own), own));
         }
         // Both are always looked up, so that an unknown target takes the same path as a denied one.
         let (one, other) = tokio::try_join!(self.look(caller), self.look(target))?;
@@ -325,10 +348,7 @@ impl Hierarchy {
         refuse_paused_caller(&from)?;
         let why = match &other.lineage {
             Some(to) => match self.rule_before(&from, to, witness).await? {
-                Ok(rule) => {
-                    let generation = from.generation.max(to.generation);
-                    return Ok((rule, from.org.clone(), generation));
-                }
+                Ok(rule) => return Ok((rule, from, Arc::clone(to))),
                 Err(why) => denied(why),
             },
             None => {
@@ -455,40 +475,6 @@ fn refuse_paused_caller(caller: &Lineage) -> Result<(), Rejection> {
 /// Returns the one rejection for all callers that may not know more. The cause is for the log.
 fn denied(why: Denied) -> Rejection {
     not_permitted().cause(why)
-}
-
-/// Reason why no rule was evaluated. For the log and for operators. Without a name, since the requested id need
-/// not be one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-enum Nowhere {
-    #[error("there is no workspace of the caller's id")]
-    Caller,
-    #[error("there is no workspace of the target's id")]
-    Target,
-    #[error("the credential is for the workspaces of another org")]
-    Org,
-    #[error("the credential lists workspaces, and the target is not among them")]
-    List,
-}
-
-fn nowhere(why: Nowhere) -> Rejection {
-    not_permitted().cause(why)
-}
-
-fn not_permitted() -> Rejection {
-    Rejection::new(
-        Reason::NotPermitted,
-        "this credential may not reach that workspace: workspaces reach themselves, their parent, \
-         children and siblings, and whom they were granted; POST /registry/check-access tells an \
-         operator why not",
-    )
-}
-
-pub(super) fn not_found() -> Rejection {
-    Rejection::new(
-        Reason::WorkspaceNotFound,
-        "there is no workspace of this id: create it with POST /workspaces",
-    )
 }
 
 #[cfg(test)]

@@ -96,9 +96,13 @@ impl Room {
             card_access: None,
             proof: None,
             bridge: None,
+            resolve: None,
             origins: Default::default(),
             upstream_auth: None,
             upstream_tls: None,
+            wake: None,
+            probe: None,
+            instances: Vec::new(),
             max_concurrent: None,
         };
         self.workspaces

@@ -133,6 +133,12 @@ fn request_head(place: &CardPlace, path: &str, asked: &Asked<'_>) -> Vec<u8> {
         asked.hops,
     )
     .into_bytes();
+    end_head(&mut wire, place);
+    wire
+}
+
+/// Ends the head of a request that is the gateway's own, with the credential that the agent at `place` requires.
+pub(in crate::proxy) fn end_head(wire: &mut Vec<u8>, place: &CardPlace) {
     let agent = place.agent.as_ref();
     if let Some(auth) = agent.and_then(|agent| agent.upstream_auth.as_ref()) {
         for part in [auth.name(), ": ", auth.value().expose_secret(), "\r\n"] {
@@ -140,5 +146,4 @@ fn request_head(place: &CardPlace, path: &str, asked: &Asked<'_>) -> Vec<u8> {
         }
     }
     wire.extend_from_slice(b"\r\n");
-    wire
 }

@@ -4,7 +4,7 @@
 mod answer;
 mod cache;
 pub(in crate::proxy) mod extended;
-mod fetch;
+pub(in crate::proxy) mod fetch;
 mod forms;
 pub(in crate::proxy) mod store;
 

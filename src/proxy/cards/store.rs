@@ -17,8 +17,8 @@ use crate::proxy::admit::Admitted;
 use crate::proxy::outcome::Ended;
 use crate::proxy::outcome::rare;
 use crate::proxy::record::Exchange;
+use crate::proxy::relay::Cut;
 use crate::proxy::relay::Relay;
-use crate::proxy::relay::failure::shutting_down;
 use crate::proxy::request::ownership::{is_about_push, require_push};
 use crate::proxy::respond::client_disconnected;
 use crate::rejection::{Delivery, Reason, Rejection};
@@ -215,7 +215,7 @@ impl Cards {
         let kept = self
             .cache
             .get(gateway, upstream, source, &exchange.config, &asked);
-        let mut cut = self.relay.drain.watch();
+        let mut cut = Cut::of_drain(&self.relay.drain);
         let gone = async {
             // While a body is to come, as with an unusual GET, a disconnect cannot be detected without reading
             // it.
@@ -231,7 +231,7 @@ impl Cards {
             }
         };
         tokio::select! {
-            () = cut.requested() => Err(shutting_down(Delivery::NotSent).into()),
+            why = cut.requested(Delivery::NotSent) => Err(why.into()),
             kept = kept => Ok(kept),
             () = gone => Err(Ended::CallerLeft),
         }

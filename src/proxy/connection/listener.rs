@@ -10,10 +10,12 @@ use tokio::time::timeout;
 use crate::a2a::method::Method;
 use crate::gateway::Gateway;
 use crate::ids::RequestId;
+use crate::proxy::canceller::Canceller;
 use crate::proxy::dispatch::Dispatcher;
 use crate::proxy::explain::Explainer;
 use crate::proxy::outcome::BrokenOff;
 use crate::proxy::pipeline::Proxy;
+use crate::proxy::prober::Prober;
 use crate::proxy::record::Exchange;
 use crate::proxy::relay::Relay;
 use crate::proxy::request::route::Route;
@@ -60,6 +62,22 @@ impl Listener {
     pub fn dispatcher(&self) -> Option<Dispatcher> {
         match &self.behind {
             Behind::Gateway(proxy) => Some(Dispatcher::new(Arc::clone(&proxy.context))),
+            Behind::Sidecar(_) => None,
+        }
+    }
+
+    /// Returns the prober of agents; `None` for a sidecar.
+    pub fn prober(&self) -> Option<Prober> {
+        match &self.behind {
+            Behind::Gateway(proxy) => Some(Prober::new(Arc::clone(&proxy.context))),
+            Behind::Sidecar(_) => None,
+        }
+    }
+
+    /// Returns the canceller of tasks; `None` for a sidecar.
+    pub fn canceller(&self) -> Option<Canceller> {
+        match &self.behind {
+            Behind::Gateway(proxy) => Some(Canceller::new(Arc::clone(&proxy.context))),
             Behind::Sidecar(_) => None,
         }
     }

@@ -159,6 +159,11 @@ impl Connections {
         http1::lingering_close(&mut stream, &answer, FAREWELL).await;
     }
 
+    /// Notes that connections are accepted.
+    pub fn open(&self) {
+        self.listener.relay.drain.open();
+    }
+
     /// Serves one connection to its end, if there is a slot for it.
     async fn serve(&self, stream: Stream) {
         let (deadline, max, each, proxied) = {

@@ -15,12 +15,14 @@ use crate::a2a::done::Done;
 use crate::a2a::envelope::Completed;
 use crate::a2a::method::Method;
 use crate::a2a::refs::Refs;
+use crate::caps::Charge;
 use crate::delivery::calls::{Answer, Outcome};
 use crate::delivery::jobs::{Call, Content, Kind, NewJob, may_be_deferred, task};
 use crate::identity::Proof;
 use crate::ids::WorkspaceId;
 use crate::proxy::admit::Allowed;
 use crate::proxy::bridged::untranslated;
+use crate::proxy::capped::{ToCount, count};
 use crate::proxy::outcome::Ended;
 use crate::proxy::record::trace::{context_fields, is_context};
 use crate::proxy::relay::content_length_of;
@@ -89,6 +91,8 @@ pub(super) async fn defer(
     let Some(body) = body else {
         return Ok(None);
     };
+    let to_count = (&request.head().headers, &call.body);
+    let to_count = ToCount::of(&context.gateway, request.exchange, allowed, to_count).await?;
     let generation = generation_of(call.method_name.as_deref());
     let method = call.method_name.clone();
     let new = NewJob {
@@ -112,7 +116,9 @@ pub(super) async fn defer(
     let rpc_id = rpc_id.unwrap_or_else(|| "null".to_owned());
     let jobs = Arc::clone(&context.gateway.delivery.jobs);
     let accept = async move {
+        let charge = count(to_count.as_ref()).await?;
         let accepted = jobs.accept(&new).await?;
+        let charge = charge.map(Charge::when_sent);
         let task = task::submitted(&accepted.id, accepted.created_at);
         let body = format!(
             r#"{{"jsonrpc":"2.0","id":{rpc_id},"result":{},"status":"queued","delivery_mode":"push","method":{},"activity_id":"{}"}}"#,
@@ -120,12 +126,19 @@ pub(super) async fn defer(
             Value::from(method),
             accepted.id,
         );
-        Ok((accepted_with(body), ()))
+        Ok((accepted_with(body), charge))
     };
     let (outcome, replay) = match &call.key {
-        None => (Outcome::Whole(Arc::new(accept.await?.0)), false),
+        None => {
+            let (answer, charge) = accept.await?;
+            request.exchange.charge = charge;
+            (Outcome::Whole(Arc::new(answer)), false)
+        }
         Some(key) => match execute_own_once(request, key, accept).await? {
-            Execution::Fresh(answer, ()) => (Outcome::Whole(Arc::new(answer)), false),
+            Execution::Fresh(answer, charge) => {
+                request.exchange.charge = charge;
+                (Outcome::Whole(Arc::new(answer)), false)
+            }
             Execution::Replayed(outcome) => (outcome, true),
         },
     };

@@ -4,34 +4,43 @@
 pub(in crate::proxy) mod deferred;
 pub(in crate::proxy) mod idempotency;
 pub(in crate::proxy) mod inbox;
+pub(in crate::proxy) mod parked;
+pub(in crate::proxy) mod reach;
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use pingora::http::ResponseHeader;
 use pingora::protocols::http::ServerSession;
+use tokio::time::Instant;
 
 use self::idempotency::{KeyState, Once};
+use self::reach::reach;
 use super::admit::{Admitted, Allowed};
 use super::bridge::meet;
+use super::capped;
+use super::guarding::{ask_about_call, rewrite_guarded, set_guards};
 use super::outcome::rare;
 use super::record::Exchange;
 use super::relay::Forward;
-use super::relay::forward::{AgentCall, Origin, answer_head, callee, peer};
+use super::relay::forward::{AgentCall, Origin, answer_head, callee};
 use super::relay::upstream::Call;
 use super::request::checked::CheckedCall;
 use super::request::{Request, ownership, prefer};
 use crate::a2a::method::Method;
 use crate::a2a::refs::Refs;
-use crate::directory::{Agent, Destination, LookupFor};
+use crate::caps::Caps;
+use crate::delivery::calls::Unclaimed;
+use crate::directory::{Agent, Destination};
 use crate::proxy::outcome::Ended;
 use crate::proxy::relay::Clocks;
-use crate::rejection::Rejection;
+use crate::rejection::{Delivery, Reason, Rejection};
 
 /// Answers a call to a target that is resolved: by its inbox, by an earlier call with its key, by deferral if the agent
 /// is at capacity and the caller prefers that, or else by the agent.
 pub(in crate::proxy) async fn answer(
     request: &mut Request<'_>,
-    admitted: Admitted,
+    mut admitted: Admitted,
     mut call: CheckedCall,
 ) -> Result<Ended, Ended> {
     let context = request.context;
@@ -39,6 +48,8 @@ pub(in crate::proxy) async fn answer(
         Destination::Agent(agent) => Arc::clone(agent),
         Destination::Inbox(_) => return rare(inbox::answer_call(request, admitted, call)).await,
     };
+    let headers = &request.session.req_header().headers;
+    set_guards(context, request.exchange, &admitted, &mut call, headers);
     let prepared = prepare(request, &admitted, &agent, &mut call).await?;
     let clocks = Clocks::new(
         &request.exchange.config.timeouts,
@@ -46,37 +57,37 @@ pub(in crate::proxy) async fn answer(
         admitted.timeout,
         agent.idle_timeout,
     );
-    let unclaimed = match &call.key {
-        None => None,
-        Some(key) => {
-            let state = idempotency::replay_or_reserve(request, key, clocks.total, call.done);
-            match rare(state).await? {
-                KeyState::Unclaimed(unclaimed) => Some(unclaimed),
-                KeyState::Replayed(ended) => return Ok(ended),
-            }
-        }
+    let unclaimed = match replay_or_count(request, &admitted, &call, clocks.total).await? {
+        ControlFlow::Continue(unclaimed) => unclaimed,
+        ControlFlow::Break(replayed) => return Ok(replayed),
     };
-    let asker = LookupFor::calling(admitted.allowed.account());
-    let slot = match agent.slots.take(asker.account) {
-        Ok(slot) => slot,
-        Err(busy) => {
+    let way = (prepared, clocks.total);
+    let reached = reach(request, (&admitted, agent), &mut call, way).await;
+    let (slot, reached) = match reached {
+        Ok(reached) => reached,
+        Err(Ended::Refused(busy)) if busy.reason == Reason::AgentBusy => {
             // Releases the idempotency key: the deferred call claims it again.
             drop(unclaimed);
             return rare(answer_at_capacity(request, &admitted, call, busy)).await;
         }
+        Err(ended) => return Err(ended),
     };
+    // It may have waited for a place, and its body for its caller.
+    let stopped = context.gateway.stops.check(&admitted.allowed.permit);
+    stopped.map_err(|why| why.delivered(Delivery::NotSent))?;
+    let (prepared, connection) = (reached.prepared, reached.connection);
+    let turn = admitted.turn.take();
     // The proof and the permit are no longer needed, and a stream may last for half an hour.
     drop(admitted);
-    let connect = request.exchange.config.timeouts.connect;
-    let path = call.path.as_deref();
     let forward = Forward {
-        peer: peer(context, &agent, path, asker, connect).await?,
+        peer: reached.peer,
         call: Call::new(prepared.head, call.body),
         share: call.share,
         clocks,
-        rewrite: call.rewrite,
+        rewrite: rewrite_guarded(call.guarded.take(), call.rewrite),
         snapshot: prepared.snapshot,
         slot: Some(slot),
+        turn,
     };
     let done = call.done;
     if let (Some(key), Some(unclaimed)) = (call.key, unclaimed) {
@@ -85,14 +96,51 @@ pub(in crate::proxy) async fn answer(
             unclaimed,
             done,
         };
-        return rare(idempotency::execute_once(request, once, forward)).await;
+        let call = (forward, connection);
+        return rare(idempotency::execute_once(request, once, call)).await;
+    }
+    if let Some(charge) = &mut request.exchange.charge {
+        charge.sent();
+        charge.shows_its_task();
     }
     let answer = |head: &ResponseHeader, session: &ServerSession, exchange: &Exchange| {
         answer_head(context, head, session, exchange, done)
     };
     let (session, exchange) = (&mut *request.session, &mut *request.exchange);
-    let relayed = context.relay.run(session, exchange, forward, answer);
+    let relayed = context
+        .relay
+        .run(session, exchange, (forward, connection), answer);
     relayed.await
+}
+
+/// Replays an earlier call with the same key, or else counts the call for caps. Returns its key, if it has one.
+async fn replay_or_count(
+    request: &mut Request<'_>,
+    admitted: &Admitted,
+    call: &CheckedCall,
+    until: Instant,
+) -> Result<ControlFlow<Ended, Option<Unclaimed>>, Ended> {
+    let mut unclaimed = None;
+    if let Some(key) = &call.key {
+        let state = idempotency::replay_or_reserve(request, key, until, call.done);
+        match rare(state).await? {
+            KeyState::Unclaimed(free) => unclaimed = Some(free),
+            KeyState::Replayed(ended) => return Ok(ControlFlow::Break(ended)),
+        }
+    }
+    if Caps::are_on(&request.exchange.config) {
+        let (gateway, body) = (&request.context.gateway, &call.body);
+        let call = (&request.session.req_header().headers, body);
+        let allowed = &admitted.allowed;
+        rare(capped::count_before_sending(
+            gateway,
+            request.exchange,
+            allowed,
+            call,
+        ))
+        .await?;
+    }
+    Ok(ControlFlow::Continue(unclaimed))
 }
 
 /// A request for the agent, with the one for its task if the answer begins with that.
@@ -118,6 +166,10 @@ async fn prepare(
     meet(&agents, caller, exchange, call).await?;
     let (caller, exchange) = (Some(&mut *request.session), &*request.exchange);
     agents.set_path(caller, exchange, call).await?;
+    if call.guarded.is_some() {
+        let caller = Some(&mut *request.session);
+        rare(ask_about_call(caller, request.exchange, call)).await?;
+    }
     request.exchange.will_call(&callee(agent, call));
     let origin = Origin {
         head: request.session.req_header(),
@@ -138,6 +190,8 @@ async fn answer_at_capacity(
     mut call: CheckedCall,
     why: Rejection,
 ) -> Result<Ended, Ended> {
+    // Counted again when it is accepted.
+    request.exchange.charge = None;
     // It is translated again when it is sent.
     call.restore();
     let translated = call.path.is_some() || call.rewrite.is_some();

@@ -8,15 +8,22 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::Deserialize;
+use serde_json::value::RawValue;
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{MissedTickBehavior, interval};
 
 use self::sending::Sender;
-use crate::delivery::jobs::Job;
-use crate::directory::{Destination, Slot};
+use crate::a2a::method::Method;
+use crate::a2a::refs::Refs;
+use crate::delivery::jobs::{Content, Job};
+use crate::directory::{CallKind, Destination, Slot};
 use crate::ids::WorkspaceId;
 use crate::proxy::admit::{Admitted, Allowed};
 use crate::proxy::context::Context;
+use crate::proxy::guarding::ask_about_reply;
+use crate::proxy::request::instance::choose_instance;
+use crate::proxy::waker::wake;
 use crate::rejection::{Delivery, Reason, Rejection};
 
 /// Interval of looks for due calls without a wake-up: for calls that another replica accepted and does not
@@ -34,6 +41,9 @@ const BATCH: usize = 16;
 
 /// Pause before the next attempt at a busy target; shorter if one of its calls ends here.
 const BUSY_PAUSE: Duration = Duration::from_secs(1);
+
+/// Pause before the next attempt at a call that a stop covers.
+const STOPPED_PAUSE: Duration = Duration::from_secs(1);
 
 /// Dispatcher of due calls; runs until the process ends.
 pub struct Dispatcher {
@@ -95,6 +105,8 @@ enum Outlook {
     Now(Box<Admitted>, Option<Slot>),
     /// Not now: the target is away, or busy. True if it counts as an attempt.
     Later(Rejection, bool),
+    /// Not while a stop covers it. Its target is not away, and gets other calls.
+    Stopped,
     /// Never.
     Never(Rejection),
 }
@@ -103,11 +115,23 @@ impl Dispatcher {
     pub(super) fn new(context: Arc<Context>) -> Self {
         let told = Arc::downgrade(&context);
         let jobs = &context.gateway.delivery.jobs;
-        jobs.on_given_up(move |job, why| {
-            if let Some(context) = told.upgrade() {
-                Sender(context).record_given_up(job, why);
-            }
-        });
+        let asks = Arc::downgrade(&context);
+        jobs.set_listeners(
+            move |job, why| {
+                if let Some(context) = told.upgrade() {
+                    Sender(context).record_given_up(job, why);
+                }
+            },
+            Box::new(move |job, said| {
+                let context = asks.upgrade();
+                Box::pin(async move {
+                    match context {
+                        Some(context) => ask_about_reply(&context, job, said).await,
+                        None => Err(Rejection::new(Reason::ShuttingDown, "the process ends")),
+                    }
+                })
+            }),
+        );
         let sender = Sender(Arc::clone(&context));
         Self { context, sender }
     }
@@ -170,6 +194,13 @@ impl Dispatcher {
                         jobs.park(attempt, pause).await;
                         away.insert(job.target, pause);
                     }
+                    Outlook::Stopped => {
+                        tracing::debug!(
+                            job = job.id,
+                            "deferred call waits: an operator stopped it"
+                        );
+                        jobs.put_back(&job, STOPPED_PAUSE, false).await;
+                    }
                     Outlook::Never(why) => {
                         let (sender, target) = (self.sender.clone(), job.target.clone());
                         running.begin(target, sender.give_up(job, why));
@@ -179,6 +210,14 @@ impl Dispatcher {
             if taken < room {
                 return false;
             }
+        }
+    }
+
+    /// Has the target woken if it sleeps. The call stays due: it is tried again when the target has changed.
+    async fn wake(&self, target: &WorkspaceId) {
+        let waking = &self.context.gateway.directory.waking;
+        if let Ok(Some(times)) = waking.sleeper(target).await {
+            wake(&self.context, target, times);
         }
     }
 
@@ -193,18 +232,19 @@ impl Dispatcher {
             Ok(permit) => permit,
             Err(why) => return judged(why),
         };
+        match gateway.stops.check(&permit) {
+            Err(why) if why.reason == Reason::Stopped => return Outlook::Stopped,
+            Err(why) => return judged(why),
+            Ok(()) => {}
+        }
         let destination = match gateway.resolution.resolve(&permit).await {
             Ok(destination) => destination,
-            Err(why) => return judged(why),
+            Err(why) => {
+                self.wake(&job.target).await;
+                return judged(why);
+            }
         };
-        let slot = match &destination {
-            Destination::Agent(agent) => match agent.slots.take(proof.account) {
-                Ok(slot) => Some(slot),
-                Err(busy) => return Outlook::Later(busy, false),
-            },
-            Destination::Inbox(_) => None,
-        };
-        let admitted = Admitted {
+        let mut admitted = Admitted {
             allowed: Allowed {
                 proof: Arc::new(proof),
                 permit,
@@ -212,9 +252,38 @@ impl Dispatcher {
             destination,
             timeout: None,
             hops: job.content.hops(),
+            preference: None,
+            turn: None,
+        };
+        if let Err(why) = choose_instance(gateway, &mut admitted, &refs_of(job)).await {
+            return judged(why);
+        }
+        let account = admitted.allowed.account();
+        let slot = match &admitted.destination {
+            Destination::Agent(agent) => match agent.slots.take(account, CallKind::Unary) {
+                Ok(slot) => Some(slot),
+                Err(busy) => return Outlook::Later(busy.why, false),
+            },
+            Destination::Inbox(_) => None,
         };
         Outlook::Now(Box::new(admitted), slot)
     }
+}
+
+/// Returns the task and the context that a call names; none for one that cannot be read.
+fn refs_of(job: &Job) -> Refs {
+    #[derive(Deserialize)]
+    struct Envelope<'a> {
+        #[serde(borrow)]
+        params: &'a RawValue,
+    }
+    let Content::Call(call) = &job.content else {
+        return Refs::default();
+    };
+    let envelope: Option<Envelope<'_>> = serde_json::from_str(&call.body).ok();
+    let refs = envelope
+        .map(|envelope| Refs::of_rest(envelope.params.get().as_bytes(), Method::SendMessage));
+    refs.and_then(Result::ok).unwrap_or_default()
 }
 
 /// Decides about a call that was rejected before it was sent.
@@ -236,8 +305,10 @@ fn passes_by(reason: Reason) -> bool {
             | Reason::AgentUnreachable
             | Reason::AgentTimeout
             | Reason::StoreUnavailable
+            | Reason::GuardUnavailable
             | Reason::Overloaded
             | Reason::ShuttingDown
+            | Reason::Stopped
     )
 }
 

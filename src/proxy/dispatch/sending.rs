@@ -18,18 +18,22 @@ use serde_json::json;
 use serde_json::value::RawValue;
 use tokio::time::{Instant, sleep_until};
 
-use super::{not_sent, passes_by};
+use super::{STOPPED_PAUSE, not_sent, passes_by};
 use crate::a2a::Generation;
 use crate::a2a::method::Method as A2aMethod;
 use crate::a2a::reply::Reply;
-use crate::a2a::task::{Binding, TaskScan};
-use crate::delivery::jobs::{Content, Ending, Job, Try, expired, request_id};
-use crate::directory::{Destination, LookupFor, Slot};
+use crate::a2a::state::TaskState;
+use crate::a2a::task::Binding;
+use crate::caps::Charge;
+use crate::delivery::jobs::{Content, Ending, Job, Task, Try, expired, request_id};
+use crate::directory::{CallOutcome, Destination, LookupFor, Patience, Slot};
 use crate::identity::Proof;
 use crate::metrics::InProgress;
 use crate::proxy::admit::Admitted;
 use crate::proxy::bridge::{meet, meet_inbox};
+use crate::proxy::capped::ToCount;
 use crate::proxy::context::Context;
+use crate::proxy::guarding::{ask_about_call, rewrite_guarded, set_guards};
 use crate::proxy::outcome::Ended;
 use crate::proxy::outcome::rare;
 use crate::proxy::record::Exchange;
@@ -40,11 +44,14 @@ use crate::proxy::relay::forward::{AgentCall, Origin, address, callee};
 use crate::proxy::relay::refuse_redirect;
 use crate::proxy::relay::rewrite::Rewrite;
 use crate::proxy::relay::upstream::{Call, Connection};
+use crate::proxy::relay::verdict::of_rejection;
 use crate::proxy::request::body::{CallShape, complete};
 use crate::proxy::request::checked::CheckedCall;
+use crate::proxy::request::instance::binder;
 use crate::proxy::respond::internal;
 use crate::rejection::{Delivery, Reason, Rejection};
 use crate::shares::Account;
+use crate::tasks::Learner;
 use crate::workspace::Timestamp;
 
 /// Result of an attempt.
@@ -59,6 +66,19 @@ enum Attempt {
     Taken,
 }
 
+impl Attempt {
+    /// Returns what it tells of the agent. `None`: nothing.
+    fn outcome(&self) -> Option<CallOutcome> {
+        match self {
+            Self::Nothing(why) | Self::Over(Ending::Failed(why)) => {
+                of_rejection(why, Patience::default())
+            }
+            Self::Over(Ending::Result(_) | Ending::Error(_)) => Some(CallOutcome::ANSWERED),
+            Self::Over(Ending::Expired(_)) | Self::InInbox | Self::Taken => None,
+        }
+    }
+}
+
 /// Sends deferred calls.
 #[derive(Clone)]
 pub(super) struct Sender(pub(super) Arc<Context>);
@@ -70,15 +90,19 @@ impl Sender {
         job: Job,
         one_try: Try,
         admitted: Box<Admitted>,
-        slot: Option<Slot>,
+        mut slot: Option<Slot>,
     ) {
         let _running = self.0.gateway.drain.enter();
         let jobs = &self.0.gateway.delivery.jobs;
         let _sending = InProgress::begin(&self.0.gateway.metrics.jobs.running);
-        let attempt = tokio::select! {
+        let (attempt, status) = tokio::select! {
             attempt = self.attempt(&job, &admitted) => attempt,
-            () = jobs.hold(&job) => Attempt::Taken,
+            () = jobs.hold(&job) => (Attempt::Taken, None),
         };
+        let answered = status.map(CallOutcome::of_status);
+        if let (Some(slot), Some(outcome)) = (&mut slot, answered.or_else(|| attempt.outcome())) {
+            slot.finish(outcome);
+        }
         drop(slot);
         if !matches!(attempt, Attempt::Nothing(_)) {
             jobs.returned(&job.target);
@@ -87,6 +111,10 @@ impl Sender {
             // Another process can send it at once.
             Attempt::Nothing(why) if why.reason == Reason::ShuttingDown => {
                 jobs.put_back_surely(&job, Duration::ZERO, false).await;
+            }
+            // It waits for the release of the stop, and its target is not away.
+            Attempt::Nothing(why) if why.reason == Reason::Stopped => {
+                jobs.put_back_surely(&job, STOPPED_PAUSE, false).await;
             }
             Attempt::Nothing(why) => {
                 let (reason, pause) = (why.reason.as_str(), job.backoff());
@@ -99,14 +127,16 @@ impl Sender {
         }
     }
 
-    /// Sends the call, awaits the response and records the exchange.
-    async fn attempt(&self, job: &Job, admitted: &Admitted) -> Attempt {
+    /// Sends the call, awaits the response and records the exchange. Returns the status of the response, too, if there was
+    /// one.
+    async fn attempt(&self, job: &Job, admitted: &Admitted) -> (Attempt, Option<u16>) {
         let mut exchange = self.exchange_of(job, Some(Arc::clone(&admitted.allowed.proof)));
         exchange.permitted(&admitted.allowed.permit);
         let attempt = self.exchange(job, admitted, &mut exchange);
         // The type is nested too deeply for the compiler when this future is spawned.
         let attempt = attempt.boxed().await;
-        match attempt {
+        let status = Some(exchange.answer.status).filter(|status| *status != 0);
+        let attempt = match attempt {
             // Its caller canceled it: recorded like a caller that leaves.
             Ok(Attempt::Taken) => {
                 exchange.request_bytes = 0;
@@ -122,7 +152,8 @@ impl Sender {
                 exchange.answer.status = why.reason.status();
                 self.judge(job, why)
             }
-        }
+        };
+        (attempt, status)
     }
 
     /// Ends a call that can never be sent; records it like a call that is rejected at once.
@@ -177,11 +208,15 @@ impl Sender {
         let checked = self.checked(job, admitted, exchange).await;
         let (stored, mut call) = checked.map_err(not_sent)?;
         exchange.request_bytes = call.body.len() as u64;
+        exchange.charge = self.charge(admitted, exchange, &stored, &call).await?;
         exchange.trace(&context.relay.traces, &stored.head, Came::LATER);
+        set_guards(context, exchange, admitted, &mut call, &stored.head.headers);
         let Destination::Agent(agent) = &admitted.destination else {
             let options = admitted.options();
             let met = meet_inbox(context, options, exchange, &mut call).await;
             met.map_err(not_sent)?;
+            let asked = ask_about_call(None, exchange, &mut call).await;
+            asked.map_err(refused)?;
             return self.put_into_inbox(job, call).await;
         };
         let agents = AgentCall {
@@ -193,6 +228,8 @@ impl Sender {
         met.map_err(refused)?;
         let path = agents.set_path(None, exchange, &mut call).await;
         path.map_err(refused)?;
+        let asked = ask_about_call(None, exchange, &mut call).await;
+        asked.map_err(refused)?;
         let asker = LookupFor::calling(admitted.allowed.account());
         let address = address(context, agent, call.path.as_deref(), asker).await;
         let address = address.map_err(not_sent)?;
@@ -214,7 +251,31 @@ impl Sender {
             idle: exchange.config.upstream.idle,
             late,
         };
-        self.ask(job, &question, call.rewrite, exchange).await
+        exchange.instance = admitted.instance().cloned();
+        let mut learner = Learner::of_state(Binding::Rpc);
+        if let Some(binder) = binder(&context.gateway, admitted) {
+            learner.binds(binder);
+        }
+        exchange.learner = Some(Box::new(learner));
+        let rewrite = rewrite_guarded(call.guarded.take(), call.rewrite);
+        self.ask(job, &question, rewrite, exchange).await
+    }
+
+    /// Returns the charge of the bytes and the time of a call. It was counted when it was accepted.
+    async fn charge(
+        &self,
+        admitted: &Admitted,
+        exchange: &Exchange,
+        stored: &Stored,
+        call: &CheckedCall,
+    ) -> Result<Option<Box<Charge>>, Rejection> {
+        let call = (&stored.head.headers, &call.body);
+        let gateway = &self.0.gateway;
+        let call = rare(ToCount::of(gateway, exchange, &admitted.allowed, call)).await;
+        match call.map_err(not_sent)? {
+            Some(call) => rare(call.measure()).await.map(Some).map_err(not_sent),
+            None => Ok(None),
+        }
     }
 
     /// Attempts the call. Everything up to the connection can be repeated; the rest happens once.
@@ -225,11 +286,11 @@ impl Sender {
         rewrite: Option<Rewrite>,
         exchange: &mut Exchange,
     ) -> Result<Attempt, Rejection> {
-        let mut cut = self.0.relay.drain.watch();
+        let mut cut = self.0.relay.watch(exchange);
         exchange.calls();
         let connection = tokio::select! {
             biased;
-            () = cut.requested() => return Err(shutting_down(Delivery::NotSent)),
+            why = cut.requested(Delivery::NotSent) => return Err(why),
             connection = self.connect(question.peer, question.deadline) => connection?,
         };
         match self.0.gateway.delivery.jobs.begin(job).await {
@@ -241,10 +302,11 @@ impl Sender {
         if cut.is_requested() {
             return Err(shutting_down(Delivery::NotSent));
         }
+        exchange.sent();
         let (mut head, mut body) = tokio::select! {
             biased;
             answered = question.ask_over(connection, &self.0.relay.upstream, &self.0.relay.metrics) => answered?,
-            () = cut.requested() => return Err(shutting_down(Delivery::Unknown)),
+            why = cut.requested(Delivery::Unknown) => return Err(why),
         };
         exchange.called(head.status);
         exchange.answer.status = head.status.as_u16();
@@ -253,20 +315,20 @@ impl Sender {
             body = rewrite.answer(&mut head, body).await?;
         }
         let ending = read(&head, &body)?;
-        if let Some(task) = TaskScan::new(Binding::Rpc).push(&body) {
-            self.0
-                .gateway
-                .tasks
-                .learn(&job.owner, &job.target, &task)
-                .await;
-            exchange.task = Some(task);
+        exchange.look_at(&body).await;
+        if let Some(task) = &exchange.task {
+            let tasks = &self.0.gateway.tasks;
+            let over = TaskState::of(&body).is_some_and(TaskState::is_terminal);
+            let org = exchange.proof.as_ref().and_then(|one| one.principal.org());
+            let owner = (job.owner.as_str(), org);
+            tasks.learn(owner, &job.target, task, Some(over)).await;
         }
         Ok(Attempt::Over(ending))
     }
 
     async fn connect(&self, peer: &HttpPeer, deadline: Instant) -> Result<Connection, Rejection> {
         tokio::select! {
-            connected = self.0.relay.upstream.connect(peer) => connected,
+            connected = self.0.relay.upstream.connect(peer) => connected.map_err(Rejection::from),
             () = sleep_until(deadline) => Err(expired(Delivery::NotSent)),
         }
     }
@@ -307,12 +369,17 @@ impl Sender {
                     prefers_stream: false,
                     message_only: false,
                 };
-                let bare = bare_call(&job.id, &task.text, generation);
+                let bare = bare_call(&job.id, task, generation);
                 let completed = complete(exchange, &admitted.allowed.permit, &bare, &shape).await?;
                 // The gateway wrote the call, so there is no reference to check.
                 let (call, _) = CheckedCall::completed(completed, generation, share);
                 let client = task.client.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
-                Ok((Stored::new(client, &[])?, call))
+                // A gateway that traces writes a context of its own.
+                let traced = self.0.relay.traces.on();
+                let field = task.run.as_ref().and_then(|run| run.traceparent.clone());
+                let field = field.filter(|_| !traced);
+                let field = field.map(|value| ("traceparent".to_owned(), value));
+                Ok((Stored::new(client, field.as_slice())?, call))
             }
         }
     }
@@ -356,17 +423,20 @@ fn late() -> Rejection {
 }
 
 /// Returns the call of a delegation, for completion: its text as a message of the user.
-fn bare_call(id: &str, text: &str, generation: Generation) -> Bytes {
+fn bare_call(id: &str, task: &Task, generation: Generation) -> Bytes {
     let mut message = json!({
         "messageId": id,
         "role": "user",
-        "content": text,
+        "content": task.text,
         "metadata": {"delegation_id": id},
     });
     if generation == Generation::V0 {
         message["kind"] = "message".into();
     }
-    let call = json!({"id": id, "message": message, "metadata": {"delegation_id": id}});
+    let mut call = json!({"id": id, "message": message, "metadata": {"delegation_id": id}});
+    if let Some(run) = &task.run {
+        call["metadata"]["run_id"] = (*run.name).into();
+    }
     Bytes::from(call.to_string())
 }
 

@@ -18,17 +18,19 @@ use self::trace::Trace;
 use crate::a2a::method::Method;
 use crate::a2a::task::{Binding, TaskScan};
 use crate::audit::{Audit, Draft, EventType};
+use crate::caps::Charge;
 use crate::config::{Config, Live};
 use crate::console::{Console, Ends, OpenStream, Passed};
 use crate::dialect::{Dialect, ReplyForm};
 use crate::events::{Event, Events, Kind};
 use crate::hierarchy::Permit;
 use crate::identity::{Allowance, Proof, may_be_credential};
-use crate::ids::{RequestId, WorkspaceId};
+use crate::ids::{InstanceId, RequestId, WorkspaceId};
 use crate::metrics::{Metrics, Outcome, Shape};
 use crate::proxy::bridged::Fields;
+use crate::proxy::guard::verdict::Verdicts;
 use crate::proxy::outcome::{BrokenOff, Ended};
-use crate::rejection::{Reason, Rejection};
+use crate::rejection::{Delivery, Reason, Rejection};
 use crate::tasks::Learner;
 use crate::telemetry::ShownAddress;
 use crate::trust::PairClaims;
@@ -93,6 +95,8 @@ pub(super) struct Exchange {
     pub(super) allowance: Option<Allowance>,
     /// The workspace of the path, once its syntax was checked.
     pub(super) callee: Option<WorkspaceId>,
+    /// The instance of the callee that gets the call, if it has several.
+    pub(super) instance: Option<InstanceId>,
     /// The rule that allowed it, once the caller was permitted.
     pub(super) granted: Option<Granted>,
     /// The answer to the caller.
@@ -107,10 +111,14 @@ pub(super) struct Exchange {
     pub(super) task: Option<String>,
     /// The fields of an answer that is translated for the caller.
     pub(super) bridged: Option<Fields>,
+    /// The verdicts of guards; `None`: none are asked.
+    pub(super) verdicts: Option<Arc<Verdicts>>,
     /// The binding of the caller's answer: where its result is.
     pub(super) binding: Binding,
     /// Searches the answer for the task, until the task and its state are found.
     pub(super) learner: Option<Box<Learner>>,
+    /// The counts of the call for caps. It counts nothing if it is dropped before the call is sent.
+    pub(super) charge: Option<Box<Charge>>,
     /// The span. `None` if the exchange is not traced.
     pub(super) trace: Option<Box<Trace>>,
     outcome: Option<Outcome>,
@@ -137,6 +145,7 @@ impl Exchange {
             pair: None,
             allowance: None,
             callee: None,
+            instance: None,
             granted: None,
             answer: Answered {
                 status: 0,
@@ -153,8 +162,10 @@ impl Exchange {
             client: None,
             task: None,
             bridged: None,
+            verdicts: None,
             binding: Binding::Rpc,
             learner: None,
+            charge: None,
             trace: None,
             outcome: None,
         }
@@ -237,6 +248,10 @@ impl Exchange {
     pub(super) fn rejected(&mut self, rejection: &Rejection) {
         if self.outcome.is_none() {
             self.outcome = Some(Outcome::Rejected(rejection.reason));
+            if let (Some(charge), Some(Delivery::NotSent)) = (&mut self.charge, rejection.delivered)
+            {
+                charge.not_sent();
+            }
             self.trace_refusal(rejection);
             log_cause(rejection, &self.request_id);
         }
@@ -244,6 +259,32 @@ impl Exchange {
 }
 
 impl Exchange {
+    /// Notes that the call is sent, or kept for its target: it counts for caps from here on.
+    pub(super) fn sent(&mut self) {
+        if let Some(charge) = &mut self.charge {
+            charge.sent();
+        }
+    }
+
+    /// Counts bytes of an answer that were passed on.
+    pub(super) fn passed(&mut self, bytes: usize) {
+        self.answer.bytes += bytes as u64;
+        if let Some(charge) = &mut self.charge {
+            charge.passed(self.request_bytes + self.answer.bytes);
+        }
+    }
+
+    /// Ends the counts of the call for caps.
+    fn settle(&mut self, outcome: Outcome) {
+        if let Some(mut charge) = self.charge.take() {
+            charge.passed(self.request_bytes + self.answer.bytes);
+            let answered = outcome == Outcome::Answered && self.answer.shape == Shape::Unary;
+            if answered && self.task.is_none() {
+                charge.began_no_task();
+            }
+        }
+    }
+
     /// Records the rule that allowed the exchange.
     pub(super) fn permitted(&mut self, permit: &Permit) {
         self.granted = Some(Granted {
@@ -355,6 +396,7 @@ impl Exchange {
             duration_ms: u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX),
             task_id: self.task.take(),
             bridged: self.translation(),
+            detail: self.verdicts.as_ref().and_then(|given| given.to_json()),
             ..Draft::new(EventType::A2aCall)
         });
     }
@@ -377,6 +419,7 @@ impl Drop for Exchange {
         if let Some(head) = self.answer.head {
             metrics.head(self.answer.shape, head, recorded);
         }
+        self.settle(outcome);
         self.tell(outcome, elapsed);
         self.show(outcome, elapsed);
         let trace_id = self.trace_id();
@@ -391,9 +434,11 @@ impl Drop for Exchange {
             client_address = self.client.map(tracing::field::display),
             credential.prefix = self.proof.as_ref().map(|p| p.prefix.as_str()),
             callee = self.named_callee().map(WorkspaceId::as_str),
+            instance = self.instance.as_ref().map(InstanceId::as_str),
             rule = self.rule(),
             method = self.method.label(),
             bridged = self.translation(),
+            guards = self.verdicts.as_ref().map(tracing::field::display),
             outcome = outcome.as_str(),
             status = self.answer.status,
             request_bytes = self.request_bytes,
@@ -417,12 +462,13 @@ pub(super) async fn look_at(
 ) -> Option<String> {
     let looking = learner.as_mut()?;
     let task = looking.look_at(piece);
-    if let Some(state) = looking.take_state() {
+    let state = looking.take_state();
+    if let Some(state) = state {
         metrics.tasks.seen(state);
     }
-    if let Some(task) = &task {
+    if task.is_some() || looking.has_more_to_learn(state) {
         // Boxed: rarely taken.
-        Box::pin(looking.learn(task.clone())).await;
+        Box::pin(looking.learn(task.as_deref(), state)).await;
     }
     if looking.is_over() {
         *learner = None;

@@ -43,7 +43,7 @@ impl Question<'_> {
         metrics: &Metrics,
     ) -> Result<(ResponseHeader, Bytes), Rejection> {
         let connected = timeout_at(self.deadline, upstream.connect(self.peer)).await;
-        let connection = connected.unwrap_or_else(|_| Err((self.late)()))?;
+        let connection = connected.map_err(|_| (self.late)())??;
         self.ask_over(connection, upstream, metrics).await
     }
 
@@ -57,7 +57,13 @@ impl Question<'_> {
         upstream: &Upstream,
         metrics: &Metrics,
     ) -> Result<(ResponseHeader, Bytes), Rejection> {
-        let sent = upstream.send_over(connection, self.peer, &self.call, self.deadline, metrics);
+        let sent = upstream.send_over(
+            connection,
+            self.peer,
+            &self.call,
+            self.deadline,
+            (metrics, None),
+        );
         let answered = async {
             let mut answer = sent.await?;
             let head = head(&mut answer).await?;

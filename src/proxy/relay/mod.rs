@@ -6,6 +6,7 @@ pub(in crate::proxy) mod answer;
 pub(in crate::proxy) mod answer_head;
 pub(in crate::proxy) mod back;
 mod certificates;
+pub(in crate::proxy) mod cut;
 pub(in crate::proxy) mod failure;
 pub(in crate::proxy) mod fetch;
 pub(in crate::proxy) mod fields;
@@ -13,37 +14,43 @@ pub(in crate::proxy) mod forward;
 pub(in crate::proxy) mod pool;
 pub(in crate::proxy) mod rewrite;
 pub(in crate::proxy) mod stream;
+mod unary;
 pub(in crate::proxy) mod upstream;
+pub(in crate::proxy) mod verdict;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
-use http::{Method, StatusCode, header};
+use bytes::Bytes;
+use http::{Method, header};
 use pingora::http::ResponseHeader;
 use pingora::protocols::http::ServerSession;
 use pingora::upstreams::peer::HttpPeer;
-use tokio::time::{Instant, sleep_until, timeout_at};
+use tokio::time::{Instant, sleep_until};
 
 use self::answer::{AnswerHead, AnswerReader};
 use self::answer_head::{ResponseFields, content_length, refuse_by_framing, refuse_by_head};
 pub(in crate::proxy) use self::answer_head::{content_length_of, is_event_stream, refuse_redirect};
-use self::failure::{shutting_down, silent, timed_out, too_large};
+pub(in crate::proxy) use self::cut::Cut;
+use self::failure::{silent, timed_out};
 use self::rewrite::Rewrite;
 use self::stream::Snapshot;
-use self::upstream::{Call, Home, Upstream};
+use self::unary::{Unary, Whole};
+use self::upstream::{Call, Connection, Home, Upstream};
+use self::verdict::of_end;
 use crate::config::{Derived, Live, Timeouts};
 use crate::delivery::streams::Streams;
-use crate::directory;
-use crate::drain::{Cut, Drain};
+use crate::directory::{self, CallOutcome};
+use crate::drain::Drain;
 use crate::gateway::Gateway;
 use crate::identity::Proof;
 use crate::ids::WorkspaceId;
 use crate::metrics::Metrics;
 use crate::proxy::load::Load;
 use crate::proxy::outcome::Ended;
+use crate::proxy::parking::Turn;
 use crate::proxy::record::Exchange;
-use crate::proxy::respond::{chunk, gone, internal, send_head, within};
+use crate::proxy::respond::gone;
 use crate::rejection::{Delivery, Rejection};
 use crate::shares::Share;
 use crate::standing::{CutOff, Needs};
@@ -51,10 +58,6 @@ use crate::telemetry::traces::Traces;
 
 /// Maximum pooled connections to all agents, of all threads.
 const POOL_SIZE: usize = 4096;
-
-/// Maximum bytes of a unary answer that are held back, so that most failures can still be answered with an error. A
-/// caller cannot use half a JSON document anyway.
-const HELD_BYTES_MAX: usize = 32 * 1024;
 
 /// The state of forwarding, for the gateway or a sidecar: connections to agents, configuration, bounds and shutdown.
 pub(super) struct Relay {
@@ -124,6 +127,8 @@ pub(super) struct Forward {
     pub(super) snapshot: Option<Call>,
     /// The concurrency slot of the call at its target, until it is over.
     pub(super) slot: Option<directory::Slot>,
+    /// The turn of a call that was parked, until it is sent.
+    pub(super) turn: Option<Turn>,
 }
 
 impl Relay {
@@ -168,13 +173,73 @@ impl Relay {
         Some(gateway.cut_off(needs, Arc::clone(proof), target?.clone()))
     }
 
-    /// Forwards the call, and relays the answer with the head that `answer` builds from the agent's. Dropping the
-    /// future cancels the call.
+    /// Returns the view of an exchange on what may end it: the drain, or a stop of an operator.
+    pub(super) fn watch(&self, exchange: &Exchange) -> Cut {
+        let (proof, target) = (exchange.proof.as_ref(), exchange.callee.as_ref());
+        self.watch_call(proof, target)
+    }
+
+    /// As [`Relay::watch`], for a call that may have no exchange any more.
+    pub(super) fn watch_call(
+        &self,
+        proof: Option<&Arc<Proof>>,
+        target: Option<&WorkspaceId>,
+    ) -> Cut {
+        Cut::of_call(&self.drain, self.standing.as_ref(), proof, target)
+    }
+
+    /// Forwards the call over `connection`, and relays the answer with the head that `answer` builds from the agent's.
+    /// Dropping the future cancels the call.
     pub(super) async fn run(
         &self,
         session: &mut ServerSession,
         exchange: &mut Exchange,
-        forward: Forward,
+        (mut forward, connection): (Forward, Connection),
+        answer: impl FnOnce(
+            &ResponseHeader,
+            &ServerSession,
+            &Exchange,
+        ) -> Result<ResponseHeader, Rejection>,
+    ) -> Result<Ended, Ended> {
+        let mut slot = forward.slot.take();
+        let ended = self.relay(session, exchange, (forward, connection), &mut slot, answer);
+        let ended = ended.await;
+        if let Some(slot) = &mut slot {
+            slot.finish_unless(|patience| match &ended {
+                Ok(ended) | Err(ended) => of_end(ended, patience),
+            });
+        }
+        ended
+    }
+
+    /// Sends the call over `connection`.
+    async fn send(
+        &self,
+        (forward, connection): (&Forward, Connection),
+        slot: Option<&directory::Slot>,
+        cut: &mut Cut,
+    ) -> Result<AnswerReader, Ended> {
+        let sent = self.upstream.send_over(
+            connection,
+            &forward.peer,
+            &forward.call,
+            forward.clocks.total,
+            (&self.metrics, slot),
+        );
+        tokio::select! {
+            biased;
+            sent = sent => Ok(sent?),
+            why = cut.requested(Delivery::Unknown) => Err(why.into()),
+        }
+    }
+
+    /// As [`Relay::run`]. A stream takes the slot.
+    async fn relay(
+        &self,
+        session: &mut ServerSession,
+        exchange: &mut Exchange,
+        (forward, connection): (Forward, Connection),
+        slot: &mut Option<directory::Slot>,
         answer: impl FnOnce(
             &ResponseHeader,
             &ServerSession,
@@ -183,17 +248,10 @@ impl Relay {
     ) -> Result<Ended, Ended> {
         // Used in place: a value moved out of an argument takes space in the future twice.
         let clocks = forward.clocks;
-        let mut cut = self.drain.watch();
-        exchange.calls();
-        let sent = self
-            .upstream
-            .send(&forward.peer, &forward.call, clocks.total, &self.metrics);
-        let mut upstream = tokio::select! {
-            biased;
-            sent = sent => sent?,
-            () = cut.requested() => return Err(shutting_down(Delivery::Unknown).into()),
-        };
-        drop(forward.call);
+        let mut cut = self.watch(exchange);
+        let call = (&forward, connection);
+        let mut upstream = self.send(call, slot.as_ref(), &mut cut).await?;
+        drop((forward.call, forward.turn));
         // An answer that is rewritten is charged to its caller's share, as the request was, until it is complete.
         let share = forward.share;
         let whole = forward.rewrite.map(|rewrite| Whole {
@@ -207,7 +265,8 @@ impl Relay {
         let head = &agents.fields;
         exchange.called(head.status);
         let limit = exchange.config.limits.response_bytes.0;
-        refuse_answer(&agents, limit, whole.as_ref().map(|w| &w.rewrite))?;
+        let rewrite = whole.as_ref().map(|whole| &whole.rewrite);
+        refuse_answer(&agents, (limit, rewrite), slot.as_mut())?;
         let head_only = session.req_header().method == Method::HEAD;
         let is_stream = is_event_stream(head) && !head_only;
         let answer = answer(head, session, exchange)?;
@@ -225,11 +284,12 @@ impl Relay {
             exchange.streams();
             let begun = stream::Begun {
                 clocks,
-                cut,
+                // A stop ends it by `cut_off`.
+                cut: Cut::of_drain(&self.drain),
                 framed,
                 rewrite: whole.map(|whole| whole.rewrite),
                 snapshot: Snapshot::new(forward.snapshot, forward.peer),
-                slot: forward.slot,
+                slot: slot.take(),
                 cut_off: self.cut_off(
                     Needs::Credential,
                     exchange.proof.as_ref(),
@@ -250,6 +310,7 @@ impl Relay {
                 cut,
                 whole,
                 head: Some(Box::new(answer)),
+                slot,
             };
             unary.pass(session, exchange, answering, length).await
         }
@@ -273,176 +334,34 @@ pub(super) async fn await_head(
             Err(timed_out(clock).into())
         }
         () = gone(&mut session) => Err(Ended::CallerLeft),
-        () = cut.requested() => Err(shutting_down(Delivery::Sent).into()),
+        why = cut.requested(Delivery::Sent) => Err(why.into()),
     }
 }
 
-/// Rejects an answer by its head, before any part of it is passed on.
+/// Rejects an answer by its head, before any part of it is passed on. One that only cannot be rewritten is an answer of
+/// the agent.
 pub(in crate::proxy) fn refuse_answer(
     head: &AnswerHead,
-    limit: u64,
-    rewrite: Option<&Rewrite>,
+    (limit, rewrite): (u64, Option<&Rewrite>),
+    slot: Option<&mut directory::Slot>,
 ) -> Result<(), Rejection> {
     refuse_by_framing(head)?;
     let head = &head.fields;
     refuse_by_head(head, limit)?;
-    match rewrite {
-        Some(rewrite) => rewrite.refuse_by_head(head, is_event_stream(head)),
-        None => Ok(()),
+    let Some(rewrite) = rewrite else {
+        return Ok(());
+    };
+    let refused = rewrite.refuse_by_head(head, is_event_stream(head));
+    if let (Err(_), Some(slot)) = (&refused, slot) {
+        slot.finish(CallOutcome::of_status(head.status.as_u16()));
     }
+    refused
 }
 
 /// An agent's answer that is being read, and the place of its connection in the pool afterwards.
 struct Answering<'a> {
     upstream: AnswerReader,
     home: Home<'a>,
-}
-
-/// One answer in one body.
-struct Unary<'a> {
-    /// Maximum bytes of the body.
-    limit: usize,
-    /// True if the caller asked for no body.
-    head_only: bool,
-    /// The clocks of the exchange.
-    clocks: &'a Clocks,
-    /// The end of the shutdown's grace period.
-    cut: Cut,
-    /// Set if the answer is rewritten, for which it must be complete.
-    whole: Option<Whole<'a>>,
-    /// The head, until it is sent.
-    head: Option<Box<ResponseHeader>>,
-}
-
-/// The state of an answer that is passed on only when it is complete.
-struct Whole<'a> {
-    /// The rewrite of the answer.
-    rewrite: Rewrite,
-    /// The memory bound.
-    load: &'a Load,
-    /// The memory share that the answer takes.
-    share: Share,
-}
-
-impl Unary<'_> {
-    /// Relays the whole answer.
-    async fn pass(
-        &mut self,
-        session: &mut ServerSession,
-        exchange: &mut Exchange,
-        mut answering: Answering<'_>,
-        length: Option<u64>,
-    ) -> Result<Ended, Ended> {
-        if self.head_only {
-            // The connection is dropped: the bytes after such a head are undefined.
-            let length = length.filter(|_| self.whole.is_none());
-            self.begin(session, length).await?;
-            self.write(session, exchange, Bytes::new(), true).await?;
-            return Ok(Ended::Answered);
-        }
-        let mut held = BytesMut::new();
-        let mut read = 0_usize;
-        loop {
-            let next = next_piece(
-                Some(session),
-                &mut answering.upstream,
-                self.clocks,
-                &mut self.cut,
-            );
-            let piece = match next.await {
-                Ok(piece) => piece,
-                Err(Ended::Refused(rejection)) if self.head.is_none() => {
-                    return Err(Ended::BrokenOff(rejection));
-                }
-                Err(ended) => return Err(ended),
-            };
-            let Some(piece) = piece else { break };
-            read += piece.len();
-            if read > self.limit {
-                let rejection = too_large(self.limit as u64);
-                return Err(match self.head {
-                    None => Ended::BrokenOff(rejection),
-                    Some(_) => rejection.into(),
-                });
-            }
-            // Before the caller gets the id: it may ask for the task at once.
-            exchange.look_at(&piece).await;
-            if let Some(whole) = &mut self.whole {
-                let taken = whole.load.hold(&mut whole.share, piece.len());
-                taken.map_err(|full| full.delivered(Delivery::Sent))?;
-            }
-            let hold = self.whole.is_some() || held.len() + piece.len() <= HELD_BYTES_MAX;
-            if self.head.is_some() && hold {
-                // The usual answer comes in one piece and is not copied again.
-                held = if held.is_empty() {
-                    BytesMut::from(piece)
-                } else {
-                    joined(held, &piece)
-                };
-                continue;
-            }
-            if self.head.is_some() {
-                self.begin(session, length).await?;
-                self.write(session, exchange, held.split().freeze(), false)
-                    .await?;
-            }
-            self.write(session, exchange, piece, false).await?;
-        }
-        answering.home.take_back(answering.upstream);
-        let mut rest = held.freeze();
-        // Until the caller has it: an answer may be longer in its generation.
-        let mut share = None;
-        if let (Some(whole), Some(head)) = (self.whole.take(), &mut self.head) {
-            let received = rest.len();
-            let changed = Box::pin(whole.rewrite.answer(head, rest));
-            let changed = timeout_at(self.clocks.total, changed).await;
-            rest = changed.map_err(|_| timed_out("total"))??;
-            let held = share.insert(whole.share);
-            let taken = whole.load.hold(held, rest.len().saturating_sub(received));
-            taken.map_err(|full| full.delivered(Delivery::Sent))?;
-            exchange.answer.status = head.status.as_u16();
-        }
-        self.begin(session, Some(rest.len() as u64)).await?;
-        self.write(session, exchange, rest, true).await?;
-        Ok(Ended::Answered)
-    }
-
-    /// Sends the head, unless it was sent before.
-    async fn begin(
-        &mut self,
-        session: &mut ServerSession,
-        length: Option<u64>,
-    ) -> Result<(), Ended> {
-        let Some(mut head) = self.head.take() else {
-            return Ok(());
-        };
-        let bodiless = matches!(
-            head.status,
-            StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED
-        );
-        match length {
-            _ if bodiless => {}
-            None if self.head_only => {}
-            Some(length) => {
-                // One allocation: from a number it would take two.
-                head.insert_header(header::CONTENT_LENGTH, length.to_string())
-                    .map_err(internal)?;
-            }
-            None => chunk(session, &mut head).map_err(internal)?,
-        }
-        send_head(session, self.clocks.total, head).await
-    }
-
-    async fn write(
-        &self,
-        session: &mut ServerSession,
-        exchange: &mut Exchange,
-        piece: Bytes,
-        last: bool,
-    ) -> Result<(), Ended> {
-        exchange.answer.bytes += piece.len() as u64;
-        within(self.clocks.total, session.write_response_body(piece, last)).await
-    }
 }
 
 /// Returns the next piece of the body, or what ended the wait: a clock, or the caller, if there is one.
@@ -468,11 +387,6 @@ pub(in crate::proxy) async fn next_piece(
             Err(if idle < clocks.total { silent(clocks.idle) } else { timed_out("total") }.into())
         }
         () = gone(&mut session) => Err(Ended::CallerLeft),
-        () = cut.requested() => Err(shutting_down(Delivery::Sent).into()),
+        why = cut.requested(Delivery::Sent) => Err(why.into()),
     }
-}
-
-fn joined(mut held: BytesMut, piece: &[u8]) -> BytesMut {
-    held.extend_from_slice(piece);
-    held
 }

@@ -17,6 +17,8 @@ use crate::gateway::Gateway;
 use crate::identity::Proof;
 use crate::ids::WorkspaceId;
 use crate::proxy::cards::extended::ExtendedCard;
+use crate::proxy::guard::Guarded;
+use crate::proxy::guard::stream::EventGuard;
 use crate::proxy::respond::internal;
 use crate::rejection::{Delivery, Reason, Rejection};
 
@@ -31,6 +33,8 @@ pub(in crate::proxy) enum Rewrite {
     /// The call was translated for an agent of another generation or binding; then the rewrite of the answer in the
     /// caller's form.
     Bridged(Box<Back>, Option<Box<Rewrite>>),
+    /// Guards are asked about the answer, after another rewrite of it.
+    Guarded(Arc<Guarded>, Option<Box<Rewrite>>),
 }
 
 /// The filter of a task list: the caller may see only its own tasks.
@@ -97,10 +101,21 @@ impl Rewrite {
             Self::Tasks(binding, own) => {
                 with_result(binding, success, &body, async |text| own.only(text).await).await?
             }
-            Self::Bridged(back, then) => {
-                for name in OF_THE_BODY {
-                    head.remove_header(name);
+            Self::Guarded(guarded, inner) => {
+                let body = match inner {
+                    Some(inner) => Box::pin(inner.answer(head, body)).await?,
+                    None => body,
+                };
+                match guarded.response(&body).await? {
+                    Some(changed) => {
+                        without_digests(head);
+                        return Ok(changed);
+                    }
+                    None => return Ok(body),
                 }
+            }
+            Self::Bridged(back, then) => {
+                without_digests(head);
                 let (body, is_error) = back.answer(head, body).await?;
                 return match then {
                     Some(then) if !is_error => Box::pin(then.answer(head, body)).await,
@@ -111,9 +126,7 @@ impl Rewrite {
         let Some(changed) = changed else {
             return Ok(body);
         };
-        for name in OF_THE_BODY {
-            head.remove_header(name);
-        }
+        without_digests(head);
         Ok(changed.into())
     }
 
@@ -121,7 +134,7 @@ impl Rewrite {
     pub(in crate::proxy) fn events(&mut self, events: Bytes) -> (Bytes, Option<Rejection>) {
         match self {
             Self::BareResult => (bare_result::events(&events).into(), None),
-            Self::ExtendedCard(..) | Self::Tasks(..) => (events, None),
+            Self::ExtendedCard(..) | Self::Tasks(..) | Self::Guarded(..) => (events, None),
             Self::Bridged(back, then) => {
                 let (events, why) = back.events(&events);
                 match then {
@@ -139,7 +152,21 @@ impl Rewrite {
     pub(in crate::proxy) fn check_pending(&self, bytes: usize) -> Result<(), Rejection> {
         match self {
             Self::Bridged(back, _) => back.check_pending(bytes),
+            Self::Guarded(_, inner) => match inner {
+                Some(inner) => inner.check_pending(bytes),
+                None => Ok(()),
+            },
             Self::BareResult | Self::ExtendedCard(..) | Self::Tasks(..) => Ok(()),
+        }
+    }
+
+    /// Takes the guards off, for a stream: they are asked about its events after the rewrite.
+    pub(in crate::proxy) fn split(this: Option<Self>) -> (Option<Self>, Option<EventGuard>) {
+        match this {
+            Some(Self::Guarded(guarded, inner)) => {
+                (inner.map(|inner| *inner), EventGuard::of(&guarded))
+            }
+            rewrite => (rewrite, None),
         }
     }
 
@@ -147,10 +174,18 @@ impl Rewrite {
         match self {
             Self::BareResult => true,
             Self::ExtendedCard(..) | Self::Tasks(..) => false,
+            Self::Guarded(_, inner) => inner.as_ref().is_none_or(|inner| inner.takes_streams()),
             Self::Bridged(back, then) => {
                 back.streams() && then.as_ref().is_none_or(|then| then.takes_streams())
             }
         }
+    }
+}
+
+/// Removes the fields that describe the unchanged body.
+fn without_digests(head: &mut ResponseHeader) {
+    for name in OF_THE_BODY {
+        head.remove_header(name);
     }
 }
 

@@ -22,7 +22,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use super::answer::AnswerReader;
 use super::certificates::Certificates;
 use super::pool::{Key, Pool};
-use crate::directory::Agent;
+use crate::directory::{Agent, Slot};
 use crate::drain::Drain;
 use crate::metrics::Metrics;
 use crate::proxy::outcome::Failure;
@@ -94,6 +94,22 @@ pub(in crate::proxy) struct Connection {
     key: Key,
 }
 
+/// Reason why there is no connection to an agent.
+pub(in crate::proxy) struct NotConnected {
+    /// The rejection of the call.
+    pub(in crate::proxy) why: Rejection,
+    /// True if the agent was not there: a connection was refused, or not made in time. A later attempt may succeed.
+    pub(in crate::proxy) is_away: bool,
+    /// True if a connection was refused.
+    pub(in crate::proxy) is_refused: bool,
+}
+
+impl From<NotConnected> for Rejection {
+    fn from(failed: NotConnected) -> Self {
+        failed.why
+    }
+}
+
 /// Progress of a write before it failed.
 enum Unsent {
     /// No byte was accepted: it may be sent on another connection.
@@ -145,7 +161,10 @@ impl Upstream {
     ///
     /// # Errors
     /// `agent_unreachable`, `agent_timeout`.
-    pub(in crate::proxy) async fn connect(&self, peer: &HttpPeer) -> Result<Connection, Rejection> {
+    pub(in crate::proxy) async fn connect(
+        &self,
+        peer: &HttpPeer,
+    ) -> Result<Connection, NotConnected> {
         let key = self.pool.key(peer);
         let (stream, reused) = match self.pool.take(&key) {
             Some(stream) => (stream, true),
@@ -161,32 +180,43 @@ impl Upstream {
         })
     }
 
+    /// Returns a new connection to the agent, which no call has used. Sends no byte.
+    ///
+    /// # Errors
+    /// As [`Upstream::connect`].
+    pub(in crate::proxy) async fn connect_anew(
+        &self,
+        peer: &HttpPeer,
+    ) -> Result<Connection, NotConnected> {
+        Ok(Connection {
+            stream: self.dial(peer).await?,
+            reused: false,
+            key: self.pool.key(peer),
+        })
+    }
+
     /// Opens a new connection to the agent.
-    async fn dial(&self, peer: &HttpPeer) -> Result<Stream, Rejection> {
+    async fn dial(&self, peer: &HttpPeer) -> Result<Stream, NotConnected> {
         // Boxed: with its TLS handshake it is larger than the rest of an exchange's future, and rare.
         let dialled = Box::pin(self.connector.new_stream(peer)).await;
         dialled.map_err(|e| unreachable(e, peer))
     }
 
-    /// Connects, and sends the call once.
+    /// As [`Upstream::connect`], until `deadline`.
     ///
     /// # Errors
-    /// As [`Upstream::connect`] and [`Upstream::send_over`].
-    pub(in crate::proxy) async fn send(
+    /// As [`Upstream::connect`].
+    pub(in crate::proxy) async fn connect_by(
         &self,
         peer: &HttpPeer,
-        call: &Call,
         deadline: Instant,
-        metrics: &Metrics,
-    ) -> Result<AnswerReader, Rejection> {
+    ) -> Result<Connection, NotConnected> {
         let connected = timeout_at(deadline, self.connect(peer)).await;
-        let connection = connected.unwrap_or_else(|_| Err(not_connected()))?;
-        self.send_over(connection, peer, call, deadline, metrics)
-            .await
+        connected.unwrap_or_else(|_| Err(not_connected()))
     }
 
     /// Sends the call once. It is sent again only if no byte of it was sent: a pooled connection that has died
-    /// may accept none, and then a new one is opened.
+    /// may accept none, and then a new one is opened, as far as the budget of retries of `slot` allows.
     ///
     /// # Errors
     /// `agent_unreachable`, `agent_timeout`, `agent_protocol_error`, each with its [`Delivery`].
@@ -200,10 +230,13 @@ impl Upstream {
         peer: &HttpPeer,
         call: &Call,
         deadline: Instant,
-        metrics: &Metrics,
+        (metrics, slot): (&Metrics, Option<&Slot>),
     ) -> Result<AnswerReader, Rejection> {
         let mut written = timeout_at(deadline, write(&mut stream, call)).await;
-        if reused && matches!(written, Ok(Err(Unsent::Nothing(_)))) {
+        if reused
+            && matches!(written, Ok(Err(Unsent::Nothing(_))))
+            && slot.is_none_or(Slot::may_retry)
+        {
             metrics.resends.inc();
             let dialled = timeout_at(deadline, self.dial(peer)).await;
             stream = dialled.unwrap_or_else(|_| Err(not_connected()))?;
@@ -285,21 +318,34 @@ async fn early_answer(
 }
 
 /// Returns the rejection of a call with a deadline before `timeouts.connect`.
-fn not_connected() -> Rejection {
+fn not_connected() -> NotConnected {
     let message = "no connection to the agent in time (timeouts.total; of a gateway, X-Timeout may ask for more)";
-    Rejection::new(Reason::AgentTimeout, message)
+    let why = Rejection::new(Reason::AgentTimeout, message)
         .fact("clock", "total")
-        .delivered(Delivery::NotSent)
+        .delivered(Delivery::NotSent);
+    NotConnected {
+        why,
+        is_away: false,
+        is_refused: false,
+    }
 }
 
-fn unreachable(error: Box<Error>, peer: &HttpPeer) -> Rejection {
+fn unreachable(error: Box<Error>, peer: &HttpPeer) -> NotConnected {
     let connect = peer.options.connection_timeout.unwrap_or_default();
     let timed_out = matches!(
         error.etype(),
         ErrorType::ConnectTimedout | ErrorType::TLSHandshakeTimedout
     );
     let handshake = *error.etype() == ErrorType::TLSHandshakeFailure;
-    let rejection = if handshake {
+    let is_refused = *error.etype() == ErrorType::ConnectRefused;
+    let own = is_of_this_machine(&error);
+    let rejection = if own {
+        Rejection::new(
+            Reason::Overloaded,
+            "the gateway can open no more connections: its open files, its memory or its local ports are used up",
+        )
+        .retry_after(Duration::from_secs(1))
+    } else if handshake {
         Rejection::new(
             Reason::AgentUnreachable,
             "no TLS connection to the agent: its certificate must be valid for the host of its URL, from an \
@@ -320,5 +366,24 @@ fn unreachable(error: Box<Error>, peer: &HttpPeer) -> Rejection {
             "no connection to the agent: check that it listens at the url of its workspace, or its card_url",
         )
     };
-    rejection.delivered(Delivery::NotSent).cause(Failure(error))
+    NotConnected {
+        why: rejection.delivered(Delivery::NotSent).cause(Failure(error)),
+        is_away: !handshake && !own,
+        is_refused,
+    }
+}
+
+/// True if a connection failed for want of something on this machine, which tells nothing of the agent.
+fn is_of_this_machine(error: &Error) -> bool {
+    const WANTS: [i32; 5] = [
+        libc::EMFILE,
+        libc::ENFILE,
+        libc::ENOBUFS,
+        libc::ENOMEM,
+        libc::EADDRNOTAVAIL,
+    ];
+    let cause = error.cause.as_ref();
+    let io = cause.and_then(|cause| cause.downcast_ref::<std::io::Error>());
+    let code = io.and_then(std::io::Error::raw_os_error);
+    *error.etype() == ErrorType::SocketError || code.is_some_and(|code| WANTS.contains(&code))
 }

@@ -8,7 +8,7 @@ use super::body::{self, CallShape, Received, read_json};
 use super::checked::CheckedCall;
 use super::ownership::authorize_references;
 use super::prefer::respond_async;
-use super::{Request, wrong_method};
+use super::{Request, ownership, wrong_method};
 use crate::a2a::Generation;
 use crate::a2a::accept::prefers_stream;
 use crate::a2a::envelope;
@@ -20,6 +20,7 @@ use crate::ids::{InvalidWorkspaceId, WorkspaceId};
 use crate::proxy::admit::{Admitted, Allowed, allow};
 use crate::proxy::beside;
 use crate::proxy::destination::deferred::{AskedJob, JobWords, asked_job, may_ask_for_a_job};
+use crate::proxy::destination::parked::{self, Sleeper};
 use crate::proxy::destination::{self, Away, deferred, idempotency};
 use crate::proxy::outcome::Ended;
 use crate::proxy::outcome::rare;
@@ -58,7 +59,7 @@ pub(in crate::proxy) async fn call(
             let (head, config) = (request.session.req_header(), &request.exchange.config);
             Admitted::new(allowed, destination, head, config)?
         }
-        Err(away) => return rare(send_while_away(request, &allowed, away)).await,
+        Err(away) => return rare(send_while_away(request, allowed, away)).await,
     };
     let received = read_json(request, admitted.allowed.account()).await?;
     send(request, admitted, received, Form::Call).await
@@ -67,9 +68,12 @@ pub(in crate::proxy) async fn call(
 /// Serves a call to a target that is away: answers it without its agent, or rejects it with `why`.
 async fn send_while_away(
     request: &mut Request<'_>,
-    allowed: &Allowed,
+    allowed: Allowed,
     why: Rejection,
 ) -> Result<Ended, Ended> {
+    if let Some(sleeper) = parked::sleeper(request, &allowed, &why).await? {
+        return rare(wake_and_send(request, allowed, sleeper, why)).await;
+    }
     let head = request.head();
     let passes_by = matches!(
         why.reason,
@@ -81,7 +85,7 @@ async fn send_while_away(
     if !passes_by || !(defers || keyed || may_ask_for_a_job(head)) {
         return Err(why.into());
     }
-    match check_while_away(request, allowed, defers).await {
+    match read_while_away(request, &allowed, defers).await {
         Ok(Some(ended)) => Ok(ended),
         // For a body that is not to be deferred, the unreachable target outranks errors in the body.
         Err(Ended::Refused(_)) if !defers && request.exchange.method == A2aMethod::Unread => {
@@ -92,16 +96,64 @@ async fn send_while_away(
     }
 }
 
-/// Checks the body of a call to a target that is away, and answers it. `None` if the call can be neither deferred nor
-/// replayed, and does not ask for a deferred call.
-async fn check_while_away(
+/// Serves a call to a target that sleeps: answers it without its agent if it can be replayed, or deferred as its caller
+/// prefers; else sends it once the agent is awake. A deferred call wakes the target when it is first tried.
+async fn wake_and_send(
+    request: &mut Request<'_>,
+    allowed: Allowed,
+    sleeper: Sleeper,
+    why: Rejection,
+) -> Result<Ended, Ended> {
+    let hops = hops_of(request)?;
+    let defers = respond_async(&request.head().headers);
+    let received = read_json(request, allowed.account()).await?;
+    let bytes = received.body.len();
+    // The checks take the same bytes: they are made again when the agent is awake.
+    let copy = Received {
+        body: received.body.clone(),
+        share: request.context.relay.load.share(allowed.account()),
+    };
+    let owned = true;
+    if let Some(ended) = check_while_away(request, &allowed, copy, (hops, defers, owned)).await? {
+        return Ok(ended);
+    }
+    if !parked::wakes(request.exchange.method) {
+        return Err(why.into());
+    }
+    let admitted = parked::wait_until_awake(request, allowed, sleeper, bytes).await?;
+    send(request, admitted, received, Form::Call).await
+}
+
+/// Reads and checks the body of a call to a target that is away, and answers it.
+async fn read_while_away(
     request: &mut Request<'_>,
     allowed: &Allowed,
     defers: bool,
 ) -> Result<Option<Ended>, Ended> {
-    let max_hops = request.exchange.config.forward.max_hops;
-    let hops = hops(&request.head().headers, max_hops)?;
+    let hops = hops_of(request)?;
     let received = read_json(request, allowed.account()).await?;
+    check_while_away(request, allowed, received, (hops, defers, false)).await
+}
+
+/// Returns the number of gateways that the request has passed, this one included.
+///
+/// # Errors
+/// As [`hops`].
+pub(super) fn hops_of(request: &Request<'_>) -> Result<u32, Rejection> {
+    hops(
+        &request.head().headers,
+        request.exchange.config.forward.max_hops,
+    )
+}
+
+/// Checks the body of a call to a target that is away, and answers it. `None` if the call can be neither deferred nor
+/// replayed, and does not ask for a deferred call. `owned`: its references are checked in any case.
+async fn check_while_away(
+    request: &mut Request<'_>,
+    allowed: &Allowed,
+    received: Received,
+    (hops, defers, owned): (u32, bool, bool),
+) -> Result<Option<Ended>, Ended> {
     let resolution = &request.context.gateway.resolution;
     let options = resolution.options(&allowed.permit).await?;
     let shape = CallShape {
@@ -114,7 +166,11 @@ async fn check_while_away(
         ControlFlow::Continue(completed) => completed,
         ControlFlow::Break(answered) => return Ok(Some(answered)),
     };
-    if asked_job(request.exchange.method, &refs).is_some() {
+    if owned {
+        let (gateway, method) = (&request.context.gateway, request.exchange.method);
+        let push = options.push_notifications;
+        ownership::check_for(gateway, method, push, allowed, &refs).await?;
+    } else if asked_job(request.exchange.method, &refs).is_some() {
         return Ok(None);
     }
     let away = Away {
@@ -129,7 +185,7 @@ async fn check_while_away(
 /// Checks a call that is JSON-RPC, or becomes it, from its body on, and passes it to its destination.
 pub(in crate::proxy) async fn send(
     request: &mut Request<'_>,
-    admitted: Admitted,
+    mut admitted: Admitted,
     received: Received,
     form: Form,
 ) -> Result<Ended, Ended> {
@@ -166,7 +222,7 @@ pub(in crate::proxy) async fn send(
         ControlFlow::Continue(completed) => completed,
         ControlFlow::Break(answered) => return Ok(answered),
     };
-    authorize_references(request, &admitted, &refs, Binding::Rpc).await?;
+    authorize_references(request, &mut admitted, &refs, Binding::Rpc).await?;
     call.rewrite = match form {
         Form::Call => rewrite(context, request.exchange, &admitted, &call).await?,
         Form::Message { .. } => Some(Rewrite::BareResult),

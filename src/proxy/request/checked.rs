@@ -1,6 +1,7 @@
 //! A call as its destination gets it.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use http::Method;
@@ -12,6 +13,7 @@ use crate::a2a::refs::Refs;
 use crate::delivery::calls::Key;
 use crate::directory::Agent;
 use crate::proxy::bridged::Wire;
+use crate::proxy::guard::Guarded;
 use crate::proxy::relay::rewrite::Rewrite;
 use crate::shares::Share;
 
@@ -64,6 +66,8 @@ pub(in crate::proxy) struct CheckedCall {
     pub(in crate::proxy) done: Done,
     /// The rewrite of the answer.
     pub(in crate::proxy) rewrite: Option<Rewrite>,
+    /// The guards that are asked about it; `None`: none are.
+    pub(in crate::proxy) guarded: Option<Arc<Guarded>>,
     /// The idempotency key.
     pub(in crate::proxy) key: Option<Key>,
 }
@@ -84,6 +88,7 @@ impl CheckedCall {
             original: None,
             done: Done::default(),
             rewrite: None,
+            guarded: None,
             key: None,
         }
     }
@@ -117,6 +122,18 @@ impl CheckedCall {
             (self.body, self.method_name) = *original;
             (self.path, self.wire, self.rewrite) = (None, None, None);
         }
+    }
+
+    /// Prepares it to be prepared again for another place of its agent. False if its translation cannot be taken back.
+    pub(in crate::proxy) fn can_be_prepared_again(&mut self) -> bool {
+        if self.original.is_some() {
+            self.restore();
+        } else if self.wire.is_some() {
+            return false;
+        } else if self.route.is_none() {
+            self.path = None;
+        }
+        true
     }
 
     /// Sets the path of a JSON-RPC call from the agent's registered card, if it differs from the registered URL's.

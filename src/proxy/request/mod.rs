@@ -3,6 +3,7 @@
 pub(in crate::proxy) mod body;
 pub(in crate::proxy) mod call;
 pub(in crate::proxy) mod checked;
+pub(in crate::proxy) mod instance;
 pub(in crate::proxy) mod origin;
 pub(in crate::proxy) mod ownership;
 pub(in crate::proxy) mod prefer;

@@ -10,7 +10,9 @@ use crate::proxy::outcome::Ended;
 use crate::proxy::outcome::rare;
 use crate::proxy::record::Exchange;
 use crate::proxy::request::Request;
+use crate::proxy::request::instance::{binder, choose_instance};
 use crate::rejection::{Reason, Rejection};
+use crate::tasks::Ender;
 
 /// Checks the tasks and URLs that a call refers to, and has the answer searched for its task.
 ///
@@ -18,7 +20,7 @@ use crate::rejection::{Reason, Rejection};
 /// As [`check`]; or the caller left.
 pub(in crate::proxy) async fn authorize_references(
     request: &mut Request<'_>,
-    admitted: &Admitted,
+    admitted: &mut Admitted,
     refs: &Refs,
     binding: Binding,
 ) -> Result<(), Ended> {
@@ -31,21 +33,25 @@ pub(in crate::proxy) async fn authorize_references(
     Ok(())
 }
 
-/// Checks the references of a call. A call without references causes no lookup.
+/// Checks the references of a call, and chooses the instance of the agent by them. A call without references causes no
+/// lookup.
 ///
 /// # Errors
-/// `task_not_found`, `push_not_supported`, `address_forbidden`; `store_unavailable`.
+/// `task_not_found`, `push_not_supported`, `address_forbidden`; `store_unavailable`; `workspace_restarting`.
 pub(in crate::proxy) async fn check(
     gateway: &Gateway,
     exchange: &mut Exchange,
-    admitted: &Admitted,
+    admitted: &mut Admitted,
     refs: &Refs,
 ) -> Result<(), Rejection> {
     if exchange.task.is_none() {
         exchange.task = refs.tasks.first().cloned();
     }
     let push = admitted.options().push_notifications;
-    check_for(gateway, exchange.method, push, &admitted.allowed, refs).await
+    check_for(gateway, exchange.method, push, &admitted.allowed, refs).await?;
+    rare(choose_instance(gateway, admitted, refs)).await?;
+    exchange.instance = admitted.instance().cloned();
+    Ok(())
 }
 
 /// Checks the references, whether or not the agent can be reached. `push`: callers may ask the agent for push
@@ -81,6 +87,13 @@ fn follow(gateway: &Gateway, exchange: &mut Exchange, admitted: &Admitted, bindi
         exchange.learner = Some(Box::new(learner));
     } else {
         exchange.watch_state(binding);
+        let Allowed { proof, permit } = &admitted.allowed;
+        if let Some(learner) = &mut exchange.learner {
+            learner.ends(Ender::new(&gateway.tasks, proof, permit.target()));
+        }
+    }
+    if let (Some(learner), Some(binder)) = (&mut exchange.learner, binder(gateway, admitted)) {
+        learner.binds(binder);
     }
 }
 

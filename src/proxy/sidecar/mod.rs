@@ -23,15 +23,14 @@ use crate::proxy::admit::{authorization, refuse_declared_oversize, single};
 use crate::proxy::outcome::{BrokenOff, Ended};
 use crate::proxy::record::Exchange;
 use crate::proxy::record::trace::{Callee, Came};
-use crate::proxy::relay::Clocks;
 use crate::proxy::relay::upstream::{Call, peer};
-use crate::proxy::relay::{Forward, Relay};
+use crate::proxy::relay::{Clocks, Cut, Forward, Relay};
 use crate::proxy::request::body::Received;
 use crate::proxy::request::origin::Origins;
 use crate::proxy::request::{body, validate};
 use crate::proxy::respond::internal;
 use crate::proxy::respond::reject::refuse;
-use crate::rejection::{Reason, Rejection};
+use crate::rejection::{Delivery, Reason, Rejection};
 use crate::shares::Account;
 use crate::sidecar::{Card, Sidecar};
 
@@ -141,7 +140,18 @@ impl Guard {
         let answer = |head: &_, _: &ServerSession, exchange: &Exchange| {
             response_head(head, &exchange.request_id).map_err(internal)
         };
-        self.relay.run(session, exchange, forward, answer).await
+        exchange.calls();
+        let upstream = &self.relay.upstream;
+        let mut cut = Cut::of_drain(&self.relay.drain);
+        let connection = tokio::select! {
+            biased;
+            connected = upstream.connect_by(&forward.peer, forward.clocks.total) => {
+                connected.map_err(Rejection::from)?
+            }
+            why = cut.requested(Delivery::NotSent) => return Err(why.into()),
+        };
+        let call = (forward, connection);
+        self.relay.run(session, exchange, call, answer).await
     }
 
     /// Runs the checks of every request that takes a slot.
@@ -179,6 +189,7 @@ impl Guard {
             rewrite: None,
             snapshot: None,
             slot: None,
+            turn: None,
         })
     }
 

@@ -1,12 +1,12 @@
 //! Shared state on Redis 6 or later: the only Redis commands of the crate.
 //!
 //! Operations share multiplexed connections (`connections.rs`). Each subscription has its own connection, probed so
-//! that a dead one is detected within 1 s: caches of access decisions depend on its messages and may not be staler
-//! than that.
+//! that a dead one is detected within 1 s: caches of access decisions depend on its messages.
 //!
 //! `redis::aio::ConnectionManager` is not used. It keeps a connection whose answers time out, so a network that
 //! drops packets would cut the gateway off until the kernel gives up, after a quarter of an hour.
 
+pub(super) mod counted;
 mod numbered;
 mod ordered;
 mod probe;
@@ -106,12 +106,24 @@ impl Redis {
         value: &str,
         ttl: Option<Duration>,
     ) -> Result<(), Cause> {
-        let mut set = cmd("SET");
-        set.arg(key).arg(value);
-        if let Some(ttl) = ttl {
-            set.arg("PX").arg(milliseconds(ttl));
-        }
-        self.together(vec![set]).await.map(|_| ())
+        self.set_many(&[(key, value)], ttl).await
+    }
+
+    pub(super) async fn set_many(
+        self: &Arc<Self>,
+        values: &[(&str, &str)],
+        ttl: Option<Duration>,
+    ) -> Result<(), Cause> {
+        let set = |(key, value): &(&str, &str)| {
+            let mut set = cmd("SET");
+            set.arg(*key).arg(*value);
+            if let Some(ttl) = ttl {
+                set.arg("PX").arg(milliseconds(ttl));
+            }
+            set
+        };
+        let sent = self.together(values.iter().map(set).collect());
+        sent.await.map(|_| ())
     }
 
     /// Sends commands in one batch with those of other tasks of this runtime that are ready. Heartbeats arrive in

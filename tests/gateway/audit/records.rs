@@ -159,6 +159,7 @@ on_both_pairs! {
         };
         let mut grant_id = String::new();
         let mut token_id = String::new();
+        let mut stop_id = String::new();
         for (method, path, token, body, event, target) in [
             ("PATCH", "/workspaces/one", ADMIN, json!({"name": "other"}), "WORKSPACE_CHANGED", "one"),
             ("POST", "/workspaces/one/pause", ADMIN, Value::Null, "WORKSPACE_PAUSED", "one"),
@@ -166,16 +167,21 @@ on_both_pairs! {
             ("POST", "/registry/update-card", &seat.token, json!({"workspace_id": "one", "agent_card": crate::harness::card("x")}), "CARD_UPDATED", "one"),
             ("POST", "/grants", ADMIN, grant, "GRANT_CREATED", "two"),
             ("DELETE", "/grants/GRANT", ADMIN, Value::Null, "GRANT_REMOVED", ""),
+            ("POST", "/stops", ADMIN, json!({"scope": {"workspace": "two"}, "mode": "new", "reason": "a case"}), "STOP_CREATED", "two"),
+            ("DELETE", "/stops/STOP", ADMIN, Value::Null, "STOP_RELEASED", "two"),
             ("POST", "/workspaces/one/tokens", &seat.token, Value::Null, "TOKEN_ISSUED", "one"),
             ("DELETE", "/workspaces/one/tokens/TOKEN", &seat.token, Value::Null, "TOKEN_REVOKED", "one"),
             ("POST", "/canvas/tokens", ADMIN, json!({"user": "ada"}), "TOKEN_ISSUED", ""),
             ("POST", "/orgs/acme/tokens", ADMIN, Value::Null, "TOKEN_ISSUED", ""),
             ("GET", "/registry/discover/two", &seat.token, Value::Null, "TOKEN_ISSUED", "two"),
             ("POST", "/workspaces/two/notify", &other.token, json!({"message": "planted"}), "MESSAGE_NOTIFIED", "two"),
+            ("POST", "/registry/register", &other.token, json!({"id": "two", "instance_id": "i-1", "url": other.agent.url(), "agent_card": crate::harness::card("two")}), "WORKSPACE_REGISTERED", "two"),
+            ("POST", "/registry/drain", &other.token, json!({"workspace_id": "two", "instance_id": "i-1"}), "INSTANCE_DRAINING", "two"),
             ("POST", "/registry/deregister", &other.token, json!({"workspace_id": "two"}), "WORKSPACE_DEREGISTERED", "two"),
             ("DELETE", "/workspaces/two", ADMIN, Value::Null, "WORKSPACE_REMOVED", "two"),
         ] {
             let path = path.replace("GRANT", &grant_id).replace("TOKEN", &token_id);
+            let path = path.replace("STOP", &stop_id);
             let request_id = format!("{event}-{}", path.replace('/', "."));
             let request = ask(method, &path, token, body).field("X-Request-Id", &request_id);
             let answer = gateway.call(&request).await;
@@ -190,7 +196,9 @@ on_both_pairs! {
             assert_eq!(record["caller"], who, "{record}");
             assert!(!record.to_string().contains("planted"), "{record}");
             match event {
+                "INSTANCE_DRAINING" => assert_eq!(record["detail"]["instance_id"], "i-1", "{record}"),
                 "GRANT_CREATED" => grant_id = record["detail"]["grant_id"].as_str().unwrap().to_owned(),
+                "STOP_CREATED" => stop_id = record["detail"]["stop_id"].as_str().unwrap().to_owned(),
                 "TOKEN_ISSUED" if path.starts_with("/workspaces") => {
                     token_id = record["detail"]["token_id"].as_str().unwrap().to_owned();
                 }

@@ -36,7 +36,13 @@ const EXPLAINED: [Reason; 15] = [
 ];
 
 /// What is not, and why.
-const NOT_APPLICABLE: [(Reason, &str); 24] = [
+const NOT_APPLICABLE: [(Reason, &str); 28] = [
+    (
+        Reason::Stopped,
+        "an operator's: `stops::scopes` compares the two",
+    ),
+    (Reason::GuardRejected, "what the body says"),
+    (Reason::GuardUnavailable, "a guard, which is not asked"),
     (Reason::ParseError, "the body"),
     (Reason::InvalidRequest, "the head and the body"),
     (Reason::InvalidParams, "the body"),
@@ -58,6 +64,7 @@ const NOT_APPLICABLE: [(Reason, &str); 24] = [
     (Reason::BodyTooLarge, "the body"),
     (Reason::UnsupportedMediaType, "the request's Content-Type"),
     (Reason::UpgradeRequired, "the control plane's"),
+    (Reason::CapReached, "time: `caps::shown` compares the two"),
     (Reason::Internal, "a bug"),
     (Reason::AgentRedirected, "the agent's answer"),
     (Reason::ResponseTooLarge, "the agent's answer"),

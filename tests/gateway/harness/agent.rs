@@ -95,8 +95,7 @@ pub(crate) struct Agent {
 impl Drop for Agent {
     fn drop(&mut self) {
         // The task ends a moment later; no client is to get through until then.
-        let _ = self.listening.shutdown(Shutdown::Both);
-        self.task.abort();
+        self.stop();
     }
 }
 
@@ -159,6 +158,12 @@ impl Agent {
         }
     }
 
+    /// Stops it: connections are reset, and none is accepted.
+    pub(crate) fn stop(&self) {
+        let _ = self.listening.shutdown(Shutdown::Both);
+        self.task.abort();
+    }
+
     /// Its address.
     pub(crate) fn url(&self) -> String {
         format!("http://127.0.0.1:{}/", self.port)
@@ -167,6 +172,15 @@ impl Agent {
     /// Everything it was sent so far.
     pub(crate) fn requests(&self) -> Vec<Recorded> {
         self.requests.lock().expect("not poisoned").clone()
+    }
+
+    /// The number of calls so far: requests for its card do not count.
+    pub(crate) fn calls(&self) -> usize {
+        let requests = self.requests();
+        requests
+            .iter()
+            .filter(|one| one.head.starts_with("POST "))
+            .count()
     }
 
     /// The number of requests that it got so far.

@@ -42,6 +42,8 @@ pub(crate) struct Case {
     doomed: [String; 2],
     /// A grant to take back, likewise.
     grant: String,
+    /// A stop to release, likewise.
+    stop: String,
     /// A delegation of the target's own.
     delegation: String,
     /// A workspace likewise.
@@ -73,6 +75,7 @@ impl Case {
             expired: Vec::new(),
             doomed: Default::default(),
             grant: String::new(),
+            stop: String::new(),
             delegation: String::new(),
             doomed_workspace: String::new(),
             entry: String::new(),
@@ -189,11 +192,21 @@ impl Case {
         let workspace = json!({"name": "doomed", "org": "acme"});
         let made = self.made("/workspaces", workspace).await;
         self.doomed_workspace = made["id"].as_str().unwrap().into();
+        let request = Request::post("/stops", self.stopped());
+        let made = self.gateway.call(&request.bearer(self.token(Org))).await;
+        assert_eq!(made.status, 201, "{}", made.text());
+        self.stop = made.json()["id"].as_str().unwrap().into();
     }
 
     /// To one that never comes up, so that no agent hears of it.
     fn delegated(&self) -> String {
         json!({"target_id": self.doomed_workspace, "task": "x"}).to_string()
+    }
+
+    /// Of calls that no case makes.
+    fn stopped(&self) -> String {
+        let scope = json!({"caller": "sibling", "target": self.doomed_workspace});
+        json!({"scope": scope, "mode": "new", "reason": "a case"}).to_string()
     }
 
     async fn renew_enrolment(&mut self) {
@@ -226,6 +239,7 @@ impl Case {
             .replace("{activity_id}", &self.entry)
             .replace("{stream}", &"0".repeat(32))
             .replace("{grant_id}", &self.grant)
+            .replace("{stop_id}", &self.stop)
             .replace("{delegation_id}", &self.delegation);
         let body = match (method, pattern) {
             A2A => CALL.to_owned(),
@@ -235,6 +249,9 @@ impl Case {
             }
             ("POST", "/registry/heartbeat" | "/registry/deregister") => {
                 json!({"workspace_id": id}).to_string()
+            }
+            ("POST", "/registry/drain") => {
+                json!({"workspace_id": id, "instance_id": "one"}).to_string()
             }
             ("POST", "/registry/update-card") => {
                 json!({"workspace_id": id, "agent_card": card(id)}).to_string()
@@ -246,6 +263,7 @@ impl Case {
             ("POST", "/grants") => {
                 json!({"caller_id": "enrolled", "target_id": "stranger"}).to_string()
             }
+            ("POST", "/stops") => self.stopped(),
             ("POST", "/workspaces/{id}/activity/ack") => json!({"up_to": self.entry}).to_string(),
             ("POST", "/workspaces/{id}/activity/{activity_id}/reply") => {
                 json!({"status": {"state": "working"}}).to_string()
@@ -303,7 +321,7 @@ impl Case {
             let tokens = answer.json()["tokens"].as_array().unwrap().clone();
             state.extend(tokens.iter().map(|token| token["id"].clone()));
         }
-        for path in ["/grants", "/workspaces/target/activity"] {
+        for path in ["/grants", "/stops", "/workspaces/target/activity"] {
             state.push(self.gateway.as_operator(Request::get(path)).await.json());
         }
         let doomed = &self.doomed_workspace;

@@ -104,6 +104,10 @@ pub(crate) const TABLE: &[(&str, &str, u16, &[Who])] = &[
     ("GET", "/grants", 200, &[Operator]),
     ("POST", "/grants", 201, &[Operator]),
     ("DELETE", "/grants/{grant_id}", 200, &[Operator]),
+    ("GET", "/caps", 200, &[Org, OtherOrg, Operator]),
+    ("GET", "/stops", 200, &[Org, OtherOrg, Operator]),
+    ("POST", "/stops", 201, &[Org, Operator]),
+    ("DELETE", "/stops/{stop_id}", 200, &[Org, Operator]),
     ("GET", "/workspaces/{id}/tokens", 200, ITSELF),
     ("POST", "/workspaces/{id}/tokens", 201, ITSELF),
     ("DELETE", "/workspaces/{id}/tokens/{token_id}", 200, ITSELF),
@@ -135,6 +139,8 @@ pub(crate) const TABLE: &[(&str, &str, u16, &[Who])] = &[
     ("GET", "/ws", 101, ANYBODY),
     ("GET", "/events", 200, ANYBODY),
     ("POST", "/ws/tickets", 201, ANYBODY),
+    // There is no such instance.
+    ("POST", "/registry/drain", 404, ITSELF),
     // Last: nothing reaches the target afterwards.
     ("POST", "/registry/deregister", 200, ITSELF),
 ];

@@ -328,3 +328,38 @@ fn a_rest_body_is_its_own_params() {
     }
     assert!(Refs::of_rest(b"{\"a\":\"\xff\"}", Method::GetTask).is_err());
 }
+
+#[test]
+fn the_context_of_a_call_is_the_first_one_that_is_a_string() {
+    let of = |body: &str, completion: &Completion<'_>| refs(body, completion).context;
+    for message in [
+        r#"{"contextId":"c","parts":[]}"#,
+        r#"{"context_id":"c"}"#,
+        r#"{"ContextId":"c"}"#,
+        r#"{"contextId":7,"context_id":"c"}"#,
+        r#"{"contextId":"","context_id":"c"}"#,
+        r#"{"contextId":"c","context_id":"d"}"#,
+        r#"{"contextId":"c"}"#,
+    ] {
+        for method in ["message/send", "message/stream", "SendMessage"] {
+            let body = rpc(method, &format!(r#"{{"message":{message}}}"#));
+            assert_eq!(of(&body, &OFF).as_deref(), Some("c"), "{body}");
+        }
+    }
+    let list = rpc("ListTasks", r#"{"contextId":"c"}"#);
+    assert_eq!(of(&list, &OFF).as_deref(), Some("c"));
+    let longest = |len: usize| json!({"message": {"contextId": "x".repeat(len)}}).to_string();
+    assert_eq!(
+        of(&rpc("message/send", &longest(256)), &OFF).map(|context| context.len()),
+        Some(256)
+    );
+    for none in [
+        longest(257),
+        r#"{"message":{"metadata":{"contextId":"c"},"parts":[{"contextId":"c"}]}}"#.to_owned(),
+        r#"{"configuration":{"contextId":"c"}}"#.to_owned(),
+    ] {
+        assert_eq!(of(&rpc("message/send", &none), &OFF), None, "{none}");
+    }
+    let rest = Refs::of_rest(br#"{"message":{"contextId":"c"}}"#, Method::SendMessage);
+    assert_eq!(rest.unwrap().context.as_deref(), Some("c"));
+}

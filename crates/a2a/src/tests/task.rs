@@ -325,3 +325,83 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn the_context_is_found_where_it_is_wanted_before_and_behind_the_task() {
+    for (result, task, context) in [
+        (
+            r#"{"kind":"task","id":"t","contextId":"c","status":{"state":"working"}}"#,
+            Some("t"),
+            Some("c"),
+        ),
+        (
+            r#"{"contextId":"c","id":"t","status":{"state":"working"}}"#,
+            Some("t"),
+            Some("c"),
+        ),
+        (
+            r#"{"task":{"status":{"state":"working"},"id":"t","contextId":"c"}}"#,
+            Some("t"),
+            Some("c"),
+        ),
+        (
+            r#"{"kind":"message","contextId":"c","parts":[]}"#,
+            None,
+            Some("c"),
+        ),
+        (
+            r#"{"message":{"context_id":"c","messageId":"m"}}"#,
+            None,
+            Some("c"),
+        ),
+        (
+            r#"{"statusUpdate":{"taskId":"t","contextId":"c"}}"#,
+            Some("t"),
+            Some("c"),
+        ),
+        (
+            r#"{"history":[{"contextId":"h"}],"status":{"message":{"contextId":"s"}},"id":"t"}"#,
+            Some("t"),
+            None,
+        ),
+        (r#"{"id":"t","contextId":7}"#, Some("t"), None),
+        (r#"{"id":"t","contextId":""}"#, Some("t"), None),
+    ] {
+        let answer = format!(r#"{{"jsonrpc":"2.0","id":1,"result":{result}}}"#);
+        for cut in 0..answer.len() {
+            let mut scan = TaskScan::new(Binding::Rpc);
+            scan.want_context();
+            let (first, rest) = answer.as_bytes().split_at(cut);
+            let found = scan.push(first).or(scan.push(rest));
+            assert_eq!(found.as_deref(), task, "{answer} cut at {cut}");
+            assert_eq!(
+                scan.take_context().as_deref(),
+                context,
+                "{answer} cut at {cut}"
+            );
+        }
+        // Without the wish it is not looked for.
+        let mut scan = TaskScan::new(Binding::Rpc);
+        scan.push(answer.as_bytes());
+        assert_eq!(scan.take_context(), None);
+        let mut scan = TaskScan::new(Binding::Rpc);
+        scan.want_context();
+        let event = format!("id: 1\ndata: {answer}\n\n");
+        assert_eq!(scan.push_events(event.as_bytes()).as_deref(), task);
+        assert_eq!(scan.take_context().as_deref(), context);
+    }
+}
+
+#[test]
+fn the_context_is_found_in_a_later_event_than_the_task() {
+    let mut scan = TaskScan::new(Binding::Rpc);
+    scan.want_context();
+    let event = |result: &str| format!("data: {{\"result\":{result}}}\n\n");
+    let events = event(r#"{"taskId":"t"}"#) + &event(r#"{"contextId":"c"}"#);
+    assert_eq!(scan.push_events(events.as_bytes()).as_deref(), Some("t"));
+    assert_eq!(
+        scan.push_events(event(r#"{"contextId":"c"}"#).as_bytes()),
+        None
+    );
+    assert_eq!(scan.take_context().as_deref(), Some("c"));
+}

@@ -50,6 +50,8 @@ pub(super) enum Kind {
     Flaky,
     /// Works for three seconds and streams its progress.
     Slow,
+    /// Answers 503 five times, then works three times.
+    Broken,
 }
 
 impl fmt::Display for Kind {
@@ -58,6 +60,7 @@ impl fmt::Display for Kind {
             Self::Echo => "echo",
             Self::Flaky => "flaky",
             Self::Slow => "slow",
+            Self::Broken => "broken",
         })
     }
 }
@@ -75,6 +78,10 @@ impl Kind {
                 "Works for three seconds and streams its progress.",
                 "plan the release",
             ),
+            Self::Broken => (
+                "Answers 503 five times, then works three times.",
+                "are you up?",
+            ),
         }
     }
 
@@ -83,6 +90,7 @@ impl Kind {
             Self::Echo => Script::at_once(format!("echo: {text}")),
             Self::Flaky => Script::at_once(format!("this time it worked: {text}")),
             Self::Slow => Script::in_steps(text),
+            Self::Broken => Script::at_once(format!("up again: {text}")),
         }
     }
 }
@@ -99,7 +107,7 @@ struct Desk {
     kind: Kind,
     card: Value,
     tasks: Tasks,
-    /// Messages so far; the flaky agent picks its behavior by this count.
+    /// Messages so far; the flaky and the broken agent pick their behavior by this count.
     turns: AtomicUsize,
 }
 
@@ -257,12 +265,18 @@ async fn send(desk: &Desk, prompt: Prompt, caller: Option<&str>) -> Result<Value
     Ok(task.snapshot())
 }
 
-/// Makes the flaky agent fail on its failing turns; other agents never fail.
+/// Makes the flaky and the broken agent fail on their failing turns; other agents never fail.
 async fn fail(desk: &Desk, call: &Call) -> Option<Response> {
-    if desk.kind != Kind::Flaky {
+    if !matches!(desk.kind, Kind::Flaky | Kind::Broken) {
         return None;
     }
-    match desk.turns.fetch_add(1, Ordering::Relaxed) % 4 {
+    let turn = desk.turns.fetch_add(1, Ordering::Relaxed);
+    if desk.kind == Kind::Broken {
+        let fails = turn % 8 < 5;
+        let fault = Fault::INTERNAL.answer(&call.id);
+        return fails.then(|| json_answer(StatusCode::SERVICE_UNAVAILABLE, &fault));
+    }
+    match turn % 4 {
         0 => Some(json_answer(
             StatusCode::INTERNAL_SERVER_ERROR,
             &Fault::INTERNAL.answer(&call.id),

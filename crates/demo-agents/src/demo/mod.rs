@@ -6,6 +6,7 @@
 
 mod page;
 mod seed;
+mod sleeper;
 
 use std::error::Error;
 use std::io::{self, IsTerminal as _};
@@ -102,9 +103,10 @@ fn stage(arguments: &Arguments, gateway: Gateway) -> Result<ExitCode, DemoError>
         Some(address) => free(address, "--admin-listen")?,
         None => free_admin(listen)?,
     };
+    let waker = free(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), "--listen")?;
     let folder = Folder::open(arguments.data.as_deref())?;
     let operator = operator_token();
-    let settings = settings(listen, admin, folder.path(), &arguments.set);
+    let settings = settings([listen, admin, waker], folder.path(), &arguments.set);
     let prepared = (gateway.prepare)(settings, &operator).map_err(DemoError::Config)?;
     // The page and the agents use these two addresses.
     let places = [
@@ -124,6 +126,7 @@ fn stage(arguments: &Arguments, gateway: Gateway) -> Result<ExitCode, DemoError>
     let demo = Demo {
         public: base(listen),
         admin: base(admin),
+        waker,
         operator,
         has_canvas: prepared.has_canvas,
         has_console: prepared.has_console,
@@ -198,7 +201,7 @@ fn style(terminal: bool) -> Style {
 
 /// Returns the demo's settings, then `set`, which overrides them. A demo must not touch stores that are configured
 /// for real use.
-fn settings(listen: SocketAddr, admin: SocketAddr, folder: &Path, set: &[String]) -> Vec<String> {
+fn settings([listen, admin, waker]: [SocketAddr; 3], folder: &Path, set: &[String]) -> Vec<String> {
     let own = [
         format!("server.listen={listen}"),
         format!("server.public_url={}", base(listen)),
@@ -207,6 +210,7 @@ fn settings(listen: SocketAddr, admin: SocketAddr, folder: &Path, set: &[String]
         format!("keys.dir={}", folder.join("keys").display()),
         format!("audit.spool_dir={}", folder.join("audit").display()),
         "canvas.enabled=true".to_owned(),
+        format!("wake.url=http://{waker}/wake/{{workspace_id}}"),
         // Ctrl-C ends a demo at once; it does not wait for streams.
         "server.drain=1s".to_owned(),
         // Keeps the page readable: failures of the gateway are logged; rejected exchanges, which
@@ -304,7 +308,7 @@ mod tests {
         let any = SocketAddr::from(([0, 0, 0, 0], 8080));
         let admin = free_admin(any).unwrap();
         let set = ["card.sign=true", "server.drain=7s"].map(str::to_owned);
-        let settings = settings(any, admin, Path::new("/tmp/demo"), &set);
+        let settings = settings([any, admin, any], Path::new("/tmp/demo"), &set);
         assert!(settings.contains(&"server.public_url=http://127.0.0.1:8080/".to_owned()));
         let at = |setting: &str| settings.iter().position(|own| own == setting).unwrap();
         assert!(at("server.drain=1s") < at("server.drain=7s"));

@@ -47,7 +47,9 @@ pub(super) fn page(demo: &Demo, cast: &Cast, style: Style) -> String {
          ├── acme-dev           slow agent: works for three seconds, streams its progress\n  \
          │   └── acme-intern    calls others, has no agent\n  \
          └── acme-qa            flaky agent: fails twice, is late once, works once, and again\n  \
-         rival-spy              a stranger from another org\n\n\
+         rival-spy              a stranger from another org\n  \
+         ├── rival-ops          broken agent: answers 503 five times, then works\n  \
+         └── rival-night        sleeps, until it is called\n\n\
          {}\n",
         heading("The gateway is up"),
         heading(
@@ -156,6 +158,19 @@ fn commands(public: &str, admin: &str, demo: &Demo, cast: &Cast) -> Vec<(&'stati
         "watch acme-pm and its kin: leave it open, and paste no. 1 into another terminal",
         format!("curl -sSN {public}/events -H 'Authorization: Bearer {pm}'"),
     ));
+    let spy = cast.token("rival-spy");
+    let ask = |to: &str| a2a(once, to, spy, r#"{"message":{"text":"are you up?"}}"#);
+    commands.push((
+        "rival-night sleeps: the gateway parks the call, has the agent started, and sends it a second later",
+        ask("rival-night"),
+    ));
+    commands.push((
+        "rival-ops fails five times: its breaker opens and refuses the sixth call; after five seconds one call tries",
+        format!(
+            "for call in 1 2 3 4 5 6; do {0}; done; sleep 6; {0}",
+            ask("rival-ops")
+        ),
+    ));
     commands.push((
         "an operator lets rival-spy message acme-dev, across orgs: now no. 3 gets an answer",
         format!(
@@ -208,6 +223,7 @@ mod tests {
             operator: "a2aa_operator".to_owned(),
             has_canvas: true,
             has_console: true,
+            waker: ([127, 0, 0, 1], 9000).into(),
             folder: "/tmp/demo".into(),
             kept: None,
         };
@@ -231,7 +247,7 @@ mod tests {
         let body: serde_json::Value = serde_json::from_str(body).unwrap();
         assert_eq!(body["params"]["message"]["parts"][0]["text"], "hello");
         let commands = page.lines().filter(|line| line.starts_with("curl "));
-        assert_eq!(commands.count(), 11);
+        assert_eq!(commands.count(), 12);
     }
 
     #[test]
@@ -258,7 +274,7 @@ mod tests {
         let try_it = page.split("Try it").nth(1).unwrap();
         let commands = try_it.split("Tokens").next().unwrap();
         for line in commands.lines().skip(1).filter(|line| !line.is_empty()) {
-            let harmless = ["# ", "curl ", "'"]
+            let harmless = ["# ", "curl ", "for call ", "'"]
                 .iter()
                 .any(|start| line.starts_with(start));
             assert!(harmless, "{line}");

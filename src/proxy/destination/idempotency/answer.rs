@@ -13,7 +13,7 @@ use crate::delivery::streams::Reader;
 use crate::metrics::InProgress;
 use crate::proxy::outcome::Ended;
 use crate::proxy::record::Exchange;
-use crate::proxy::relay::failure::shutting_down;
+use crate::proxy::relay::Cut;
 use crate::proxy::relay::refuse_redirect;
 use crate::proxy::request::Request;
 use crate::proxy::respond::PREFERENCE_APPLIED;
@@ -175,7 +175,7 @@ async fn follow(request: &mut Request<'_>, mut events: Events, name: &str) -> Re
         exchange,
     } = request;
     let relay = &context.relay;
-    let mut cut = relay.drain.watch();
+    let mut cut = Cut::of_drain(&relay.drain);
     let (proof, callee) = (exchange.proof.as_ref(), exchange.callee.as_ref());
     let mut ends = relay.cut_off(Needs::Credential, proof, callee);
     let _open = InProgress::begin(&exchange.metrics.open_streams);
@@ -190,8 +190,8 @@ async fn follow(request: &mut Request<'_>, mut events: Events, name: &str) -> Re
             // First: a stream without pauses must not hide the cut-off.
             why = cut_off(&mut ends) => (Some(last_event(exchange, name, &why)), true),
             piece = events.next() => (piece, false),
-            () = cut.requested(), if kept => {
-                (Some(last_event(exchange, name, &shutting_down(Delivery::Sent))), true)
+            why = cut.requested(Delivery::Sent), if kept => {
+                (Some(last_event(exchange, name, &why)), true)
             }
             () = sleep_until(quiet) => (Some(Framing::Lf.keepalive(true).into()), false),
             () = client_disconnected(session) => return Err(Ended::CallerLeft),

@@ -23,13 +23,13 @@ use crate::a2a::envelope::Completed;
 use crate::a2a::method::Method;
 use crate::a2a::task::Binding;
 use crate::delivery::calls::{Asked, Key, Outcome, Source, Unclaimed, Waiting, call_hash};
-use crate::drain::Cut;
 use crate::proxy::admit::single;
 use crate::proxy::beside;
 use crate::proxy::outcome::Ended;
 use crate::proxy::record::Exchange;
-use crate::proxy::relay::Forward;
-use crate::proxy::relay::failure::{shutting_down, timed_out};
+use crate::proxy::relay::failure::timed_out;
+use crate::proxy::relay::upstream::Connection;
+use crate::proxy::relay::{Cut, Forward};
 use crate::proxy::request::Request;
 use crate::proxy::respond::client_disconnected;
 use crate::rejection::{Delivery, Reason, Rejection};
@@ -152,7 +152,7 @@ async fn find(request: &mut Request<'_>, key: &Key, until: Instant) -> Result<Fo
             }
             Asked::Wait(waiting) => {
                 metrics.counted("joined");
-                let cut = context.relay.drain.watch();
+                let cut = context.relay.watch(request.exchange);
                 wait(request.session, waiting, Some((until, cut))).await?
             }
         };
@@ -170,20 +170,21 @@ pub(super) async fn execute_once(
         unclaimed,
         done,
     }: Once,
-    forward: Forward,
+    (forward, connection): (Forward, Connection),
 ) -> Result<Ended, Ended> {
     let context = request.context;
     let until = forward.clocks.total;
     let Some((claim, waiting)) = context.gateway.delivery.calls.claim(unclaimed).await? else {
         // Release the slot at the target while waiting.
-        drop(forward);
+        drop((forward, connection));
         return match replay_or_reserve(request, &key, until, done).await? {
             KeyState::Replayed(ended) => Ok(ended),
             KeyState::Unclaimed(_) => Err(failed_meanwhile().into()),
         };
     };
+    request.exchange.sent();
     let run = Run::new(Arc::clone(&context.relay), request.exchange, forward);
-    let live = run.start(claim);
+    let live = run.start(claim, connection);
     // The call has its own timeouts.
     let outcome = wait(request.session, waiting, None).await?;
     request.exchange.answer.head = Some(request.exchange.started.elapsed());
@@ -209,7 +210,7 @@ async fn wait(
         };
         tokio::select! {
             () = sleep_until(until) => timed_out("total"),
-            () = cut.requested() => shutting_down(Delivery::Unknown),
+            why = cut.requested(Delivery::Unknown) => why,
         }
     };
     tokio::select! {

@@ -13,19 +13,20 @@ use crate::a2a::state::TaskState;
 use crate::config::Config;
 use crate::delivery::calls::{Answer, Claim};
 use crate::dialect::ReplyForm;
-use crate::drain::Cut;
+use crate::directory::CallOutcome;
 use crate::identity::Proof;
 use crate::ids::{RequestId, WorkspaceId};
 use crate::proxy::outcome::Ended;
 use crate::proxy::record::trace::CallSpan;
 use crate::proxy::record::{Exchange, look_at};
 use crate::proxy::relay::answer::AnswerReader;
-use crate::proxy::relay::failure::{broken_http, shutting_down, timed_out, too_large};
+use crate::proxy::relay::failure::{broken_http, timed_out, too_large};
 use crate::proxy::relay::next_piece;
 use crate::proxy::relay::rewrite::Rewrite;
 use crate::proxy::relay::stream::{Begun, Feed, Pace};
-use crate::proxy::relay::upstream::Home;
-use crate::proxy::relay::{Forward, Relay, await_head, is_event_stream, refuse_answer};
+use crate::proxy::relay::upstream::{Connection, Home};
+use crate::proxy::relay::verdict::of_rejection;
+use crate::proxy::relay::{Cut, Forward, Relay, await_head, is_event_stream, refuse_answer};
 use crate::proxy::respond::internal;
 use crate::rejection::{Delivery, Rejection};
 use crate::shares::Share;
@@ -70,24 +71,31 @@ impl Run {
 
     /// Starts the call. Its stream is passed to the caller piece by piece, with backpressure while the caller
     /// is connected.
-    pub(super) fn start(mut self, claim: Claim) -> mpsc::Receiver<Bytes> {
+    pub(super) fn start(mut self, claim: Claim, connection: Connection) -> mpsc::Receiver<Bytes> {
         let (live, pieces) = mpsc::channel(LIVE_PIECES);
         let running = self.relay.drain.enter();
         tokio::spawn(async move {
             let _running = running;
-            let mut cut = self.relay.drain.watch();
+            let mut cut = self
+                .relay
+                .watch_call(self.proof.as_ref(), self.target.as_ref());
             // Ends with this task.
             let mut span = self.span.take();
             if let Some(span) = &mut span {
                 span.made();
             }
-            let sent = self.send(&mut cut).await;
+            let sent = self.send(connection, &mut cut).await;
             if let (Some(span), Ok((_, head))) = (&mut span, &sent) {
                 span.answered(head.status);
             }
             match sent {
-                Err(rejection) => refuse(claim, span, rejection).await,
+                Err(rejection) => {
+                    self.judge(&rejection);
+                    refuse(claim, span, rejection).await;
+                }
                 Ok((upstream, head)) if is_event_stream(&head) => {
+                    // A stop ends it by `cut_off`.
+                    let cut = Cut::of_drain(&self.relay.drain);
                     self.stream(upstream, (&head, cut), claim, live).await;
                 }
                 Ok((upstream, head)) => match self.whole(upstream, head, &mut cut).await {
@@ -103,25 +111,40 @@ impl Run {
     }
 
     /// Sends the call, and awaits the head of an acceptable response.
-    async fn send(&self, cut: &mut Cut) -> Result<(AnswerReader, ResponseHeader), Rejection> {
+    async fn send(
+        &mut self,
+        connection: Connection,
+        cut: &mut Cut,
+    ) -> Result<(AnswerReader, ResponseHeader), Rejection> {
+        let turn = self.forward.turn.take();
         let (relay, clocks) = (&self.relay, &self.forward.clocks);
-        let send = relay.upstream.send(
+        let send = relay.upstream.send_over(
+            connection,
             &self.forward.peer,
             &self.forward.call,
             clocks.total,
-            &relay.metrics,
+            (&relay.metrics, self.forward.slot.as_ref()),
         );
         let mut upstream = tokio::select! {
             biased;
             sent = send => sent?,
-            () = cut.requested() => return Err(shutting_down(Delivery::Unknown)),
+            why = cut.requested(Delivery::Unknown) => return Err(why),
         };
+        drop(turn);
         let awaited = await_head(None, &mut upstream, clocks, cut).await;
         awaited.map_err(reason)?;
         let head = *upstream.take_head()?;
         let limit = self.config.limits.response_bytes.0;
-        refuse_answer(&head, limit, self.forward.rewrite.as_ref())?;
+        let rewrite = self.forward.rewrite.as_ref();
+        refuse_answer(&head, (limit, rewrite), self.forward.slot.as_mut())?;
         Ok((upstream, head.fields))
+    }
+
+    /// Notes what a rejection tells of the agent.
+    fn judge(&mut self, why: &Rejection) {
+        if let Some(slot) = &mut self.forward.slot {
+            slot.finish_unless(|patience| of_rejection(why, patience));
+        }
     }
 
     /// Reads the stream to its end: for its caller, and into the log, which all other readers use.
@@ -193,7 +216,8 @@ impl Run {
         mut head: ResponseHeader,
         cut: &mut Cut,
     ) -> Result<Answer, Rejection> {
-        let (forward, relay) = (self.forward, &self.relay);
+        let (mut forward, relay) = (self.forward, &self.relay);
+        let status = head.status.as_u16();
         let body = Body {
             relay,
             upstream,
@@ -203,7 +227,14 @@ impl Run {
         };
         let idle = self.config.upstream.idle;
         let home = relay.upstream.home(idle);
-        let body = body.read(home, &forward.clocks, cut).await?;
+        let body = body.read(home, &forward.clocks, cut).await;
+        if let Some(slot) = &mut forward.slot {
+            slot.finish_unless(|patience| match &body {
+                Ok(_) => Some(CallOutcome::of_status(status)),
+                Err(why) => of_rejection(why, patience),
+            });
+        }
+        let body = body?;
         let body = match forward.rewrite {
             Some(rewrite) => changed(rewrite, &mut head, body, forward.clocks.total).await?,
             None => body,

@@ -31,6 +31,8 @@ use crate::ids::WorkspaceId;
 use crate::proxy::admit::{Admitted, Allowed};
 use crate::proxy::bridge::{inbox_side, meet_inbox};
 use crate::proxy::bridged::untranslated;
+use crate::proxy::guard::Guarded;
+use crate::proxy::guarding::{ask_about_call, set_guards};
 use crate::proxy::outcome::Ended;
 use crate::proxy::relay::rewrite::Rewrite;
 use crate::proxy::request::Request;
@@ -53,6 +55,8 @@ struct Outward {
     words: Words,
     done: Done,
     rewrite: Option<Rewrite>,
+    /// The guards that are asked about what the agent says.
+    guarded: Option<Arc<Guarded>>,
     /// True for a replay.
     replay: bool,
     /// True if the response is kept for replay.
@@ -67,12 +71,15 @@ pub(super) async fn answer_call(
     admitted: Admitted,
     mut checked: CheckedCall,
 ) -> Result<Ended, Ended> {
+    let headers = &request.session.req_header().headers;
+    let (context, exchange) = (request.context, &mut *request.exchange);
+    set_guards(context, exchange, &admitted, &mut checked, headers);
     let options = admitted.destination.options();
-    let Allowed { proof, permit } = admitted.allowed;
+    let Allowed { proof, permit } = &admitted.allowed;
     let inbox = CallerInbox {
         gateway: &request.context.gateway,
         target: permit.target().clone(),
-        proof,
+        proof: Arc::clone(proof),
     };
     let method = request.exchange.method;
     let known = method.sends() || method.is_of_a_task() || method == Method::ListTasks;
@@ -86,6 +93,7 @@ pub(super) async fn answer_call(
         },
         done: checked.done,
         rewrite: checked.rewrite.take(),
+        guarded: checked.guarded.clone(),
         replay: false,
         kept: true,
         wait,
@@ -107,8 +115,13 @@ pub(super) async fn answer_call(
             "message": "an agent that polls has no extended card; its card is at the same address, by GET"})),
         _ => {
             meet_inbox(request.context, options, request.exchange, &mut checked).await?;
+            if checked.guarded.is_some() {
+                let (caller, exchange) = (Some(&mut *request.session), &*request.exchange);
+                ask_about_call(caller, exchange, &mut checked).await?;
+            }
             let message = Message {
                 inbox: &inbox,
+                allowed: &admitted.allowed,
                 call: &call,
                 method: checked.method_name.as_deref().unwrap_or(&call.name),
                 body: &checked.body,
@@ -256,6 +269,11 @@ async fn answer(
     let mut body = Bytes::from(body);
     if let Some(rewrite) = outward.rewrite {
         body = rewrite.answer(&mut head, body).await?;
+    }
+    if let Some(guarded) = outward.guarded
+        && let Some(changed) = guarded.response(&body).await?
+    {
+        body = changed;
     }
     head.insert_header(header::CONTENT_LENGTH, body.len())
         .map_err(internal)?;

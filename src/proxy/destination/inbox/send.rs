@@ -17,8 +17,11 @@ use crate::a2a::done::{Done, Step};
 use crate::a2a::method::Method;
 use crate::a2a::state::TaskState;
 use crate::a2a::task::{Binding, TaskScan};
+use crate::caps::Charge;
 use crate::delivery::calls::{Answer, Key, Outcome};
 use crate::delivery::inbox::{Activity, Inbox, InboxTask, NewActivity};
+use crate::proxy::admit::Allowed;
+use crate::proxy::capped::{ToCount, count};
 use crate::proxy::destination::idempotency::{
     Execution, KeptResponse, execute_own_once, forgotten, respond_kept,
 };
@@ -26,11 +29,12 @@ use crate::proxy::outcome::Ended;
 use crate::proxy::relay::rewrite::Rewrite;
 use crate::proxy::request::{Request, prefer};
 use crate::proxy::respond::{client_disconnected, internal};
-use crate::rejection::{Reason, Rejection};
+use crate::rejection::{Delivery, Reason, Rejection};
 
 /// Message to send, with its call.
 pub(super) struct Message<'a> {
     pub(super) inbox: &'a CallerInbox<'a>,
+    pub(super) allowed: &'a Allowed,
     pub(super) call: &'a Call<'a>,
     /// Method of the entry, in a generation that the agent speaks.
     pub(super) method: &'a str,
@@ -47,17 +51,23 @@ struct ToPut {
     new: NewActivity,
     /// Task that it continues.
     continued: Option<InboxTask>,
+    to_count: Option<ToCount>,
 }
+
+/// An entry that was put into the inbox, with its task, and the counts of its call.
+type Put = (Activity, InboxTask, Option<Box<Charge>>);
 
 impl ToPut {
     /// Commits the entry. Its task belongs to its sender. No store is asked after the commit, so that a
     /// committed message is never reported as failed.
-    async fn put(self) -> Result<(Activity, InboxTask), Rejection> {
+    async fn put(self) -> Result<Put, Rejection> {
+        let charge = count(self.to_count.as_ref()).await?;
         let (target, owner) = (self.new.workspace.clone(), self.new.owner.clone());
         let activity = self.inbox.put(self.new).await?;
+        let charge = charge.map(Charge::when_sent);
         let begun = || InboxTask::new(&activity, &target, &owner);
         let task = self.continued.unwrap_or_else(begun);
-        Ok((activity, task))
+        Ok((activity, task, charge))
     }
 }
 
@@ -69,8 +79,8 @@ impl Message<'_> {
         mut outward: Outward,
     ) -> Result<Ended, Ended> {
         let (inbox, call) = (self.inbox, self.call);
-        let to_put = self.to_put().await?;
-        let (activity, task) = match self.key {
+        let to_put = self.to_put(request).await?;
+        let (activity, task, charge) = match self.key {
             None => to_put.put().await?,
             Some(key) => {
                 let state = async |answer: &Answer| {
@@ -82,9 +92,9 @@ impl Message<'_> {
                 let (words, name) = (outward.words.clone(), call.name.clone().into_owned());
                 let is_bare = outward.rewrite.is_some();
                 let work = async move {
-                    let (activity, task) = to_put.put().await?;
-                    let body = words.queued(&name, &task, &activity);
-                    Ok((queued(body, is_bare).await?, (activity, task)))
+                    let put = to_put.put().await?;
+                    let body = words.queued(&name, &put.1, &put.0);
+                    Ok((queued(body, is_bare).await?, put))
                 };
                 match execute_own_once(request, key, work).await? {
                     Execution::Fresh(answer, put) => {
@@ -98,9 +108,11 @@ impl Message<'_> {
             }
         };
         request.exchange.task = Some(task.id.clone());
+        request.exchange.charge = charge;
         let tasks = &inbox.gateway.tasks;
         let owner = inbox.proof.owner();
-        tasks.learn(&owner, &inbox.target, &task.id).await;
+        let owner = (owner.as_str(), None);
+        tasks.learn(owner, &inbox.target, &task.id, None).await;
         if request.exchange.method == Method::SendStreamingMessage {
             let first = self.first(&task, call.params.continues().is_some()).await?;
             return follow(request, outward, task, first).await;
@@ -145,7 +157,7 @@ impl Message<'_> {
         self.present(words, &task).await.ok()
     }
 
-    async fn to_put(&self) -> Result<ToPut, Rejection> {
+    async fn to_put(&self, request: &Request<'_>) -> Result<ToPut, Rejection> {
         let (inbox, call) = (self.inbox, self.call);
         let (proof, target) = (&inbox.proof, &inbox.target);
         let text = std::str::from_utf8(self.body)
@@ -165,10 +177,13 @@ impl Message<'_> {
             new.continues = Some(task.id.clone());
             continued = Some(task);
         }
+        let call = (&request.head().headers, self.body);
+        let to_count = ToCount::of(inbox.gateway, request.exchange, self.allowed, call);
         Ok(ToPut {
             inbox: Arc::clone(inbox.store()),
             new,
             continued,
+            to_count: to_count.await?,
         })
     }
 
@@ -255,6 +270,7 @@ impl Message<'_> {
         let store = self.inbox.store();
         let mut watch = store.watch_task(&task.id);
         let mut seen = task.updates;
+        let mut cut = request.context.relay.watch(request.exchange);
         loop {
             // An outage of the store is no failure of the message, which is in the inbox.
             let updates = store.updates_after(&task.id, seen).await;
@@ -272,6 +288,7 @@ impl Message<'_> {
                 () = watch.changed() => {}
                 () = sleep_until(until) => return Ok(None),
                 () = self.inbox.gateway.drain.leaves() => return Ok(None),
+                why = cut.requested(Delivery::Sent) => return Err(why.into()),
                 () = client_disconnected(request.session) => return Err(Ended::CallerLeft),
             }
         }

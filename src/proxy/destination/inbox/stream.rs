@@ -13,6 +13,7 @@ use crate::a2a::state::TaskState;
 use crate::delivery::inbox::{InboxTask, Watch};
 use crate::ids::stream_id;
 use crate::metrics::InProgress;
+use crate::proxy::guard::stream::{EventGuard, Guards};
 use crate::proxy::outcome::Ended;
 use crate::proxy::record::Exchange;
 use crate::proxy::relay::failure::{shutting_down, timed_out};
@@ -53,6 +54,7 @@ pub(super) async fn follow(
         exchange,
         name,
         rewrite: outward.rewrite,
+        guard: outward.guarded.as_ref().and_then(EventGuard::of),
         end,
         written: Instant::now(),
     };
@@ -119,6 +121,8 @@ struct Stream<'a> {
     /// Id of the stream's call, as the caller knows it.
     name: String,
     rewrite: Option<Rewrite>,
+    /// The guards that are asked about updates.
+    guard: Option<EventGuard>,
     /// Deadline of the stream.
     end: Instant,
     /// Time of the last write to the caller.
@@ -153,11 +157,45 @@ impl Stream<'_> {
         if let Some(rewrite) = &mut self.rewrite {
             (bytes, _) = rewrite.events(bytes);
         }
-        self.pass(bytes, last).await
+        let guards = self.guard.as_ref().filter(|_| !bytes.is_empty() && !last);
+        let Some(guard) = guards.map(EventGuard::guards) else {
+            return self.pass(bytes, last).await;
+        };
+        let (passed, rejected) = self.asked(guard, bytes).await?;
+        self.pass(passed, false).await?;
+        match rejected {
+            None => Ok(()),
+            Some(why) => {
+                let parting = self.parting(&why);
+                self.pass(parting, true).await?;
+                Err(Ended::Answered)
+            }
+        }
+    }
+
+    /// Asks guards about an update. Comments keep the caller's connection alive meanwhile.
+    async fn asked(
+        &mut self,
+        guard: Guards,
+        bytes: Bytes,
+    ) -> Result<(Bytes, Option<Rejection>), Ended> {
+        let mut asked = std::pin::pin!(guard.pass(bytes));
+        loop {
+            let keepalive = self.written + self.exchange.config.stream.keepalive;
+            tokio::select! {
+                biased;
+                passed = &mut asked => return Ok(passed),
+                () = sleep_until(keepalive) => {
+                    let comment = Framing::default().keepalive(false);
+                    self.pass(comment.into(), false).await?;
+                }
+                () = client_disconnected(self.session) => return Err(Ended::CallerLeft),
+            }
+        }
     }
 
     async fn pass(&mut self, bytes: Bytes, last: bool) -> Result<(), Ended> {
-        self.exchange.answer.bytes += bytes.len() as u64;
+        self.exchange.passed(bytes.len());
         self.exchange.answer.events += u64::from(!bytes.is_empty() && !bytes.starts_with(b":"));
         let deadline = Instant::now() + self.exchange.config.timeouts.write;
         within(deadline, self.session.write_response_body(bytes, last)).await?;

@@ -83,15 +83,15 @@ impl AnswerHead {
         if !is_1_1 && headers.contains_key(header::TRANSFER_ENCODING) {
             return false;
         }
-        let mut keeps = is_1_1;
+        let mut keeps = is_1_1 || headers.contains_key(header::CONNECTION);
         for value in headers.get_all(header::CONNECTION) {
             let value = value.as_bytes();
             let mut options = value.split(|b| *b == b',').map(<[u8]>::trim_ascii);
             if options.any(|option| option.eq_ignore_ascii_case(b"close")) {
                 return false;
             }
-            // Of HTTP/1.0 nothing but this is a promise to be relied on.
-            keeps |= value.trim_ascii().eq_ignore_ascii_case(b"keep-alive");
+            // Of HTTP/1.0 nothing but this, in each of the fields, is a promise to be relied on.
+            keeps &= is_1_1 || value.trim_ascii().eq_ignore_ascii_case(b"keep-alive");
         }
         keeps
     }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until};
 
 use super::alarm::Alarm;
 use super::{Begun, Pace};
@@ -12,17 +12,18 @@ use crate::a2a::event::{Framing, Splitter};
 use crate::config::Config;
 use crate::delivery::streams::Log;
 use crate::dialect::ReplyForm;
-use crate::directory::Slot;
-use crate::drain::Cut;
+use crate::directory::{CallOutcome, Slot};
 use crate::ids::{RequestId, stream_id};
 use crate::proxy::beside;
-use crate::proxy::relay::Clocks;
+use crate::proxy::guard::stream::EventGuard;
 use crate::proxy::relay::answer::AnswerReader;
-use crate::proxy::relay::failure::{broken_http, shutting_down, silent, timed_out, too_large};
+use crate::proxy::relay::failure::{broken_http, silent, timed_out, too_large};
 use crate::proxy::relay::rewrite::Rewrite;
+use crate::proxy::relay::verdict::of_cut;
+use crate::proxy::relay::{Clocks, Cut};
 use crate::rejection::{Delivery, Rejection};
 use crate::standing::{CutOff, cut_off};
-use crate::tasks::Learner;
+use crate::tasks::{Binder, Ender, Learner};
 
 /// One stream from its agent.
 pub(in crate::proxy) struct Feed {
@@ -38,8 +39,14 @@ pub(in crate::proxy) struct Feed {
     framed: bool,
     /// The rewrite of events.
     rewrite: Option<Rewrite>,
+    /// The guards that are asked about events, after the rewrite and before the log.
+    guard: Option<Box<EventGuard>>,
     /// Searches for the task, until it is found.
     learner: Option<Box<Learner>>,
+    /// Binds the task to its instance, until it has ended.
+    binder: Option<Box<Binder>>,
+    /// Notes the end of the task, until it has ended.
+    ender: Option<Box<Ender>>,
     /// The task of the stream, once it is known.
     pub(super) task: Option<String>,
     /// The request id in a last event that the gateway writes.
@@ -50,7 +57,7 @@ pub(in crate::proxy) struct Feed {
     /// The stored events. `None` if the stream cannot be resumed.
     pub(super) log: Option<Log>,
     /// The concurrency slot of the call at its target.
-    _slot: Option<Slot>,
+    slot: Option<Slot>,
     splitter: Splitter,
     /// Measures the events.
     pace: Pace,
@@ -95,6 +102,7 @@ impl Feed {
         log: Option<Log>,
     ) -> Self {
         let heard = Instant::now();
+        let (rewrite, guard) = Rewrite::split(begun.rewrite);
         Self {
             upstream,
             clocks: begun.clocks,
@@ -102,8 +110,11 @@ impl Feed {
             cut: begun.cut,
             cut_off: begun.cut_off,
             framed: begun.framed,
-            rewrite: begun.rewrite,
+            rewrite,
+            guard: guard.map(Box::new),
             learner,
+            binder: None,
+            ender: None,
             task: None,
             request_id,
             form,
@@ -111,7 +122,7 @@ impl Feed {
                 .as_ref()
                 .map_or_else(|| stream_id().simple().to_string(), Log::name),
             log,
-            _slot: begun.slot,
+            slot: begun.slot,
             splitter: Splitter::new(),
             pace,
             heard,
@@ -130,7 +141,7 @@ impl Feed {
     pub(super) async fn ended_early(&mut self) -> Rejection {
         tokio::select! {
             why = cut_off(&mut self.cut_off) => why,
-            () = self.cut.requested() => shutting_down(Delivery::Sent),
+            why = self.cut.requested(Delivery::Sent) => why,
         }
     }
 
@@ -139,6 +150,9 @@ impl Feed {
         // An agent that sends without a pause leaves no poll to the clock below.
         if self.heard >= self.clocks.stream {
             return Arrived::Cut(timed_out("stream"));
+        }
+        if let Some(piece) = self.guard.as_mut().and_then(|guard| guard.next_event()) {
+            return Arrived::Piece(piece);
         }
         let idle = self.heard + self.clocks.idle;
         let grace = self.finished;
@@ -150,7 +164,10 @@ impl Feed {
             // First: an agent that sends without a pause must not delay the end of the caller's access.
             why = cut_off(&mut self.cut_off) => Arrived::Cut(why),
             read = self.upstream.read_piece() => match read {
-                Ok(Some(piece)) => Arrived::Piece(piece),
+                Ok(Some(piece)) => Arrived::Piece(match &mut self.guard {
+                    Some(guard) => guard.first_event(piece),
+                    None => piece,
+                }),
                 Ok(None) => Arrived::AgentEnded,
                 Err(rejection) => Arrived::Cut(rejection),
             },
@@ -161,7 +178,7 @@ impl Feed {
             } else {
                 Arrived::Cut(silent(self.clocks.idle))
             },
-            () = self.cut.requested() => Arrived::Cut(shutting_down(Delivery::Sent)),
+            why = self.cut.requested(Delivery::Sent) => Arrived::Cut(why),
         }
     }
 
@@ -170,13 +187,19 @@ impl Feed {
         match arrived {
             Arrived::Piece(piece) => {
                 self.heard = Instant::now();
+                if let Some(slot) = &mut self.slot {
+                    slot.answering();
+                }
                 self.piece(piece).await
             }
             // Without framing, a broken connection looks like one that ends. A partial event reveals it.
             Arrived::AgentEnded if !self.framed && !self.splitter.at_boundary() => {
-                self.part(broken_http(None))
+                let broken = broken_http(None);
+                self.finish(of_cut(&broken));
+                self.part(broken)
             }
             Arrived::AgentEnded => {
+                self.finish(Some(CallOutcome::ANSWERED));
                 let whole = self.splitter.ends_whole();
                 let rest = std::mem::take(&mut self.splitter).take_rest();
                 let (rest, failed) = self.changed(rest).await;
@@ -193,8 +216,21 @@ impl Feed {
                 }
                 self.over(rest)
             }
-            Arrived::Finished => self.over(Bytes::new()),
-            Arrived::Cut(rejection) => self.part(rejection),
+            Arrived::Finished => {
+                self.finish(Some(CallOutcome::ANSWERED));
+                self.over(Bytes::new())
+            }
+            Arrived::Cut(rejection) => {
+                self.finish(of_cut(&rejection));
+                self.part(rejection)
+            }
+        }
+    }
+
+    /// Notes what the end of the stream tells of its agent.
+    fn finish(&mut self, outcome: Option<CallOutcome>) {
+        if let (Some(slot), Some(outcome)) = (&mut self.slot, outcome) {
+            slot.finish(outcome);
         }
     }
 
@@ -215,8 +251,14 @@ impl Feed {
             if passed.final_seen {
                 self.finished.get_or_insert(self.heard);
             }
-            self.pace.events(self.heard, &passed.bytes);
+            let ended = self.pace.events(self.heard, &passed.bytes);
             self.look_at(&passed.bytes).await;
+            if ended && let Some(ender) = self.ender.take() {
+                ender.end();
+            }
+            if ended && let Some(mut binder) = self.binder.take() {
+                Box::pin(async move { binder.end().await }).await;
+            }
         }
         let (blocks, failed) = match passed.bytes.is_empty() {
             true => (passed.bytes, None),
@@ -246,13 +288,21 @@ impl Feed {
     ///
     /// # Errors
     /// `agent_protocol_error`.
-    pub(super) fn begin_with(&mut self, status: u16, body: &[u8]) -> Result<Passed, Rejection> {
+    pub(super) async fn begin_with(
+        &mut self,
+        status: u16,
+        body: &[u8],
+    ) -> Result<Passed, Rejection> {
         let Some(Rewrite::Bridged(back, then)) = &mut self.rewrite else {
             return Ok(Passed::default());
         };
         let (mut event, goes_on) = back.snapshot(status, body)?;
         if let Some(then) = then {
             (event, _) = then.events(event);
+        }
+        let (event, failed) = self.guarded(event).await;
+        if let Some(why) = failed {
+            return Err(why);
         }
         let bytes = self.numbered(event);
         if goes_on {
@@ -297,7 +347,38 @@ impl Feed {
         }
     }
 
+    /// True if events wait for guards.
+    pub(super) fn is_guarded(&self) -> bool {
+        self.guard.is_some()
+    }
+
+    /// Returns events as they go to the caller, and the reason that the stream ends with them.
     async fn changed(&mut self, blocks: Bytes) -> (Bytes, Option<Rejection>) {
+        let (blocks, failed) = self.rewritten(blocks).await;
+        if self.guard.is_none() {
+            return (blocks, failed);
+        }
+        // Boxed: a stream without guards should not hold its state.
+        let (passed, why) = Box::pin(self.guarded(blocks)).await;
+        (passed, why.or(failed))
+    }
+
+    /// Asks guards about events.
+    async fn guarded(&mut self, blocks: Bytes) -> (Bytes, Option<Rejection>) {
+        let guards = self.guard.as_ref().filter(|_| !blocks.is_empty());
+        let Some(guards) = guards.map(|guard| guard.guards()) else {
+            return (blocks, None);
+        };
+        let deadline = self.clocks.stream;
+        tokio::select! {
+            biased;
+            passed = guards.pass(blocks) => passed,
+            why = self.ended_early() => (Bytes::new(), Some(why)),
+            () = sleep_until(deadline) => (Bytes::new(), Some(timed_out("stream"))),
+        }
+    }
+
+    async fn rewritten(&mut self, blocks: Bytes) -> (Bytes, Option<Rejection>) {
         let Some(rewrite) = &mut self.rewrite else {
             return (blocks, None);
         };
@@ -328,12 +409,17 @@ impl Feed {
             return;
         };
         // `pace` observes the state in these events and later ones.
-        if let Some(task) = learner.look_at_events(events)
+        let task = learner.look_at_events(events);
+        if task.is_some() || learner.has_more_to_learn(None) {
+            // Boxed: rarely taken.
+            Box::pin(learner.learn(task.as_deref(), None)).await;
+        }
+        if task.is_some()
             && let Some(learner) = self.learner.take()
         {
-            self.task = Some(task.clone());
-            // Boxed: rarely taken.
-            Box::pin(learner.learn(task)).await;
+            self.ender = task.as_deref().and_then(|task| learner.ender_of(task));
+            self.task = task;
+            self.binder = learner.into_binder();
         }
     }
 

@@ -22,6 +22,7 @@ use tokio::time::Instant;
 
 use self::alarm::Alarm;
 pub(in crate::proxy) use self::feed::Feed;
+use self::feed::{Arrived, Passed};
 use self::linger::linger;
 pub(in crate::proxy) use self::pace::Pace;
 use super::failure::timed_out;
@@ -31,11 +32,10 @@ use super::upstream::Call;
 use super::{Answering, Relay};
 use crate::delivery::streams::Log;
 use crate::directory::Slot;
-use crate::drain::Cut;
 use crate::metrics::InProgress;
 use crate::proxy::outcome::{Ended, rare};
 use crate::proxy::record::Exchange;
-use crate::proxy::relay::Clocks;
+use crate::proxy::relay::{Clocks, Cut};
 use crate::proxy::respond::{begin_stream, client_disconnected, within};
 use crate::standing::CutOff;
 
@@ -165,7 +165,10 @@ impl Caller<'_> {
                 () = client_disconnected(self.session) => return Err(Ended::CallerLeft),
             }
         };
-        let first = answered.and_then(|(head, body)| feed.begin_with(head.status.as_u16(), &body));
+        let first = match answered {
+            Ok((head, body)) => feed.begin_with(head.status.as_u16(), &body).await,
+            Err(why) => Err(why),
+        };
         let passed = first.unwrap_or_else(|why| feed.part(why));
         self.exchange.answer.events += u64::from(passed.events);
         if let Some(cut) = &passed.cut {
@@ -194,7 +197,10 @@ impl Caller<'_> {
                     .await?;
                 continue;
             };
-            let passed = feed.take(arrived).await;
+            let passed = match feed.is_guarded() {
+                false => feed.take(arrived).await,
+                true => rare(self.take_guarded(feed, arrived)).await?,
+            };
             self.exchange.answer.events += u64::from(passed.events);
             if let Some(task) = feed.task.take() {
                 self.exchange.task = Some(task);
@@ -211,8 +217,27 @@ impl Caller<'_> {
         }
     }
 
+    /// Processes the end of a wait while guards are asked: comments keep the caller's connection alive. If the caller
+    /// leaves, the events are in the log all the same.
+    async fn take_guarded(&mut self, feed: &mut Feed, arrived: Arrived) -> Result<Passed, Ended> {
+        let comment = feed.keepalive();
+        let mut taken = pin!(feed.take(arrived));
+        let mut left = None;
+        loop {
+            let keepalive = self.written + self.exchange.config.stream.keepalive;
+            tokio::select! {
+                biased;
+                passed = &mut taken => return left.map_or(Ok(passed), Err),
+                () = self.alarm.ring(keepalive), if left.is_none() => {
+                    let comment = Bytes::from_static(comment.as_bytes());
+                    left = self.write(comment, false).await.err();
+                }
+            }
+        }
+    }
+
     async fn write(&mut self, bytes: Bytes, last: bool) -> Result<(), Ended> {
-        self.exchange.answer.bytes += bytes.len() as u64;
+        self.exchange.passed(bytes.len());
         let write = self.exchange.config.timeouts.write;
         let deadline = (Instant::now() + write).min(self.stream + write);
         let write = Box::pin(self.session.write_response_body(bytes, last));

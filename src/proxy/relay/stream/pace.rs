@@ -25,8 +25,9 @@ impl Pace {
         }
     }
 
-    /// Observes complete events that arrived together at `now`: they count as one arrival.
-    pub(super) fn events(&mut self, now: Instant, events: &[u8]) {
+    /// Observes complete events that arrived together at `now`: they count as one arrival. Returns true if one of them
+    /// reports that the task has ended.
+    pub(super) fn events(&mut self, now: Instant, events: &[u8]) -> bool {
         let waited = now.duration_since(self.since).as_secs_f64();
         let streams = &self.metrics.streams;
         if self.begun {
@@ -36,8 +37,11 @@ impl Pace {
         }
         self.begun = true;
         self.since = now;
+        let mut ended = false;
         for state in states_told(events) {
             self.metrics.tasks.seen(state);
+            ended |= state.is_terminal();
         }
+        ended
     }
 }

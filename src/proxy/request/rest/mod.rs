@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use self::routes::{Way, is_short, no_such_route, polled, refused, speaks_1_0, translated};
 use super::body::{self, MESSAGE_WANTED, Received, read_json, refusal};
-use super::call::{Form, send};
+use super::call::{Form, hops_of, send};
 use super::checked::{CheckedCall, Route};
 use super::ownership::authorize_references;
 use super::{Request, ownership};
@@ -27,12 +27,12 @@ use crate::dialect::Dialect;
 use crate::directory::Destination;
 use crate::identity::Proof;
 use crate::ids::{InvalidWorkspaceId, WorkspaceId};
-use crate::proxy::admit::{Admitted, allow, permit, prove, resolve_and_admit};
+use crate::proxy::admit::{Admitted, Allowed, allow, permit, prove};
 use crate::proxy::beside;
 use crate::proxy::bridge::{agents_side, serves_http_json};
 use crate::proxy::bridged::refuse;
 use crate::proxy::destination::deferred::{AskedJob, JobWords};
-use crate::proxy::destination::{self, deferred, idempotency, inbox};
+use crate::proxy::destination::{self, deferred, idempotency, inbox, parked};
 use crate::proxy::outcome::Ended;
 use crate::proxy::outcome::rare;
 use crate::proxy::record::Exchange;
@@ -59,13 +59,16 @@ pub(in crate::proxy) async fn call(
     if let Some(answered) = answer_about_job(request, &rest, &allowed.proof, here).await? {
         return Ok(answered);
     }
-    let head = request.session.req_header();
-    let admitted = resolve_and_admit(&context.gateway, request.exchange, head, allowed).await?;
-    let account = admitted.allowed.account();
-    // Before the card is fetched, so that the caller's departure during the fetch is noticed.
-    let received = match request.session.is_body_empty() {
-        false => read_json(request, account).await?,
-        true => read(request, account).await?,
+    let (mut admitted, received) = match context.gateway.resolution.resolve(&allowed.permit).await {
+        Ok(destination) => {
+            let (head, config) = (request.session.req_header(), &request.exchange.config);
+            let admitted = Admitted::new(allowed, destination, head, config)?;
+            let account = admitted.allowed.account();
+            // Before the card is fetched, so that the caller's departure during the fetch is noticed.
+            let received = read_any(request, account).await?;
+            (admitted, received)
+        }
+        Err(away) => rare(wake(request, allowed, away, &rest)).await?,
     };
     if rest.is_own
         && rest.method.sends()
@@ -76,7 +79,7 @@ pub(in crate::proxy) async fn call(
     match way(request, &admitted, &rest).await? {
         Way::Forward => {
             let (mut call, refs) = forwarded(request, &admitted, received, tail, rest).await?;
-            authorize_references(request, &admitted, &refs, Binding::Rest).await?;
+            authorize_references(request, &mut admitted, &refs, Binding::Rest).await?;
             call.rewrite = rewrite(context, request.exchange, &admitted, &call).await?;
             request.exchange.request_bytes = call.body.len() as u64;
             drop(refs);
@@ -142,14 +145,54 @@ pub(in crate::proxy) async fn task(
     request.exchange.callee = Some(target.clone());
     let allowed = permit(gateway, request.exchange, proof, &target).await?;
     let head = request.session.req_header();
-    let admitted = resolve_and_admit(gateway, request.exchange, head, allowed).await?;
-    let received = read(request, admitted.allowed.account()).await?;
+    let (admitted, received) = match gateway.resolution.resolve(&allowed.permit).await {
+        Ok(destination) => {
+            let admitted = Admitted::new(allowed, destination, head, &request.exchange.config)?;
+            let account = admitted.allowed.account();
+            (admitted, read(request, account).await?)
+        }
+        Err(away) => rare(wake(request, allowed, away, &rest)).await?,
+    };
     let call = TaskCall {
         tasks: rest.tasks,
         params,
         generation: None,
     };
     call.send(request, admitted, received.share).await
+}
+
+/// Waits until the target of a request wakes, if it sleeps; its body was read by then, and its tasks are the caller's.
+///
+/// # Errors
+/// `why`, if it does not sleep, or has no waker; as [`parked::wait_until_awake`].
+async fn wake(
+    request: &mut Request<'_>,
+    allowed: Allowed,
+    why: Rejection,
+    rest: &Rest,
+) -> Result<(Admitted, Received), Ended> {
+    let sleeper = parked::sleeper(request, &allowed, &why).await?;
+    let Some(sleeper) = sleeper.filter(|_| parked::wakes(request.exchange.method)) else {
+        return Err(why.into());
+    };
+    hops_of(request)?;
+    let received = read_any(request, allowed.account()).await?;
+    let (body, method) = (&received.body, request.exchange.method);
+    let mut refs = match beside::on(body, Enveloped::read).await {
+        // Its references are checked as those of a JSON-RPC call.
+        Some(_) if rest.is_own => Refs::default(),
+        _ => beside::on(body, move |body| Refs::of_rest(body, method))
+            .await
+            .map_err(|why| Ended::Refused(refusal(why)))?,
+    };
+    refs.tasks.extend(rest.tasks.iter().cloned());
+    let gateway = &request.context.gateway;
+    let options = gateway.resolution.options(&allowed.permit).await?;
+    let push = options.push_notifications;
+    ownership::check_for(gateway, method, push, &allowed, &refs).await?;
+    let bytes = body.len();
+    let admitted = parked::wait_until_awake(request, allowed, sleeper, bytes).await?;
+    Ok((admitted, received))
 }
 
 /// Answers a request about a task that is a deferred call. `None` for any other request.
@@ -169,6 +212,14 @@ async fn answer_about_job(
         words: JobWords::Bare,
     };
     rare(deferred::answer_about(request, asked)).await
+}
+
+/// Reads a body, if there is one, which is JSON.
+async fn read_any(request: &mut Request<'_>, account: Account) -> Result<Received, Ended> {
+    match request.session.is_body_empty() {
+        false => read_json(request, account).await,
+        true => read(request, account).await,
+    }
 }
 
 /// Reads a body of any media type.
@@ -292,7 +343,7 @@ impl TaskCall {
     async fn send(
         self,
         request: &mut Request<'_>,
-        admitted: Admitted,
+        mut admitted: Admitted,
         share: Share,
     ) -> Result<Ended, Ended> {
         let gateway = &request.context.gateway;
@@ -300,7 +351,7 @@ impl TaskCall {
             tasks: self.tasks,
             ..Refs::default()
         };
-        ownership::check(gateway, request.exchange, &admitted, &refs).await?;
+        ownership::check(gateway, request.exchange, &mut admitted, &refs).await?;
         let generation = match self.generation {
             Some(generation) => generation,
             None => request.generation(&admitted, true).await?,

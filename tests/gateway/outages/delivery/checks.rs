@@ -12,10 +12,10 @@ use super::{Client, KNOWN_WITHIN, RECOVERY, Site};
 use crate::harness::{Agent, Request};
 use crate::jobs;
 
-/// How often the agent was sent each call, by its text.
-fn runs(agent: &Agent) -> HashMap<String, usize> {
+/// How often the instances of an agent were sent each call together, by its text.
+fn runs(instances: &[Agent]) -> HashMap<String, usize> {
     let mut runs = HashMap::new();
-    for text in jobs::texts(agent) {
+    for text in instances.iter().flat_map(jobs::texts) {
         *runs.entry(text).or_default() += 1;
     }
     runs
@@ -104,7 +104,8 @@ impl Site {
     /// What was left for a target that was away is sent when it is back, once.
     pub(super) async fn check_deferred(&self) -> String {
         let deferred = std::mem::take(&mut *self.client.told.deferred.lock().unwrap());
-        assert_eq!(self.away.count(), 0, "it is away");
+        let reached: usize = self.away.iter().map(Agent::count).sum();
+        assert_eq!(reached, 0, "it is away");
         jobs::pause(&self.gateways[1], "away", "resume").await;
         for (id, text) in &deferred {
             let ask =

@@ -117,9 +117,9 @@ struct Site {
     client: Client,
     /// The token of the workspace `poller`.
     poller: String,
-    /// Of the workspaces `target` and `away`; the second is paused.
-    target: Agent,
-    away: Agent,
+    /// The instances of the workspaces `target` and `away`; the second is paused.
+    target: Vec<Agent>,
+    away: Vec<Agent>,
     _caller: Agent,
 }
 
@@ -144,8 +144,15 @@ impl Site {
         // Its callers speak 0.3: what they left is translated when it is sent.
         let away = one.seat_of(card_1_0("away"), "", echo).await;
         // Nobody beats while this goes on.
-        for id in ["caller", "target", "away"] {
-            one.patch(id, json!({"liveness": "assumed"})).await;
+        one.patch("caller", json!({"liveness": "assumed"})).await;
+        let mut target = vec![target.agent];
+        target.extend([streams::agent().await, streams::agent().await]);
+        let away = vec![away.agent, Agent::scripted(jobs::echo).await];
+        for (id, agents) in [("target", &target), ("away", &away)] {
+            let urls: Vec<_> = agents.iter().map(Agent::url).collect();
+            let change = json!({"liveness": "assumed", "urls": urls});
+            let changed = one.patch(id, change).await;
+            assert_eq!(changed.status, 200, "{}", changed.text());
         }
         jobs::pause(one, "away", "pause").await;
         let poller = crate::polling::poller(one, "poller", json!({"name": "poller"})).await;
@@ -159,8 +166,8 @@ impl Site {
             redis,
             client,
             poller,
-            target: target.agent,
-            away: away.agent,
+            target,
+            away,
             _caller: caller.agent,
         }
     }

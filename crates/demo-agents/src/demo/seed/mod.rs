@@ -12,6 +12,7 @@ use serde_json::json;
 use tokio::time::{Instant, sleep};
 use url::Url;
 
+use super::sleeper::{self, SLEEPER};
 use crate::agents::{Agent, Kind};
 
 /// Time for the gateway to open its ports and create its tables.
@@ -30,9 +31,9 @@ pub(super) struct Seat {
     pub(super) agent: Option<Kind>,
 }
 
-/// The workspaces: a parent, two children, a grandchild, and one of another org. Parents come
+/// The workspaces: a parent, two children, a grandchild; and a parent with two children of another org. Parents come
 /// before their children.
-pub(super) const SEATS: [Seat; 5] = [
+pub(super) const SEATS: [Seat; 7] = [
     Seat::new("acme-pm", "plans", None, "acme", Some(Kind::Echo)),
     Seat::new(
         "acme-dev",
@@ -50,6 +51,20 @@ pub(super) const SEATS: [Seat; 5] = [
         Some(Kind::Flaky),
     ),
     Seat::new("rival-spy", "listens", None, "rival", None),
+    Seat::new(
+        "rival-ops",
+        "repairs",
+        Some("rival-spy"),
+        "rival",
+        Some(Kind::Broken),
+    ),
+    Seat::new(
+        SLEEPER,
+        "sleeps",
+        Some("rival-spy"),
+        "rival",
+        Some(Kind::Echo),
+    ),
 ];
 
 impl Seat {
@@ -74,6 +89,8 @@ impl Seat {
 pub(super) struct Demo {
     pub(super) public: Url,
     pub(super) admin: Url,
+    /// Address of the waker.
+    pub(super) waker: SocketAddr,
     pub(super) operator: String,
     /// True if the gateway serves the canvas.
     pub(super) has_canvas: bool,
@@ -137,6 +154,14 @@ impl Demo {
             // Saved after each registration: the gateway does not return a token twice.
             self.keep_tokens(&tokens)?;
         }
+        let night = tokens.get(SLEEPER).cloned().unwrap_or_default();
+        sleeper::serve(self.waker, self.public.clone(), &night)
+            .await
+            .map_err(SeedError::Agent)?;
+        let sleeps = json!({"workspace_id": SLEEPER});
+        registry
+            .post("/registry/deregister", &night, &sleeps)
+            .await?;
         let user = json!({"user": "demo", "org": "acme", "ttl_seconds": 86_400});
         let canvas = match registry.post("/canvas/tokens", &self.operator, &user).await {
             Ok(answer) => answer["token"].as_str().map(str::to_owned),
@@ -153,7 +178,8 @@ impl Demo {
         let registry = Registry::new(self.public.clone());
         loop {
             sleep(BEAT).await;
-            for (id, token) in &cast.tokens {
+            // The one that sleeps has no agent now that could send one.
+            for (id, token) in cast.tokens.iter().filter(|(id, _)| *id != SLEEPER) {
                 if let Err(error) = registry.beat(id, token).await {
                     tracing::warn!(workspace.id = id, %error, "heartbeat failed");
                 }
@@ -211,7 +237,9 @@ impl Demo {
                     .map_err(SeedError::Agent)?;
                 body["url"] = json!(agent.url());
                 body["agent_card"] = agent.card().clone();
-                tokio::spawn(agent.serve());
+                if seat.id != SLEEPER {
+                    tokio::spawn(agent.serve());
+                }
             }
             None => body["agent_card"] = json!({"name": seat.id, "description": "calls others"}),
         }

@@ -59,6 +59,10 @@ async fn demo(kept: Option<PathBuf>) -> (Demo, Seen) {
         .route("/workspaces", post(create))
         .route("/registry/register", post(register))
         .route(
+            "/registry/deregister",
+            post(|| async { Json(json!({"status": "deregistered"})) }),
+        )
+        .route(
             "/canvas/tokens",
             post(|| async { Json(json!({"token": "canvas.jwt"})) }),
         )
@@ -75,6 +79,8 @@ async fn demo(kept: Option<PathBuf>) -> (Demo, Seen) {
     let demo = Demo {
         public: base.clone(),
         admin: base,
+        // Any free one.
+        waker: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
         operator: "a2aa_operator".to_owned(),
         has_canvas: true,
         has_console: true,
@@ -114,7 +120,7 @@ async fn a_folder_that_is_kept_brings_the_same_tokens_back() {
     let last = seen.lock().unwrap().last().unwrap().clone();
     assert_eq!(
         (last.0, last.1.as_str()),
-        ("/registry/register", "a2aw_rival-spy")
+        ("/registry/register", "a2aw_rival-night")
     );
     std::fs::remove_file(kept).unwrap();
     assert!(matches!(

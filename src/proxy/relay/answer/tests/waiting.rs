@@ -1,6 +1,5 @@
 //! The reader while it waits, and its bounds and clocks.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::{AsyncWriteExt as _, duplex};
@@ -10,7 +9,7 @@ use super::super::{Answer, AnswerReader, HEAD_BYTES_MAX};
 use super::GOOD;
 use crate::drain::Drain;
 use crate::proxy::outcome::Ended;
-use crate::proxy::relay::{Clocks, next_piece};
+use crate::proxy::relay::{Clocks, Cut, next_piece};
 use crate::rejection::Reason;
 
 #[tokio::test]
@@ -56,7 +55,7 @@ async fn a_piece_that_is_ready_after_the_last_clock_is_not_passed() {
     agents.write_all(begun).await.unwrap();
     reader.read_head().await.unwrap();
     agents.write_all(b"more").await.unwrap();
-    let mut cut = Arc::new(Drain::default()).watch();
+    let mut cut = Cut::of_drain(&Drain::default());
     let now = Instant::now();
     let mut clocks = Clocks {
         head: Duration::from_secs(1),

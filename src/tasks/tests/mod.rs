@@ -1,6 +1,8 @@
 //! Unit tests without HTTP: the first caller owns a task, unknown tasks pass, a store that cannot be read
 //! rejects.
 
+mod bindings;
+
 use std::time::Duration;
 
 use super::*;
@@ -96,9 +98,13 @@ impl Room {
 async fn the_first_who_started_a_task_owns_it_and_names_alone_are_nobody() {
     let room = room("memory").await;
     let ann = canvas("ann", Some("acme"));
-    room.tasks.learn(&ann.owner(), &id("dev"), "t-1").await;
+    room.tasks
+        .learn((&ann.owner(), None), &id("dev"), "t-1", None)
+        .await;
     let other = canvas("ann", Some("globex"));
-    room.tasks.learn(&other.owner(), &id("dev"), "t-1").await;
+    room.tasks
+        .learn((&other.owner(), None), &id("dev"), "t-1", None)
+        .await;
     assert_eq!(room.sees(&ann, "t-1").await, Ok(()));
     for foreign in [
         other,
@@ -119,7 +125,9 @@ async fn the_first_who_started_a_task_owns_it_and_names_alone_are_nobody() {
     let at = room.tasks.target_of(&ann, "t-1").await.unwrap();
     assert_eq!(at, Some(id("dev")));
     // Another agent cannot redirect its caller's requests to itself.
-    room.tasks.learn(&ann.owner(), &id("ops"), "t-1").await;
+    room.tasks
+        .learn((&ann.owner(), None), &id("ops"), "t-1", None)
+        .await;
     let at = room.tasks.target_of(&ann, "t-1").await.unwrap();
     assert_eq!(at, Some(id("dev")));
     let elsewhere = room.tasks.target_of(&canvas("bob", None), "t-1").await;
@@ -130,8 +138,12 @@ async fn the_first_who_started_a_task_owns_it_and_names_alone_are_nobody() {
 async fn of_a_list_only_foreign_ones_are_hidden_and_another_target_is_another_task() {
     let room = room("memory").await;
     let (ann, bob) = (canvas("ann", None), canvas("bob", None));
-    room.tasks.learn(&ann.owner(), &id("dev"), "a").await;
-    room.tasks.learn(&bob.owner(), &id("dev"), "b").await;
+    room.tasks
+        .learn((&ann.owner(), None), &id("dev"), "a", None)
+        .await;
+    room.tasks
+        .learn((&bob.owner(), None), &id("dev"), "b", None)
+        .await;
     let asked = ["a", "b", "c"].map(str::to_owned);
     let seen = |proof: Proof, target: &'static str| {
         let (room, asked) = (&room, &asked);
@@ -154,7 +166,9 @@ async fn alone_an_owner_is_forgotten_a_ttl_after_the_last_use_and_kept_over_a_re
     let running = Arc::clone(&room.tasks);
     tokio::spawn(async move { running.run().await });
     let (ann, bob) = (canvas("ann", None), canvas("bob", None));
-    room.tasks.learn(&ann.owner(), &id("dev"), "t").await;
+    room.tasks
+        .learn((&ann.owner(), None), &id("dev"), "t", None)
+        .await;
     assert_eq!(room.sees(&bob, "t").await, Err(Reason::TaskNotFound));
     room.tasks.flush().await;
     // Another process reads it from the store.
@@ -173,7 +187,9 @@ async fn alone_an_owner_is_forgotten_a_ttl_after_the_last_use_and_kept_over_a_re
         );
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    room.tasks.learn(&bob.owner(), &id("dev"), "t").await;
+    room.tasks
+        .learn((&bob.owner(), None), &id("dev"), "t", None)
+        .await;
     assert_eq!(room.sees(&ann, "t").await, Err(Reason::TaskNotFound));
 }
 
@@ -186,11 +202,16 @@ async fn what_was_anothers_before_a_restart_is_not_drawn_to_who_comes_first_afte
         tokio::spawn(async move { tasks.run().await });
     };
     run(&room.tasks);
-    room.tasks.learn(&ann.owner(), &id("dev"), "t").await;
+    room.tasks
+        .learn((&ann.owner(), None), &id("dev"), "t", None)
+        .await;
     room.tasks.flush().await;
     let again = room.again();
     run(&again.tasks);
-    again.tasks.learn(&bob.owner(), &id("dev"), "t").await;
+    again
+        .tasks
+        .learn((&bob.owner(), None), &id("dev"), "t", None)
+        .await;
     again.tasks.flush().await;
     assert_eq!(again.sees(&bob, "t").await, Err(Reason::TaskNotFound));
     assert_eq!(again.sees(&ann, "t").await, Ok(()));
@@ -202,10 +223,14 @@ async fn a_caller_that_starts_many_tasks_forgets_its_own_oldest_ones() {
     let running = Arc::clone(&room.tasks);
     tokio::spawn(async move { running.run().await });
     let (ann, bob) = (canvas("ann", None), canvas("bob", None));
-    room.tasks.learn(&ann.owner(), &id("dev"), "t-ann").await;
+    room.tasks
+        .learn((&ann.owner(), None), &id("dev"), "t-ann", None)
+        .await;
     for number in 0..1000 {
         let task = format!("t-{number}");
-        room.tasks.learn(&bob.owner(), &id("dev"), &task).await;
+        room.tasks
+            .learn((&bob.owner(), None), &id("dev"), &task, None)
+            .await;
         // Keep the queue of notes within its bound.
         if number % 500 == 0 {
             room.tasks.flush().await;
@@ -230,7 +255,9 @@ async fn without_the_store_what_is_not_known_here_is_refused_and_the_queue_is_bo
     })
     .await;
     let (ann, bob) = (canvas("ann", None), canvas("bob", None));
-    room.tasks.learn(&ann.owner(), &id("dev"), "t-0").await;
+    room.tasks
+        .learn((&ann.owner(), None), &id("dev"), "t-0", None)
+        .await;
     assert_eq!(room.sees(&ann, "t-0").await, Ok(()));
     assert_eq!(room.sees(&bob, "t-0").await, Err(Reason::TaskNotFound));
     assert_eq!(room.sees(&bob, "t-x").await, Err(Reason::StoreUnavailable));
@@ -240,14 +267,18 @@ async fn without_the_store_what_is_not_known_here_is_refused_and_the_queue_is_bo
     );
     for number in 1..NOTES_MAX + 10 {
         let task = format!("t-{number}");
-        room.tasks.learn(&ann.owner(), &id("dev"), &task).await;
+        room.tasks
+            .learn((&ann.owner(), None), &id("dev"), &task, None)
+            .await;
     }
     // One caller takes half of the places, and the next one half of the rest.
     let half = u64::try_from(NOTES_MAX / 2).unwrap();
     assert_eq!(room.metrics.tasks.notes_dropped.get(), half + 10);
     for number in 0..half {
         let task = format!("u-{number}");
-        room.tasks.learn(&bob.owner(), &id("dev"), &task).await;
+        room.tasks
+            .learn((&bob.owner(), None), &id("dev"), &task, None)
+            .await;
     }
     assert_eq!(
         room.metrics.tasks.notes_dropped.get(),

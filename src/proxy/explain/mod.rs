@@ -4,6 +4,8 @@
 //! Facts that are read enter the caches, as for a message. There is no other side effect: no slot, rate or
 //! allowance is taken, no lapse is noted, no record is written, no card is fetched.
 
+mod bounds;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,14 +15,16 @@ use tokio::sync::Semaphore;
 use crate::a2a::Generation;
 use crate::a2a::bridge::{Bridge, Side};
 use crate::a2a::card::{Binding, Spoken};
+use crate::a2a::method::Method;
+use crate::caps::Caps;
 use crate::config::{Bridging, LineageReach};
-use crate::directory::{Agent, AgentOptions, Destination, LookupFor};
+use crate::directory::{Agent, AgentOptions, CallKind, Destination, LookupFor, Preference, choose};
 use crate::explain::{
     Check, Explain, Explanation, Fact, Facts, Question, Refused, Source, Witness,
 };
 use crate::hierarchy::Permit;
 use crate::identity::{Named, Proof};
-use crate::ids::WorkspaceId;
+use crate::ids::{InstanceId, WorkspaceId};
 use crate::proxy::bridge::{agents_side, inbox_side, serves_http_json};
 use crate::proxy::context::Context;
 use crate::rejection::{Reason, Rejection};
@@ -88,6 +92,7 @@ impl Explainer {
     ) -> Result<(), Refused> {
         let (proof, target) = self.check_caller(named, target, explanation).await?;
         let permit = self.check_access(&proof, &target, explanation).await?;
+        self.check_stops(&permit, explanation)?;
         let mut facts = Facts::default();
         let looked = self
             .context
@@ -97,8 +102,17 @@ impl Explainer {
             .await;
         let destination = match looked {
             Ok(destination) => explanation.decided(Check::State, facts, Ok(destination))?,
-            Err(not) => explanation.decided(not.at, facts, Err(not.why))?,
+            Err(not) => {
+                self.look_at_waker(&permit, &mut facts).await;
+                explanation.decided(not.at, facts, Err(not.why))?
+            }
         };
+        if Caps::are_on(&self.context.gateway.config()) {
+            self.look_at_caps(&proof, &permit, explanation).await?;
+        }
+        let org = destination.options().org.as_deref();
+        let target = (permit.target(), org);
+        let guards = self.context.guards.explain(Method::SendMessage, target);
         match &destination {
             Destination::Inbox(options) => {
                 let mut facts = Facts::default();
@@ -110,14 +124,43 @@ impl Explainer {
                 let inbox = &self.context.gateway.delivery.inbox;
                 let looked = inbox.look_for_room(permit.target(), &mut facts).await;
                 explanation.decided(Check::Inbox, facts, looked)?;
-                self.tell_limits(None, explanation)
+                self.tell_limits(None, guards, explanation)
             }
             Destination::Agent(agent) => {
-                self.reach(&permit, proof.account, agent, explanation)
+                let agent = self.choose_instance(agent, explanation)?;
+                self.reach(&permit, proof.account, &agent, explanation)
                     .await?;
-                self.tell_limits(Some(agent), explanation)
+                self.tell_limits(Some(&agent), guards, explanation)
             }
         }
+    }
+
+    /// Chooses the instance that a call without a task and a context gets, if the agent has several.
+    fn choose_instance(
+        &self,
+        agent: &Arc<Agent>,
+        explanation: &mut Explanation,
+    ) -> Result<Arc<Agent>, Refused> {
+        if agent.instances.is_empty() {
+            return Ok(Arc::clone(agent));
+        }
+        let mut facts = Facts::default();
+        let chosen = choose(&agent.instances, &Preference::default(), &[]);
+        facts.hear(|| {
+            let instances = agent.instances.iter().map(|one| {
+                json!({"instance_id": one.agent.instance.as_ref().map(InstanceId::as_str),
+                    "draining": one.is_draining, "in_flight": one.agent.slots.taken(),
+                    "breaker": one.agent.slots.breaker()})
+            });
+            let chosen = chosen.as_ref().ok();
+            let value = json!({"instances": instances.collect::<Vec<_>>(),
+                "chosen": chosen.and_then(|(agent, _)| agent.instance.as_ref()).map(InstanceId::as_str),
+                "by": "the less busy of two; a call about a task or a context goes to the instance that has it",
+                "of": "this replica"});
+            Fact::new(Check::Instance, Source::Memory, value)
+        });
+        let chosen = chosen.map(|(agent, _)| Arc::clone(agent));
+        explanation.decided(Check::Instance, facts, chosen)
     }
 
     /// Checks whether the gateway accepts requests, of which caller, and at which rate.
@@ -185,6 +228,20 @@ impl Explainer {
         explanation.decided(Check::Rule, facts, permit)
     }
 
+    /// Reports whether a call to a target that is away would wake it, instead of the rejection.
+    async fn look_at_waker(&self, permit: &Permit, facts: &mut Facts) {
+        let waking = &self.context.gateway.directory.waking;
+        let Ok(Some(times)) = waking.sleeper(permit.target()).await else {
+            return;
+        };
+        let wake = json!({
+            "by": if times.own { "wake of the workspace" } else { "wake.url" },
+            "max_wait_ms": millis(times.max_wait),
+            "cool_down_ms": millis(times.cool_down),
+        });
+        facts.amend("wakes", wake);
+    }
+
     /// Explains how the agent is called: its state, its capacity for one more call, and its address.
     async fn reach(
         &self,
@@ -198,7 +255,7 @@ impl Explainer {
         let path = self.look_at_call(permit, agent, &mut facts).await;
         let path = explanation.decided(Check::Call, facts, path)?;
         let mut facts = Facts::default();
-        let slot = agent.slots.check(account, &mut facts);
+        let slot = agent.slots.check(account, CallKind::Unary, &mut facts);
         explanation.decided(Check::Slots, facts, slot)?;
         let endpoint = match path {
             Some(path) => agent.endpoint.at(path),
@@ -318,6 +375,7 @@ impl Explainer {
     fn tell_limits(
         &self,
         agent: Option<&Agent>,
+        guards: Vec<Value>,
         explanation: &mut Explanation,
     ) -> Result<(), Refused> {
         let config = self.context.gateway.config();
@@ -337,6 +395,7 @@ impl Explainer {
                 "total_ms": millis(timeouts.total),
                 "stream_ms": millis(timeouts.stream),
                 "x_timeout_max_ms": millis(timeouts.max),
+                "guards": guards,
             });
             Fact::new(Check::Limits, Source::Config, value)
         });

@@ -1,0 +1,179 @@
+//! Facts of a call that caps look at, and the subject under which each cap counts it.
+
+use serde_json::json;
+
+use super::counter::Place;
+use crate::a2a::method::Method;
+use crate::a2a::run::Named;
+use crate::config::{Cap, CapCount, CapPer};
+use crate::hierarchy::{Hierarchy, Permit};
+use crate::identity::Proof;
+use crate::ids::WorkspaceId;
+use crate::rejection::Rejection;
+
+/// The names by which calls belong together: those of a message, and the trace of its request.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Names {
+    /// `metadata.run_id`, else the trace id of `traceparent`, else the context.
+    pub run: Option<String>,
+    /// The context.
+    pub context: Option<String>,
+    /// True if the message continues a task.
+    pub continues_task: bool,
+}
+
+impl Names {
+    /// Returns the names of a message whose request has the trace id `trace`.
+    pub fn of(named: Named, trace: impl FnOnce() -> Option<String>) -> Self {
+        let run = named.run.or_else(trace);
+        Self {
+            run: run.or_else(|| named.context.clone()),
+            context: named.context,
+            continues_task: named.continues_task,
+        }
+    }
+}
+
+/// A call, as far as caps count it.
+#[derive(Clone, Debug)]
+pub struct Facts {
+    /// The calling workspace, if the caller is one.
+    pub(super) caller: Option<WorkspaceId>,
+    /// The caller's name.
+    owner: String,
+    /// The caller's org; empty: none, which counts as one org.
+    pub(super) org: String,
+    pub(super) target: WorkspaceId,
+    /// The target's org.
+    pub(super) target_org: String,
+    pub(super) names: Names,
+    method: Method,
+}
+
+impl Facts {
+    /// Returns the facts of a permitted call.
+    ///
+    /// # Errors
+    /// `store_unavailable`.
+    pub async fn of(
+        hierarchy: &Hierarchy,
+        proof: &Proof,
+        permit: &Permit,
+        method: Method,
+        names: Names,
+    ) -> Result<Self, Rejection> {
+        // Cached: the permit depends on it.
+        let place = hierarchy.place(permit.target()).await?;
+        Ok(Self {
+            caller: permit.caller().cloned(),
+            owner: proof.principal.name().into_owned(),
+            org: permit.org().unwrap_or_default().to_owned(),
+            target: permit.target().clone(),
+            target_org: place
+                .and_then(|place| place.org.clone())
+                .unwrap_or_default(),
+            names,
+            method,
+        })
+    }
+
+    /// For tests: a caller and a target, each with its org.
+    #[cfg(test)]
+    pub(super) fn made(
+        (caller, org): (WorkspaceId, &str),
+        (target, target_org): (WorkspaceId, &str),
+        method: Method,
+        names: Names,
+    ) -> Self {
+        Self {
+            owner: caller.to_string(),
+            caller: Some(caller),
+            org: org.to_owned(),
+            target,
+            target_org: target_org.to_owned(),
+            names,
+            method,
+        }
+    }
+
+    /// True if `cap` counts the call. Only calls that send a message count: others begin no work, and must stay possible
+    /// when a cap is reached.
+    pub(super) fn counts(&self, cap: &Cap) -> bool {
+        let counted = match cap.count {
+            CapCount::Messages | CapCount::Bytes | CapCount::Seconds => true,
+            CapCount::Tasks => !self.names.continues_task,
+            CapCount::Streams => self.method == Method::SendStreamingMessage,
+        };
+        counted && self.method.sends() && self.is_in_scope(cap)
+    }
+
+    /// True if the target is in the scope of `cap`.
+    pub(super) fn is_in_scope(&self, cap: &Cap) -> bool {
+        let org = Some(self.target_org.as_str()).filter(|org| !org.is_empty());
+        cap.scope.covers(&self.target, org)
+    }
+
+    /// Returns the name of the run or context under which `cap` counts.
+    pub(super) fn name(&self, per: CapPer) -> Option<&str> {
+        match per {
+            CapPer::Run => self.names.run.as_deref(),
+            CapPer::Context => self.names.context.as_deref(),
+            CapPer::Caller | CapPer::Pair | CapPer::Target | CapPer::Org => None,
+        }
+    }
+
+    /// Returns the subject under which `cap` counts the call: an org, and a name in it. `run_org` is the org of its run
+    /// or context. `None`: the call names no run, or no context.
+    pub(super) fn subject(&self, cap: &Cap, run_org: &str) -> Option<Subject> {
+        let (org, name) = match cap.per {
+            CapPer::Run | CapPer::Context => (run_org, self.name(cap.per)?.to_owned()),
+            CapPer::Caller => (&*self.org, self.owner.clone()),
+            CapPer::Pair => (&*self.org, format!("{}>{}", self.owner, self.target)),
+            CapPer::Target => (&*self.target_org, self.target.to_string()),
+            CapPer::Org => (&*self.org, self.org.clone()),
+        };
+        Some(Subject {
+            org: org.to_owned(),
+            name,
+        })
+    }
+}
+
+/// The subject of a count.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Subject {
+    /// The org in which it counts; empty: none.
+    pub(super) org: String,
+    /// Its name in it.
+    pub(super) name: String,
+}
+
+impl Subject {
+    /// Returns the place of its count.
+    pub(super) fn place(&self, cap: &str) -> Place {
+        // Names are arbitrary text: JSON keeps them apart.
+        let member = json!([self.org, self.name]).to_string();
+        Place {
+            cap: cap.to_owned(),
+            key: key(cap, &member),
+            index: index(cap),
+            member,
+        }
+    }
+
+    /// Reads the name that a count has in its index.
+    pub(super) fn read(member: &str) -> Option<Self> {
+        let (org, name) = serde_json::from_str(member).ok()?;
+        Some(Self { org, name })
+    }
+}
+
+/// Returns the key of a count.
+pub(super) fn key(cap: &str, member: &str) -> String {
+    format!("gw:cap:{cap}:{member}")
+}
+
+/// Returns the key of the index of a cap.
+pub(super) fn index(cap: &str) -> String {
+    format!("gw:caps:{cap}")
+}

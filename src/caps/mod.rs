@@ -1,0 +1,205 @@
+//! Caps: bounds on what calls use in total, counted by run, context, caller, pair, target or org
+//! (`docs/guide/budget-a-run.md`).
+//!
+//! All replicas count together without asking a store for a message. Of a count of calls each takes shares from a counter
+//! in the shared state, ahead of their use; a share is a hundredth of the limit at most ([`counter`]), lies unused for two
+//! seconds at most, and is given back at once when another replica finds none left ([`lease`]). So no more units are used
+//! than the limit has, and what a replica loses when it is killed is its share. Bytes and time are known only afterwards:
+//! they are reported twice a second, and a call is refused when the total has reached the limit.
+
+mod charge;
+mod counter;
+mod facts;
+mod lease;
+mod runs;
+mod shown;
+
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use dashmap::DashMap;
+
+pub use self::charge::Charge;
+use self::charge::Unit;
+use self::counter::{Counter, Place};
+pub use self::facts::{Facts, Names};
+use self::runs::Runs;
+pub use self::shown::{CapState, Shown, Wanted};
+use crate::config::{Cap, CapPer, Config, Live};
+use crate::ids::ReplicaId;
+use crate::metrics::Metrics;
+use crate::rejection::{Delivery, Reason, Rejection};
+use crate::shared::Shared;
+
+/// Most subjects that one replica counts at once. Further ones take each unit from the shared state.
+const SUBJECTS_MAX: usize = 65_536;
+
+/// The counts of this replica.
+pub struct Caps {
+    config: Live,
+    shared: Shared,
+    replica: ReplicaId,
+    metrics: Arc<Metrics>,
+    /// By the key in the shared state.
+    counters: DashMap<String, Arc<Counter>>,
+    runs: Runs,
+}
+
+impl Caps {
+    /// Creates it; does not touch the store.
+    pub fn new(
+        config: &Live,
+        shared: &Shared,
+        replica: &ReplicaId,
+        metrics: &Arc<Metrics>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            runs: Runs::new(shared.clone()),
+            config: config.clone(),
+            shared: shared.clone(),
+            replica: replica.clone(),
+            metrics: Arc::clone(metrics),
+            counters: DashMap::new(),
+        })
+    }
+
+    /// True if `config` has caps. Without one a call pays this question.
+    pub fn are_on(config: &Config) -> bool {
+        !config.cap.is_empty()
+    }
+
+    /// Counts a call that is about to be sent, with every cap that covers it.
+    ///
+    /// # Errors
+    /// `cap_reached`; `store_unavailable` if a share is used up and the shared state does not answer. What was taken
+    /// before is given back.
+    pub async fn count(
+        self: &Arc<Self>,
+        config: &Config,
+        facts: &Facts,
+    ) -> Result<Charge, Rejection> {
+        let mut charge = Charge::default();
+        let mut orgs = [None, None];
+        for cap in config.cap.iter().filter(|cap| facts.counts(cap)) {
+            let Some(counter) = self.counter(cap, facts, &mut orgs).await? else {
+                continue;
+            };
+            if cap.count.is_by_call() {
+                self.take(cap, &counter).await?;
+            } else {
+                self.require_room(cap, &counter).await?;
+            }
+            charge.push(Unit {
+                life: counter.life(),
+                count: cap.count,
+                counter,
+            });
+        }
+        Ok(charge)
+    }
+
+    /// Returns the charge of a call that was counted when it was accepted and is made now: its bytes and its time.
+    ///
+    /// # Errors
+    /// `store_unavailable`.
+    pub async fn measure(&self, config: &Config, facts: &Facts) -> Result<Charge, Rejection> {
+        let mut charge = Charge::default();
+        let mut orgs = [None, None];
+        let measured = |cap: &&Cap| !cap.count.is_by_call() && facts.counts(cap);
+        for cap in config.cap.iter().filter(measured) {
+            if let Some(counter) = self.counter(cap, facts, &mut orgs).await? {
+                charge.push(Unit {
+                    life: counter.life(),
+                    count: cap.count,
+                    counter,
+                });
+            }
+        }
+        Ok(charge)
+    }
+
+    /// Returns the count of a call's subject. `orgs` keeps the orgs of its run and its context.
+    async fn counter(
+        &self,
+        cap: &Cap,
+        facts: &Facts,
+        orgs: &mut [Option<String>; 2],
+    ) -> Result<Option<Arc<Counter>>, Rejection> {
+        let kept = match cap.per {
+            CapPer::Run => Some(&mut orgs[0]),
+            CapPer::Context => Some(&mut orgs[1]),
+            CapPer::Caller | CapPer::Pair | CapPer::Target | CapPer::Org => None,
+        };
+        let mut run_org = String::new();
+        if let (Some(kept), Some(name)) = (kept, facts.name(cap.per)) {
+            if kept.is_none() {
+                *kept = Some(self.runs.org_of(facts, name).await?);
+            }
+            run_org = kept.clone().unwrap_or_default();
+        }
+        let subject = facts.subject(cap, &run_org);
+        Ok(subject.map(|subject| self.counter_at(cap, subject.place(&cap.name))))
+    }
+
+    fn counter_at(&self, cap: &Cap, place: Place) -> Arc<Counter> {
+        let by_call = cap.count.is_by_call();
+        if let Some(counter) = self.counters.get(&place.key)
+            && counter.is_by_call == by_call
+        {
+            return Arc::clone(&counter);
+        }
+        if self.counters.len() >= SUBJECTS_MAX {
+            self.metrics.caps.dropped.inc();
+            return Arc::new(Counter::new(place, by_call));
+        }
+        let key = place.key.clone();
+        let counter = Arc::new(Counter::new(place, by_call));
+        let kept = self
+            .counters
+            .entry(key)
+            .or_insert_with(|| Arc::clone(&counter));
+        // A cap of the same name counted something else before a reload.
+        let counter = if kept.is_by_call == by_call {
+            Arc::clone(&kept)
+        } else {
+            counter
+        };
+        drop(kept);
+        self.metrics.caps.subjects.set(len(self.counters.len()));
+        counter
+    }
+
+    /// Builds the rejection of a call over `cap`.
+    fn reached(&self, cap: &Cap, counter: &Counter) -> Rejection {
+        self.metrics.caps.refused(&cap.name);
+        let (name, per, count, limit) =
+            (&cap.name, cap.per.as_str(), cap.count.as_str(), cap.limit);
+        let said = format!("the cap `{name}` is reached: {limit} {count} for each {per}");
+        let resets = cap.window.and_then(|_| counter.resets_at());
+        let said = match &resets {
+            Some((at, _)) => format!("{said}; it begins again at {at}: do not send before"),
+            None => format!(
+                "{said}; it lasts as long as the {per}: end this one, or ask an operator for a higher limit"
+            ),
+        };
+        let rejection = Rejection::new(Reason::CapReached, said)
+            .fact("cap", name)
+            .fact("per", per)
+            .fact("count", count)
+            .fact("limit", limit)
+            .delivered(Delivery::NotSent);
+        match resets {
+            Some((at, left)) => {
+                let left = left + std::time::Duration::from_millis(999);
+                rejection.fact("resets_at", at).retry_after(left)
+            }
+            None => rejection,
+        }
+    }
+}
+
+fn len(count: usize) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}

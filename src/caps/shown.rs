@@ -1,0 +1,172 @@
+//! The use of caps, for operators.
+
+use serde::Serialize;
+
+use super::Caps;
+use super::counter::{limit_of, shown};
+use super::facts::{Facts, Subject, index, key};
+use crate::config::{Cap, CapCount, CapPer};
+use crate::rejection::{Reason, Rejection};
+use crate::shared::Counted;
+use crate::store::Unavailable;
+use crate::time::Timestamp;
+
+/// A cap with its use.
+#[derive(Clone, Debug, Serialize)]
+pub struct Shown {
+    /// Its name.
+    pub name: String,
+    /// By what it counts.
+    pub per: CapPer,
+    /// The quantity that it counts.
+    pub count: CapCount,
+    /// Its limit.
+    pub limit: u64,
+    /// Its window in seconds, if it has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub window_seconds: Option<u64>,
+    /// The subjects that used it last, greatest use first.
+    pub subjects: Vec<Used>,
+    /// Number of subjects that used it, of those that are remembered.
+    pub subjects_total: usize,
+}
+
+/// The use of one subject.
+#[derive(Clone, Debug, Serialize)]
+pub struct Used {
+    /// The org in which it counts; `None`: none.
+    pub org: Option<String>,
+    /// The run, context, caller, pair (`caller>target`), target or org.
+    pub subject: String,
+    /// Its use.
+    pub used: u64,
+    /// True if the limit is reached.
+    pub reached: bool,
+    /// The time at which the count begins again, or is forgotten if it is not used.
+    pub resets_at: Timestamp,
+}
+
+/// The state of a cap for one call.
+#[derive(Clone, Debug, Serialize)]
+pub struct CapState {
+    /// Its name.
+    pub name: String,
+    /// Its limit, as text: `500 messages for each run`.
+    pub limit: String,
+    /// The use of the call's subject; `None`: it depends on the message.
+    pub used: Option<u64>,
+    /// True if the limit is reached, so that the call would be refused.
+    pub reached: bool,
+}
+
+impl CapState {
+    /// Returns the rejection of the call, if the limit is reached.
+    pub fn rejection(&self) -> Option<Rejection> {
+        let said = format!("the cap `{}` is reached: {}", self.name, self.limit);
+        let rejection = Rejection::new(Reason::CapReached, said).fact("cap", &self.name);
+        self.reached.then_some(rejection)
+    }
+}
+
+/// The subjects that are asked for.
+#[derive(Clone, Debug, Default)]
+pub struct Wanted<'a> {
+    /// The only cap.
+    pub cap: Option<&'a str>,
+    /// The only subject.
+    pub subject: Option<&'a str>,
+    /// The only org.
+    pub org: Option<&'a str>,
+    /// Subjects of each cap at most.
+    pub limit: usize,
+}
+
+impl Caps {
+    /// Returns the caps with their use on all replicas.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub async fn shown(&self, wanted: &Wanted<'_>) -> Result<Vec<Shown>, Unavailable> {
+        let config = self.config.hold();
+        if config.cap.is_empty() {
+            return Ok(Vec::new());
+        }
+        self.recall_all().await?;
+        let mut all = Vec::new();
+        for cap in &config.cap {
+            if wanted.cap.is_none_or(|name| name == cap.name) {
+                all.push(self.show(cap, wanted).await?);
+            }
+        }
+        Ok(all)
+    }
+
+    async fn show(&self, cap: &Cap, wanted: &Wanted<'_>) -> Result<Shown, Unavailable> {
+        let index = index(&cap.name);
+        let counted = self.shared.counted(&index, |member| key(&cap.name, member));
+        let counted = counted.await?.into_iter();
+        let subjects = counted.filter_map(|(member, counted)| {
+            let subject = Subject::read(&member)?;
+            let asked = wanted.org.is_none_or(|org| org == subject.org)
+                && wanted.subject.is_none_or(|name| name == subject.name);
+            asked.then(|| used(cap, subject, &counted))
+        });
+        let mut subjects: Vec<Used> = subjects.collect();
+        subjects.sort_by_key(|subject| std::cmp::Reverse(subject.used));
+        let subjects_total = subjects.len();
+        subjects.truncate(wanted.limit);
+        Ok(Shown {
+            name: cap.name.clone(),
+            per: cap.per,
+            count: cap.count,
+            limit: cap.limit,
+            window_seconds: cap.window.map(|window| window.as_secs()),
+            subjects,
+            subjects_total,
+        })
+    }
+
+    /// Returns the caps that cover a call, with what its subject has used. Takes and counts nothing.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub async fn states(&self, facts: &Facts) -> Result<Vec<CapState>, Unavailable> {
+        let config = self.config.hold();
+        self.recall_all().await?;
+        let mut states = Vec::new();
+        for cap in config.cap.iter().filter(|cap| facts.is_in_scope(cap)) {
+            let by_name = matches!(cap.per, CapPer::Run | CapPer::Context);
+            let subject = facts.subject(cap, &facts.org).filter(|_| !by_name);
+            let used = match &subject {
+                Some(subject) => {
+                    let place = subject.place(&cap.name);
+                    let total = self.shared.total(&place.key).await?;
+                    Some(total)
+                }
+                None => None,
+            };
+            states.push(CapState {
+                name: cap.name.clone(),
+                limit: format!(
+                    "{} {} for each {}",
+                    cap.limit,
+                    cap.count.as_str(),
+                    cap.per.as_str()
+                ),
+                used: used.map(|total| shown(cap.count, total)),
+                reached: facts.counts(cap) && used.is_some_and(|total| total >= limit_of(cap)),
+            });
+        }
+        Ok(states)
+    }
+}
+
+fn used(cap: &Cap, subject: Subject, counted: &Counted) -> Used {
+    Used {
+        org: Some(subject.org).filter(|org| !org.is_empty()),
+        subject: subject.name,
+        used: shown(cap.count, counted.total),
+        reached: counted.total >= limit_of(cap),
+        resets_at: Timestamp::now().after(counted.left),
+    }
+}

@@ -1,0 +1,314 @@
+//! `a2a-gateway stop`, `release` and `stops`: stops calls at a running gateway, ends a stop, and lists those in force.
+
+use std::fmt::Write as _;
+use std::io;
+use std::process::ExitCode;
+use std::time::{Duration, SystemTime};
+
+use gateway_client::{ClientError, Registry, RegistryError};
+use serde_json::{Value, json};
+
+use super::base_url::{BaseUrlError, GatewayUrl};
+use super::{USAGE, block_on, complain, print};
+
+const STOP_EXAMPLES: &str = "\
+Examples:
+  a2a-gateway stop --workspace acme-dev --reason 'it answers itself in a loop' --running
+  a2a-gateway stop --subtree acme-pm --reason 'spending too much' --running --cancel-tasks
+  a2a-gateway stop --pair acme-pm acme-dev --reason 'see ticket 7' --expires-in 1h
+  a2a-gateway stop --all --reason 'incident 12'
+  a2a-gateway stops                             what is stopped, and why
+  a2a-gateway release stop-0199…                calls pass again
+
+Refused callers get the reason. Without --running, calls and streams under way go on.";
+
+/// `a2a-gateway stop SCOPE --reason TEXT`.
+#[derive(clap::Args, Debug)]
+#[command(after_help = STOP_EXAMPLES)]
+pub(super) struct StopArguments {
+    #[command(flatten)]
+    scope: ScopeArguments,
+    /// Why, in up to 500 characters: refused callers get it
+    #[arg(long, value_name = "TEXT")]
+    reason: String,
+    /// End calls and streams under way, too
+    #[arg(long)]
+    running: bool,
+    /// Cancel known unfinished tasks at their agents, too
+    #[arg(long, requires = "running")]
+    cancel_tasks: bool,
+    /// Release it by itself after this time, such as 1h
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    expires_in: Option<Duration>,
+    #[command(flatten)]
+    gateway: Gateway,
+}
+
+/// The calls to stop.
+#[derive(clap::Args, Debug)]
+#[group(required = true, multiple = false)]
+struct ScopeArguments {
+    /// Calls from and to this workspace
+    #[arg(long, value_name = "ID")]
+    workspace: Option<String>,
+    /// Calls from and to this workspace and those below it
+    #[arg(long, value_name = "ID")]
+    subtree: Option<String>,
+    /// Calls from and to the workspaces of this org, and those of its users
+    #[arg(long, value_name = "NAME")]
+    org: Option<String>,
+    /// Calls of the first workspace to the second
+    #[arg(long, num_args = 2, value_names = ["CALLER", "TARGET"])]
+    pair: Option<Vec<String>>,
+    /// All calls
+    #[arg(long)]
+    all: bool,
+}
+
+/// `a2a-gateway release STOP`.
+#[derive(clap::Args, Debug)]
+pub(super) struct ReleaseArguments {
+    /// Id of the stop, as `a2a-gateway stops` lists it
+    stop: String,
+    #[command(flatten)]
+    gateway: Gateway,
+}
+
+/// `a2a-gateway stops`.
+#[derive(clap::Args, Debug)]
+pub(super) struct StopsArguments {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    gateway: Gateway,
+}
+
+#[derive(clap::Args, Debug)]
+struct Gateway {
+    /// Token of an operator or an org; better given in the environment, where other users cannot see it
+    #[arg(long, env = "A2A_GATEWAY_TOKEN", hide_env_values = true)]
+    token: Option<String>,
+    /// An operator's token, when no other is given
+    #[arg(
+        long = "admin-token",
+        env = "A2A_GATEWAY_ADMIN_TOKEN",
+        hide_env_values = true
+    )]
+    operator: Option<String>,
+    #[command(flatten)]
+    base: GatewayUrl,
+}
+
+/// The command failed.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error("{0}; is the gateway running? --url, A2A_GATEWAY_URL or --config says where")]
+    NotRunning(ClientError),
+    #[error(transparent)]
+    Gateway(RegistryError),
+    #[error(transparent)]
+    BaseUrl(#[from] BaseUrlError),
+    #[error(
+        "give an operator's or an org's token with --token, in A2A_GATEWAY_TOKEN or in A2A_GATEWAY_ADMIN_TOKEN"
+    )]
+    NoCredential,
+    #[error("cannot print")]
+    Io(#[from] io::Error),
+}
+
+impl From<RegistryError> for Failure {
+    fn from(error: RegistryError) -> Self {
+        match error {
+            RegistryError::Unanswered {
+                source: away @ ClientError::NotListening { .. },
+                ..
+            } => Self::NotRunning(away),
+            other => Self::Gateway(other),
+        }
+    }
+}
+
+impl Gateway {
+    fn registry(&self) -> Result<(Registry, &str), Failure> {
+        // Compose files pass on unset variables as empty ones.
+        let mut tokens = [&self.token, &self.operator].into_iter().flatten();
+        let token = tokens.find(|token| !token.is_empty());
+        let token = token.ok_or(Failure::NoCredential)?;
+        Ok((Registry::new(self.base.resolve()?), token))
+    }
+}
+
+impl ScopeArguments {
+    fn json(&self) -> Value {
+        let Self {
+            workspace,
+            subtree,
+            org,
+            pair,
+            all: _,
+        } = self;
+        match (workspace, subtree, org, pair.as_deref()) {
+            (Some(id), ..) => json!({"workspace": id}),
+            (_, Some(id), ..) => json!({"subtree": id}),
+            (_, _, Some(org), _) => json!({"org": org}),
+            (.., Some([caller, target])) => json!({"caller": caller, "target": target}),
+            _ => json!({"all": true}),
+        }
+    }
+}
+
+/// Runs `a2a-gateway stop`.
+pub(super) fn run_stop(arguments: &StopArguments) -> ExitCode {
+    finish(block_on(stop(arguments)))
+}
+
+/// Runs `a2a-gateway release`.
+pub(super) fn run_release(arguments: &ReleaseArguments) -> ExitCode {
+    finish(block_on(release(arguments)))
+}
+
+/// Runs `a2a-gateway stops`.
+pub(super) fn run_stops(arguments: &StopsArguments) -> ExitCode {
+    finish(block_on(list(arguments)))
+}
+
+fn finish(text: Result<String, Failure>) -> ExitCode {
+    match text.and_then(|text| Ok(print(&text)?)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            complain(&error);
+            match error {
+                Failure::BaseUrl(_) | Failure::NoCredential => ExitCode::from(USAGE),
+                _ => ExitCode::FAILURE,
+            }
+        }
+    }
+}
+
+async fn stop(arguments: &StopArguments) -> Result<String, Failure> {
+    let (registry, token) = arguments.gateway.registry()?;
+    let mode = if arguments.running { "running" } else { "new" };
+    let mut body = json!({
+        "scope": arguments.scope.json(),
+        "mode": mode,
+        "reason": arguments.reason,
+        "cancel_tasks": arguments.cancel_tasks,
+    });
+    if let Some(span) = arguments.expires_in {
+        let at = humantime::format_rfc3339_millis(SystemTime::now() + span);
+        body["expires_at"] = at.to_string().into();
+    }
+    let stop = registry.post("/stops", token, &body).await?;
+    let id = stop["id"].as_str().unwrap_or_default();
+    Ok(format!(
+        "{}\nEnd it with: a2a-gateway release {id}\n",
+        line(&stop)
+    ))
+}
+
+async fn release(arguments: &ReleaseArguments) -> Result<String, Failure> {
+    let (registry, token) = arguments.gateway.registry()?;
+    let path = format!("/stops/{}", arguments.stop);
+    let stop = registry.delete(&path, token).await?;
+    Ok(format!("released: {}\n", line(&stop)))
+}
+
+async fn list(arguments: &StopsArguments) -> Result<String, Failure> {
+    let (registry, token) = arguments.gateway.registry()?;
+    let mut stops = Vec::new();
+    let mut cursor: Option<String> = None;
+    loop {
+        let query = match &cursor {
+            Some(cursor) => vec![("limit", "500"), ("cursor", cursor)],
+            None => vec![("limit", "500")],
+        };
+        let page = registry.get_page("/stops", token, &query).await?;
+        stops.extend(page["stops"].as_array().into_iter().flatten().cloned());
+        cursor = page["next_cursor"].as_str().map(str::to_owned);
+        if cursor.is_none() {
+            break;
+        }
+    }
+    if arguments.json {
+        return Ok(format!("{}\n", Value::from(stops)));
+    }
+    if stops.is_empty() {
+        return Ok("no stop is in force\n".to_owned());
+    }
+    let mut text = String::new();
+    for stop in &stops {
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "{}", line(stop));
+    }
+    Ok(text)
+}
+
+/// Returns a stop in one line.
+fn line(stop: &Value) -> String {
+    let word = |name: &str| stop[name].as_str().unwrap_or_default().to_owned();
+    let scope = match stop["scope"].as_object() {
+        Some(scope) if scope.contains_key("caller") => {
+            format!("{} to {}", plain(&scope["caller"]), plain(&scope["target"]))
+        }
+        Some(scope) => {
+            let (kind, name) = scope.iter().next().unzip();
+            match kind.map(String::as_str) {
+                Some("all") => "all calls".to_owned(),
+                kind => format!(
+                    "{} {}",
+                    kind.unwrap_or_default(),
+                    name.map(plain).unwrap_or_default()
+                ),
+            }
+        }
+        None => String::new(),
+    };
+    let mut text = format!(
+        "{}  {scope}  {}  {}",
+        word("id"),
+        word("mode"),
+        word("reason")
+    );
+    if let Some(at) = stop["expires_at"].as_str() {
+        let _ = write!(text, "  until {at}");
+    }
+    let cancel = &stop["cancel"];
+    if !cancel.is_null() {
+        let count = |name: &str| cancel[name].as_i64().unwrap_or_default();
+        let _ = write!(
+            text,
+            "  tasks: {} canceled, {} over, {} failed, {} pending",
+            count("canceled"),
+            count("over"),
+            count("failed"),
+            count("pending")
+        );
+    }
+    text
+}
+
+fn plain(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stop_is_told_in_one_line() {
+        let mut stop = json!({"id": "stop-1", "scope": {"workspace": "dev"}, "mode": "new", "reason": "a loop",
+            "expires_at": null, "cancel": null});
+        assert_eq!(line(&stop), "stop-1  workspace dev  new  a loop");
+        stop["scope"] = json!({"caller": "pm", "target": "dev"});
+        assert_eq!(line(&stop), "stop-1  pm to dev  new  a loop");
+        stop["scope"] = json!({"all": true});
+        stop["expires_at"] = json!("2026-11-21T10:00:00Z");
+        stop["cancel"] = json!({"canceled": 2, "over": 1, "failed": 0, "pending": 3});
+        assert_eq!(
+            line(&stop),
+            "stop-1  all calls  new  a loop  until 2026-11-21T10:00:00Z  tasks: 2 canceled, 1 over, 0 failed, 3 pending"
+        );
+    }
+}

@@ -1,0 +1,217 @@
+//! `[[cap]]`: how much calls may use in total, counted by run, context, caller, pair, target or org.
+
+use std::time::Duration;
+
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
+
+use super::Scope;
+use crate::closed_set::words;
+
+/// Maximum caps: each counts each call that it covers.
+const CAPS_MAX: usize = 64;
+
+/// Longest name of a cap, in bytes.
+const NAME_MAX: usize = 64;
+
+/// Greatest limit: greater numbers are not exact in JSON.
+const LIMIT_MAX: u64 = 1 << 53;
+
+/// Shortest and longest window.
+const WINDOWS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_hours(31 * 24));
+
+words! {
+    /// By what the calls of a cap are counted.
+    CapPer {
+        /// A run: `metadata.run_id`, else the trace, else the context.
+        Run => "run",
+        /// A `contextId`.
+        Context => "context",
+        /// A caller.
+        Caller => "caller",
+        /// A caller with a target.
+        Pair => "pair",
+        /// A target.
+        Target => "target",
+        /// The callers of one org.
+        Org => "org",
+    }
+}
+
+words! {
+    /// The quantity that a cap counts.
+    CapCount {
+        /// Calls that send a message.
+        Messages => "messages",
+        /// Calls that begin a task.
+        Tasks => "tasks",
+        /// Calls that ask for a stream.
+        Streams => "streams",
+        /// Bytes of the bodies of requests and answers.
+        Bytes => "bytes",
+        /// Time that calls take.
+        Seconds => "seconds",
+    }
+}
+
+impl CapCount {
+    /// True if one call is one unit, known before it is sent.
+    pub const fn is_by_call(self) -> bool {
+        matches!(self, Self::Messages | Self::Tasks | Self::Streams)
+    }
+}
+
+/// One entry of `[[cap]]`.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[serde(deny_unknown_fields)]
+pub struct Cap {
+    /// Its name, in rejections, metrics and `GET /caps`.
+    pub name: String,
+    /// By what it counts.
+    pub per: CapPer,
+    /// The quantity that it counts.
+    pub count: CapCount,
+    /// The greatest count.
+    pub limit: u64,
+    /// The time after which a count begins again; `None`: it lasts as long as its run or context.
+    #[serde(default, deserialize_with = "window")]
+    pub window: Option<Duration>,
+    /// The targets whose calls it counts.
+    #[serde(default = "Scope::all")]
+    pub scope: Scope,
+}
+
+fn window<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    let window = humantime::parse_duration(&text);
+    window.map(Some).map_err(|_| {
+        D::Error::custom(format!(
+            "`{text}` is not a duration: write \"1h\" or \"30min\""
+        ))
+    })
+}
+
+/// Returns the problems of the list.
+pub(super) fn problems(caps: &[Cap]) -> Vec<String> {
+    let mut problems = Vec::new();
+    if caps.len() > CAPS_MAX {
+        problems.push(format!("may have at most {CAPS_MAX} caps"));
+    }
+    for (i, cap) in caps.iter().enumerate() {
+        let (number, name) = (i + 1, &cap.name);
+        let known =
+            |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'-' | b'_');
+        if !(1..=NAME_MAX).contains(&name.len()) || !name.bytes().all(known) {
+            problems.push(format!(
+                "`name` of cap {number} must be 1 to {NAME_MAX} of a-z, 0-9, `-` and `_`, such as \"run-messages\""
+            ));
+            continue;
+        }
+        if caps[..i].iter().any(|other| other.name == *name) {
+            problems.push(format!(
+                "`{name}` stands twice: each cap needs its own name"
+            ));
+        }
+        if !(1..=LIMIT_MAX).contains(&cap.limit) {
+            problems.push(format!(
+                "`limit` of `{name}` must be from 1 to {LIMIT_MAX}; to stop all calls, use POST /stops"
+            ));
+        }
+        match cap.window {
+            Some(window) if window < WINDOWS.0 || WINDOWS.1 < window => {
+                problems.push(format!("`window` of `{name}` must be from 1s to 31days"));
+            }
+            None if !matches!(cap.per, CapPer::Run | CapPer::Context) => {
+                problems.push(format!(
+                    "`{name}` counts by {}, which does not end: it needs a `window`, such as \"1h\"",
+                    cap.per.as_str()
+                ));
+            }
+            _ => {}
+        }
+    }
+    problems
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::config::load::{ConfigError, Layers, Loaded, load};
+
+    fn set(value: &str) -> Result<Loaded, ConfigError> {
+        load(&Layers {
+            overrides: vec![format!("cap={value}")],
+            ..Layers::default()
+        })
+    }
+
+    fn good() -> serde_json::Value {
+        json!({"name": "run-messages", "per": "run", "count": "messages", "limit": 500})
+    }
+
+    #[test]
+    fn caps_are_read_from_a_file_and_from_one_value() {
+        let loaded = set(&json!([good()]).to_string()).unwrap();
+        let [cap] = &loaded.config.cap[..] else {
+            panic!("one cap");
+        };
+        assert_eq!(
+            (cap.per, cap.count, cap.limit),
+            (CapPer::Run, CapCount::Messages, 500)
+        );
+        assert_eq!((cap.window, &cap.scope), (None, &Scope::all()));
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let text = "[[cap]]\nname = \"a\"\nper = \"org\"\ncount = \"bytes\"\nlimit = 9\nwindow = \"1h\"\nscope = [\"org:x\"]\n";
+        std::fs::write(file.path(), text).unwrap();
+        let read = load(&Layers {
+            file: Some(file.path().to_owned()),
+            ..Layers::default()
+        });
+        assert_eq!(
+            read.unwrap().config.cap[0].window,
+            Some(Duration::from_hours(1))
+        );
+    }
+
+    #[test]
+    fn a_cap_that_makes_no_sense_is_refused_with_the_next_step() {
+        let with = |member: &str, value: serde_json::Value| {
+            let mut cap = good();
+            cap[member] = value;
+            json!([cap]).to_string()
+        };
+        let many: Vec<_> = (0..65)
+            .map(|n| {
+                let mut cap = good();
+                cap["name"] = n.to_string().into();
+                cap
+            })
+            .collect();
+        for (value, part) in [
+            (with("name", "Big Cap".into()), "must be 1 to 64"),
+            (with("name", "".into()), "must be 1 to 64"),
+            (with("limit", 0.into()), "from 1 to"),
+            (with("limit", (-1).into()), "write [[cap]]"),
+            (with("per", "target".into()), "needs a `window`"),
+            (with("window", "10ms".into()), "from 1s to 31days"),
+            (with("window", "60days".into()), "from 1s to 31days"),
+            (with("window", 5.into()), "write [[cap]]"),
+            (with("per", "day".into()), "write [[cap]]"),
+            (with("count", "tokens".into()), "write [[cap]]"),
+            (with("scope", json!([])), "write [[cap]]"),
+            (with("scope", json!(["org:"])), "write [[cap]]"),
+            (with("colour", "red".into()), "write [[cap]]"),
+            (json!([good(), good()]).to_string(), "stands twice"),
+            (json!(many).to_string(), "at most 64"),
+            ("500".to_owned(), "write [[cap]]"),
+        ] {
+            let text = set(&value).unwrap_err().to_string();
+            assert!(
+                text.contains("cap") && text.contains(part),
+                "{value}: {text}"
+            );
+        }
+    }
+}

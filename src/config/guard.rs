@@ -1,0 +1,488 @@
+//! `[[guard]]`: services and patterns that judge what messages, answers and events say.
+
+use std::time::Duration;
+
+use a2a::method::Method;
+use regex::{Regex, RegexBuilder};
+use secrecy::{ExposeSecret as _, SecretString};
+use serde::Deserialize;
+
+use super::Scope;
+use super::value::{ByteSize, duration, secret_url};
+use crate::closed_set::words;
+
+/// Maximum guards: each may be asked in turn.
+const GUARDS_MAX: usize = 32;
+
+/// Maximum patterns of one guard.
+const PATTERNS_MAX: usize = 100;
+
+/// Longest name of a guard or a pattern.
+const NAME_MAX: usize = 64;
+
+/// Longest regular expression, in bytes.
+const REGEX_MAX: usize = 4096;
+
+/// Maximum bytes that one compiled regular expression takes.
+const COMPILED_MAX: usize = 1 << 20;
+
+/// Bounds of `timeout`.
+const TIMEOUT: std::ops::RangeInclusive<Duration> =
+    Duration::from_millis(10)..=Duration::from_secs(60);
+
+/// Bounds of `max_bytes`.
+const BYTES: std::ops::RangeInclusive<u64> = 1 << 10..=10 << 20;
+
+/// Maximum of `concurrency`.
+const CONCURRENCY_MAX: usize = 100_000;
+
+words! {
+    /// A phase in which a guard is asked.
+    GuardPhase {
+        /// Before a call is sent, or put into an inbox.
+        Request => "request",
+        /// Before an answer in one body goes to the caller.
+        Response => "response",
+        /// Before an event of a stream goes to the caller.
+        Event => "event",
+    }
+}
+
+words! {
+    /// Treatment of a call when a guard fails.
+    OnFailure {
+        /// The call is rejected.
+        Deny => "deny",
+        /// The document passes.
+        Allow => "allow",
+    }
+}
+
+words! {
+    /// If verdicts have an effect.
+    GuardMode {
+        /// Calls wait for verdicts and follow them.
+        Enforce => "enforce",
+        /// Verdicts are recorded only; calls do not wait.
+        Observe => "observe",
+    }
+}
+
+words! {
+    /// The events of a stream that a guard is asked about.
+    GuardStream {
+        /// Each.
+        Each => "each",
+        /// The last one of a turn only.
+        Final => "final",
+        /// None.
+        Off => "off",
+    }
+}
+
+words! {
+    /// A guard that needs no server.
+    Builtin {
+        /// Regular expressions.
+        Patterns => "patterns",
+    }
+}
+
+words! {
+    /// Treatment of a text in which a pattern matches.
+    PatternAction {
+        /// The call is rejected.
+        Reject => "reject",
+        /// The match is replaced by the pattern's name in brackets.
+        Mask => "mask",
+    }
+}
+
+/// One table of `[[guard]]`.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[serde(deny_unknown_fields)]
+pub struct Guard {
+    /// Its name, in records and metrics.
+    pub name: String,
+    /// The URL that is asked; `None` for a built-in guard.
+    pub url: Option<url::Url>,
+    /// A guard without a server.
+    pub builtin: Option<Builtin>,
+    /// The patterns of `builtin = "patterns"`, in order.
+    #[serde(default)]
+    pub patterns: Vec<Pattern>,
+    /// The phases in which it is asked.
+    #[serde(default = "all_phases")]
+    pub phases: Vec<GuardPhase>,
+    /// The names of the methods that it is asked about, of either generation; `None`: all.
+    pub methods: Option<Vec<String>>,
+    /// The targets of the calls that it is asked about.
+    #[serde(default = "Scope::all")]
+    pub targets: Scope,
+    /// Longest wait for a verdict, all of it.
+    #[serde(with = "duration", default = "two_seconds")]
+    pub timeout: Duration,
+    /// Treatment of a call when it fails.
+    #[serde(default = "deny_by_default")]
+    pub on_failure: OnFailure,
+    /// If its verdicts have an effect.
+    #[serde(default = "enforce_by_default")]
+    pub mode: GuardMode,
+    /// The events that it is asked about.
+    #[serde(default = "each_event")]
+    pub stream: GuardStream,
+    /// Maximum bytes of a message, result or event that it is asked about.
+    #[serde(default = "one_mebibyte")]
+    pub max_bytes: ByteSize,
+    /// Maximum questions at once.
+    #[serde(default = "default_concurrency")]
+    pub concurrency: usize,
+    /// A header field of the questions: `Name: value`.
+    #[serde(default)]
+    pub header: Option<SecretHeader>,
+}
+
+/// A header field with a secret value.
+#[derive(Clone, Debug, Deserialize)]
+pub struct SecretHeader(#[serde(with = "secret_url")] SecretString);
+
+impl PartialEq for SecretHeader {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.expose_secret() == other.0.expose_secret()
+    }
+}
+
+impl Eq for SecretHeader {}
+
+impl SecretHeader {
+    /// Returns name and value. `None`: it is not `Name: value`.
+    pub fn parts(&self) -> Option<(http::HeaderName, &str)> {
+        let (name, value) = self.0.expose_secret().split_once(':')?;
+        let name = http::HeaderName::from_bytes(name.trim().as_bytes()).ok()?;
+        let value = value.trim();
+        let plain = !value.is_empty() && http::HeaderValue::from_str(value).is_ok();
+        plain.then_some((name, value))
+    }
+}
+
+/// One pattern of a built-in guard.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[serde(deny_unknown_fields)]
+pub struct Pattern {
+    /// Its name, in rejections and in place of what it masks.
+    pub name: String,
+    /// The regular expression, in the syntax of the `regex` crate, which takes linear time.
+    pub regex: String,
+    /// Treatment of a text in which it matches.
+    #[serde(default = "reject_by_default")]
+    pub action: PatternAction,
+}
+
+impl Pattern {
+    /// Compiles the regular expression.
+    ///
+    /// # Errors
+    /// It is none, or too large.
+    pub fn compiled(&self) -> Result<Regex, regex::Error> {
+        RegexBuilder::new(&self.regex)
+            .size_limit(COMPILED_MAX)
+            .build()
+    }
+}
+
+impl Guard {
+    /// True if it is asked about calls of `method`.
+    pub fn is_about(&self, method: Method) -> bool {
+        let methods = self.methods.as_ref();
+        methods.is_none_or(|names| names.iter().any(|name| Method::parse(name) == method))
+    }
+
+    fn problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        let mut refuse = |wrong: bool, reason: &str| {
+            if wrong {
+                problems.push(reason.to_owned());
+            }
+        };
+        match (&self.url, self.builtin) {
+            (Some(url), None) => refuse(
+                !is_plain(url),
+                "`url` must be http:// or https://, and hold no user, password or fragment",
+            ),
+            (None, Some(_)) => {}
+            _ => refuse(true, "needs either `url` or `builtin = \"patterns\"`"),
+        }
+        let builtin = self.builtin.is_some();
+        refuse(
+            builtin == self.patterns.is_empty(),
+            "`patterns` go with `builtin = \"patterns\"`, which needs at least one",
+        );
+        refuse(
+            self.patterns.len() > PATTERNS_MAX,
+            "may have at most 100 `patterns`",
+        );
+        refuse(builtin && self.header.is_some(), "`header` goes with `url`");
+        refuse(
+            self.phases.is_empty(),
+            "`phases` is empty, so it is never asked",
+        );
+        refuse(
+            !TIMEOUT.contains(&self.timeout),
+            "`timeout` must be 10ms to 60s",
+        );
+        refuse(
+            !BYTES.contains(&self.max_bytes.0),
+            "`max_bytes` must be 1KiB to 10MiB",
+        );
+        refuse(
+            !(1..=CONCURRENCY_MAX).contains(&self.concurrency),
+            "`concurrency` must be 1 to 100000",
+        );
+        if let Some(header) = &self.header {
+            let reserved = |name: &http::HeaderName| {
+                matches!(
+                    name.as_str(),
+                    "host"
+                        | "content-length"
+                        | "transfer-encoding"
+                        | "connection"
+                        | "content-type"
+                        | "x-a2a-guard-token"
+                )
+            };
+            let wrong = header.parts().is_none_or(|(name, _)| reserved(&name));
+            refuse(
+                wrong,
+                "`header` must be \"Name: value\", and no field of the gateway's own",
+            );
+        }
+        match &self.methods {
+            Some(names) if names.is_empty() => {
+                problems.push("`methods` is empty, so it is never asked".to_owned());
+            }
+            Some(names) => problems.extend(names.iter().filter(|name| Method::parse(name) == Method::Other).map(|name| {
+                format!("`{name}` in `methods` is no method of A2A: write \"message/send\" or \"SendMessage\"")
+            })),
+            None => {}
+        }
+        problems.extend(self.patterns.iter().filter_map(problem_of));
+        problems
+    }
+}
+
+fn problem_of(pattern: &Pattern) -> Option<String> {
+    let name = &pattern.name;
+    if !is_name(name) {
+        return Some(format!("pattern `{name}` {NAME_FORM}"));
+    }
+    if pattern.regex.len() > REGEX_MAX {
+        return Some(format!(
+            "`regex` of pattern `{name}` is longer than {REGEX_MAX} bytes"
+        ));
+    }
+    match pattern.compiled() {
+        Err(_) => Some(format!(
+            "`regex` of pattern `{name}` is no regular expression of the `regex` crate (no look-around, no \
+             back-references), or too large"
+        )),
+        Ok(regex) if regex.is_match("") => Some(format!(
+            "`regex` of pattern `{name}` matches the empty text, so it matches everywhere"
+        )),
+        Ok(_) => None,
+    }
+}
+
+const NAME_FORM: &str = "has no good name: write 1 to 64 of a to z, 0 to 9, `_` and `-`";
+
+fn is_name(name: &str) -> bool {
+    let known = |c: u8| matches!(c, b'a'..=b'z' | b'0'..=b'9' | b'_' | b'-');
+    (1..=NAME_MAX).contains(&name.len()) && name.bytes().all(known)
+}
+
+fn is_plain(url: &url::Url) -> bool {
+    matches!(url.scheme(), "http" | "https")
+        && url.has_host()
+        && url.username().is_empty()
+        && url.password().is_none()
+        && url.fragment().is_none()
+}
+
+/// Returns the problems of the list.
+pub(super) fn problems(guards: &[Guard]) -> Vec<String> {
+    let mut problems = Vec::new();
+    if guards.len() > GUARDS_MAX {
+        problems.push(format!("may have at most {GUARDS_MAX} guards"));
+    }
+    for (i, guard) in guards.iter().enumerate() {
+        let name = &guard.name;
+        if !is_name(name) {
+            problems.push(format!("guard {} {NAME_FORM}", i + 1));
+        }
+        if guards[..i].iter().any(|other| other.name == *name) {
+            problems.push(format!("`{name}` stands twice"));
+        }
+        let wrong = guard.problems();
+        problems.extend(
+            wrong
+                .into_iter()
+                .map(|why| format!("guard {}: {why}", i + 1)),
+        );
+    }
+    problems
+}
+
+/// Masks the header fields of the guards in a value of the key. `masked_url` masks a URL.
+pub(super) fn masked(value: &toml::Value, masked_url: fn(&str) -> String) -> toml::Value {
+    let mut shown = value.clone();
+    let tables = shown.as_array_mut().into_iter().flatten();
+    for table in tables.filter_map(toml::Value::as_table_mut) {
+        if let Some(header) = table.get_mut("header") {
+            *header = "***".into();
+        }
+        if let Some(url) = table.get_mut("url") {
+            *url = masked_url(url.as_str().unwrap_or_default()).into();
+        }
+    }
+    shown
+}
+
+fn all_phases() -> Vec<GuardPhase> {
+    GuardPhase::ALL.to_vec()
+}
+
+const fn two_seconds() -> Duration {
+    Duration::from_secs(2)
+}
+
+const fn deny_by_default() -> OnFailure {
+    OnFailure::Deny
+}
+
+const fn enforce_by_default() -> GuardMode {
+    GuardMode::Enforce
+}
+
+const fn each_event() -> GuardStream {
+    GuardStream::Each
+}
+
+const fn one_mebibyte() -> ByteSize {
+    ByteSize(1 << 20)
+}
+
+const fn default_concurrency() -> usize {
+    256
+}
+
+const fn reject_by_default() -> PatternAction {
+    PatternAction::Reject
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::load::{ConfigError, Layers, Loaded, load};
+
+    fn set(value: &str) -> Result<Loaded, ConfigError> {
+        load(&Layers {
+            overrides: vec![format!("guard={value}")],
+            ..Layers::default()
+        })
+    }
+
+    #[test]
+    fn a_guard_has_defaults_and_its_header_is_never_shown() {
+        let loaded = set(
+            r#"[{"name":"pii","url":"http://g:1/a?key=s3cret","header":"X-Key: s3cret"},
+               {"name":"own","builtin":"patterns","patterns":[{"name":"card","regex":"[0-9]{16}","action":"mask"}],
+                "methods":["message/send","SendStreamingMessage"],"targets":["org:acme"],"timeout":"50ms"}]"#,
+        );
+        let loaded = loaded.unwrap();
+        let [pii, own] = &loaded.config.guard[..] else {
+            panic!("two guards");
+        };
+        assert_eq!(pii.timeout, Duration::from_secs(2));
+        assert_eq!((pii.phases.len(), pii.concurrency), (3, 256));
+        assert_eq!(pii.on_failure, OnFailure::Deny);
+        let (name, value) = pii.header.as_ref().unwrap().parts().unwrap();
+        assert_eq!((name.as_str(), value), ("x-key", "s3cret"));
+        assert!(own.is_about(Method::SendMessage) && own.is_about(Method::SendStreamingMessage));
+        assert!(!own.is_about(Method::GetTask) && pii.is_about(Method::GetTask));
+        let shown = loaded.settings.iter().find(|s| s.key == "guard").unwrap();
+        assert!(
+            shown.value.contains("pii") && !shown.value.contains("s3cret"),
+            "{}",
+            shown.value
+        );
+        assert!(!format!("{:?}", loaded.config.guard[0].header).contains("s3cret"));
+    }
+
+    #[test]
+    fn what_is_no_guard_is_refused_with_what_to_write() {
+        let with = |more: &str| format!(r#"[{{"name":"a","url":"http://g/"{more}}}]"#);
+        let patterns =
+            |more: &str| format!(r#"[{{"name":"a","builtin":"patterns","patterns":{more}}}]"#);
+        let many: Vec<_> = (0..33)
+            .map(|n| serde_json::json!({"name": n.to_string(), "url": "http://g/"}))
+            .collect();
+        for (value, part) in [
+            (with(r#","timeout":"5ms""#), "10ms to 60s"),
+            (with(r#","timeout":"61s""#), "10ms to 60s"),
+            (with(r#","max_bytes":"1023B""#), "1KiB to 10MiB"),
+            (with(r#","max_bytes":"11MiB""#), "1KiB to 10MiB"),
+            (with(r#","concurrency":0"#), "`concurrency`"),
+            (with(r#","phases":[]"#), "never asked"),
+            (with(r#","methods":[]"#), "never asked"),
+            (with(r#","methods":["send"]"#), "no method of A2A"),
+            (with(r#","targets":[]"#), "write [[guard]]"),
+            (with(r#","mode":"geheim""#), "write [[guard]]"),
+            (with(r#","header":"geheim""#), "Name: value"),
+            (with(r#","header":"Host: geheim""#), "Name: value"),
+            (with(r#","builtin":"patterns""#), "either `url`"),
+            (
+                with(r#","patterns":[{"name":"x","regex":"x"}]"#),
+                "`patterns`",
+            ),
+            (r#"[{"name":"a"}]"#.into(), "either `url`"),
+            (
+                r#"[{"name":"A b","url":"http://g/"}]"#.into(),
+                "has no good name",
+            ),
+            (
+                r#"[{"name":"a","url":"http://u:geheim@g/"}]"#.into(),
+                "no user",
+            ),
+            (
+                r#"[{"name":"a","url":"ftp://g/"}]"#.into(),
+                "http:// or https://",
+            ),
+            (
+                r#"[{"name":"a","url":"http://g/"},{"name":"a","url":"http://g/"}]"#.into(),
+                "stands twice",
+            ),
+            (serde_json::json!(many).to_string(), "at most 32"),
+            (patterns("[]"), "at least one"),
+            (
+                patterns(r#"[{"name":"x","regex":"(?=a)"}]"#),
+                "no regular expression",
+            ),
+            (
+                patterns(r#"[{"name":"x","regex":"a*"}]"#),
+                "matches everywhere",
+            ),
+            (patterns(r#"[{"name":"","regex":"a"}]"#), "has no good name"),
+            (
+                patterns(r#"[{"name":"x","regex":"(a{1000}){1000}"}]"#),
+                "too large",
+            ),
+            ("http://g/".into(), "write [[guard]]"),
+        ] {
+            let text = set(&value).unwrap_err().to_string();
+            assert!(
+                text.contains("guard") && text.contains(part),
+                "{value}: {text}"
+            );
+            assert!(!text.contains("geheim"), "{text}");
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! Limit on calls in progress that is learned from an agent's refusals: down by 0.7 at a refusal, up by one after as
+//! many calls that it answered while the limit was reached. Latency has no part in it. Pure: it has no clock.
+
+/// Rounds of successes at the known limit before one more is tried: a refused call, and the climb back, are
+/// the price of finding out that an agent takes more now.
+const ROUNDS_BEFORE_ONE_MORE: usize = 40;
+
+/// A call in progress.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Counted {
+    /// Number of decreases before it began.
+    decreases: u32,
+    /// Calls in progress when it began, this one included.
+    beside: usize,
+}
+
+/// Learned limit on calls of one kind.
+#[derive(Debug, Default)]
+pub(super) struct Learned {
+    in_progress: usize,
+    /// `None`: the agent has refused none.
+    limit: Option<usize>,
+    /// Most calls that the agent takes, as its last refusal at the limit told. `None`: not known.
+    known: Option<usize>,
+    /// Successes since the limit changed.
+    successes: usize,
+    decreases: u32,
+}
+
+impl Learned {
+    pub(super) fn limit(&self) -> Option<usize> {
+        self.limit
+    }
+
+    /// Checks that there is a place.
+    ///
+    /// # Errors
+    /// The limit.
+    pub(super) fn look(&self) -> Result<(), usize> {
+        match self.limit {
+            Some(limit) if self.in_progress >= limit => Err(limit),
+            _ => Ok(()),
+        }
+    }
+
+    /// Counts a call that begins.
+    ///
+    /// # Errors
+    /// The limit, if it is reached.
+    pub(super) fn begin(&mut self) -> Result<Counted, usize> {
+        self.look()?;
+        self.in_progress += 1;
+        Ok(Counted {
+            decreases: self.decreases,
+            beside: self.in_progress,
+        })
+    }
+
+    /// Counts the end of a call.
+    pub(super) fn end(&mut self) {
+        self.in_progress = self.in_progress.saturating_sub(1);
+    }
+
+    /// Lowers the limit: the agent refused the call for its load. `told`: it said so, by 429 or 503. Calls from before
+    /// the last decrease count once, together. A call that was alone tells nothing: fewer calls would not help it.
+    pub(super) fn refused(&mut self, call: Counted, ceiling: usize, told: bool) {
+        let beside = call.beside.max(self.in_progress + 1);
+        if call.decreases != self.decreases || beside == 1 {
+            return;
+        }
+        let mut before = self.limit.unwrap_or(ceiling).min(ceiling);
+        if told {
+            // What refused it was in progress; a refused connection tells no number.
+            before = before.min(beside);
+        }
+        if told && self.limit == Some(before) {
+            self.known = Some(before - 1);
+        }
+        self.limit = Some((before * 7 / 10).max(1));
+        self.successes = 0;
+        self.decreases += 1;
+    }
+
+    /// Forgets what was learned: the agent is another one now, or was away.
+    pub(super) fn forget(&mut self) {
+        *self = Self {
+            in_progress: self.in_progress,
+            decreases: self.decreases + 1,
+            ..Self::default()
+        };
+    }
+
+    /// Raises the limit after as many successes while it was reached.
+    pub(super) fn answered(&mut self, call: Counted, ceiling: usize) {
+        let Some(limit) = self.limit else { return };
+        if call.decreases != self.decreases || call.beside < limit {
+            return;
+        }
+        self.successes += 1;
+        let at_known = self.known == Some(limit);
+        let needed = if at_known {
+            limit * ROUNDS_BEFORE_ONE_MORE
+        } else {
+            limit
+        };
+        if self.successes < needed {
+            return;
+        }
+        self.successes = 0;
+        if self.known.is_some_and(|known| limit > known) {
+            // The agent takes more than it did.
+            self.known = None;
+        }
+        self.limit = Some(limit + 1).filter(|limit| *limit < ceiling);
+        if self.limit.is_none() {
+            self.known = None;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use super::*;
+
+    /// Offers more calls than the agent takes at once, for so many answers; returns the shares of calls that the agent
+    /// refused and of its places that were used.
+    fn drive(learned: &mut Learned, takes: usize, offered: usize, answers: usize) -> (f64, f64) {
+        let mut busy = VecDeque::new();
+        let (mut refused, mut used) = (0_u32, 0);
+        for _ in 0..answers {
+            for _ in busy.len()..offered {
+                let Ok(call) = learned.begin() else { break };
+                if busy.len() < takes {
+                    busy.push_back(call);
+                } else {
+                    learned.end();
+                    learned.refused(call, 256, true);
+                    refused += 1;
+                }
+            }
+            used += busy.len();
+            let call = busy.pop_front().unwrap();
+            learned.answered(call, 256);
+            learned.end();
+        }
+        busy.drain(..).for_each(|_| learned.end());
+        let [answered, used, all] =
+            [answers, used, takes * answers].map(|n| u32::try_from(n).unwrap());
+        let refused = f64::from(refused) / f64::from(refused + answered);
+        (refused, f64::from(used) / f64::from(all))
+    }
+
+    #[test]
+    fn an_agent_that_takes_eight_is_seldom_asked_for_a_ninth_and_kept_busy() {
+        let mut learned = Learned::default();
+        drive(&mut learned, 8, 64, 200);
+        let (refused, used) = drive(&mut learned, 8, 64, 10_000);
+        assert!(refused < 0.02, "{refused}");
+        assert!(used > 0.95, "{used}");
+        drive(&mut learned, 32, 64, 2000);
+        let (refused, used) = drive(&mut learned, 32, 64, 10_000);
+        assert!(refused < 0.02, "{refused}");
+        assert!(used > 0.95, "it takes more now: {used}");
+    }
+
+    #[test]
+    fn refusals_of_calls_that_began_together_count_once_and_the_least_is_one() {
+        let mut learned = Learned::default();
+        let calls: Vec<_> = (0..40).map(|_| learned.begin().unwrap()).collect();
+        for call in calls {
+            learned.end();
+            learned.refused(call, 100, false);
+        }
+        assert_eq!(learned.limit(), Some(70), "of the ceiling");
+        let calls: Vec<_> = (0..40).map(|_| learned.begin().unwrap()).collect();
+        for call in calls {
+            learned.end();
+            learned.refused(call, 100, true);
+        }
+        assert_eq!(learned.limit(), Some(28), "of those in progress");
+        for _ in 0..20 {
+            let calls = [learned.begin(), learned.begin()];
+            for call in calls.into_iter().flatten() {
+                learned.end();
+                learned.refused(call, 100, false);
+            }
+        }
+        assert_eq!((learned.limit(), learned.in_progress), (Some(1), 0));
+        assert_eq!(learned.begin().map(|call| call.beside), Ok(1));
+        assert_eq!(learned.begin().map(drop), Err(1));
+        learned.forget();
+        assert_eq!(learned.limit(), None);
+    }
+
+    #[test]
+    fn a_call_that_was_alone_lowers_nothing() {
+        let mut learned = Learned::default();
+        for _ in 0..20 {
+            let call = learned.begin().unwrap();
+            learned.end();
+            learned.refused(call, 100, true);
+        }
+        assert_eq!(learned.limit(), None);
+    }
+
+    #[test]
+    fn it_grows_only_while_it_is_used_and_ends_at_the_ceiling() {
+        let mut learned = Learned::default();
+        let calls: Vec<_> = (0..10).map(|_| learned.begin().unwrap()).collect();
+        for call in calls {
+            learned.end();
+            learned.refused(call, 10, false);
+        }
+        for _ in 0..100 {
+            let call = learned.begin().unwrap();
+            learned.answered(call, 10);
+            learned.end();
+        }
+        assert_eq!(learned.limit(), Some(7), "one call at once");
+        for _ in 0..40 {
+            let calls: Vec<_> = std::iter::from_fn(|| learned.begin().ok())
+                .take(20)
+                .collect();
+            for call in calls {
+                learned.answered(call, 10);
+                learned.end();
+            }
+        }
+        assert_eq!(learned.limit(), None);
+    }
+}

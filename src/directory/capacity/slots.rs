@@ -1,0 +1,471 @@
+//! Slots of targets: one for each call in progress. The count outlives the target's cached entry.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::json;
+use tokio::time::{Instant, timeout_at};
+
+use super::outcome::{CallOutcome, Patience};
+use super::target::{Begun, Closed, Terms};
+use super::{CallKind, CapacityView, CapacityWatch, Queue, Target, TargetName, Targets};
+use crate::config::Config;
+use crate::directory::announcer::Announcer;
+use crate::directory::liveness::Presence;
+use crate::explain::{Check, Fact, Source, Witness};
+use crate::ids::{InstanceId, WorkspaceId};
+use crate::metrics::{InProgress, Metrics, Queued};
+use crate::rejection::{Delivery, Reason, Rejection};
+use crate::shares::{Account, Bound, Full, Share};
+
+/// A call in progress. Dropping it frees the slot, also after a panic of the exchange.
+#[derive(Debug)]
+pub struct Slot {
+    target: Arc<Target>,
+    terms: Arc<Terms>,
+    call: Begun,
+    answering: bool,
+    /// The clocks of the call that are the gateway's own.
+    patience: Patience,
+    outcome: Option<CallOutcome>,
+    /// True if the breaker has counted the outcome.
+    settled: bool,
+    share: Option<Share>,
+}
+
+/// Rejection of a call for which there is no slot.
+#[derive(Debug)]
+pub struct NoSlot {
+    /// The rejection.
+    pub why: Rejection,
+    /// True if one may become free soon.
+    pub(super) may_wait: bool,
+}
+
+impl From<NoSlot> for Rejection {
+    fn from(no_slot: NoSlot) -> Self {
+        no_slot.why
+    }
+}
+
+impl Slot {
+    pub(super) fn take(
+        target: &Arc<Target>,
+        terms: &Arc<Terms>,
+        account: Account,
+        kind: CallKind,
+    ) -> Result<Self, NoSlot> {
+        let call = target.begin(account, kind, terms).map_err(|why| {
+            if matches!(why, Closed::Learned(_)) && !target.calls.has(account) {
+                target.contend();
+            }
+            closed(target, why)
+        })?;
+        let shared = call.shared.unwrap_or(terms.limit).min(terms.limit);
+        let share = target.calls.take(account, 1, Bound::places(shared));
+        let share = share.map_err(|full| {
+            // Not by dropping a slot, which would serve the queue.
+            target.end(call, None, (false, false), terms);
+            crowded(full, shared)
+        })?;
+        target.watch.metrics.target_permits.inc();
+        Ok(Self {
+            target: Arc::clone(target),
+            terms: Arc::clone(terms),
+            call,
+            answering: false,
+            patience: Patience::default(),
+            outcome: None,
+            settled: false,
+            share: Some(share),
+        })
+    }
+
+    /// Notes that the agent has begun to answer with a stream.
+    pub fn answering(&mut self) {
+        if !std::mem::replace(&mut self.answering, true) {
+            self.target.answering(&mut self.call, &self.terms);
+        }
+    }
+
+    /// Sets which clocks of the call are the gateway's own.
+    pub fn set_patience(&mut self, patience: Patience) {
+        self.patience = patience;
+    }
+
+    /// Sets what the call tells of the agent. The first outcome counts; without one it tells nothing.
+    pub fn finish(&mut self, outcome: CallOutcome) {
+        self.finish_unless(|_| Some(outcome));
+    }
+
+    /// Sets the outcome if there is none yet.
+    pub fn finish_unless(&mut self, outcome: impl FnOnce(Patience) -> Option<CallOutcome>) {
+        if self.outcome.is_some() {
+            return;
+        }
+        self.outcome = outcome(self.patience);
+        if let Some(outcome) = self.outcome {
+            self.settled = self.target.settle(self.call, outcome, &self.terms);
+        }
+    }
+
+    /// Takes a retry from the target's budget: a fifth of its calls, and one a second.
+    pub fn may_retry(&self) -> bool {
+        let may = self.target.may_retry();
+        let metrics = &self.target.watch.metrics.capacity;
+        let counter = if may {
+            &metrics.retries
+        } else {
+            &metrics.retries_refused
+        };
+        counter.inc();
+        may
+    }
+
+    /// Notes whether a connection to the agent could be made.
+    pub fn dialled(&self, connected: bool) {
+        self.target.dialled(connected);
+    }
+
+    /// Takes the turn to connect to an agent that refuses connections.
+    ///
+    /// # Errors
+    /// The time of the next turn: ten a second, for all calls that wait.
+    pub fn take_redial(&self) -> Result<(), Instant> {
+        self.target.take_redial()?;
+        self.target.watch.metrics.capacity.retries.inc();
+        Ok(())
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        if let Some(share) = self.share.take() {
+            drop(share);
+            self.target.watch.metrics.target_permits.dec();
+        }
+        self.target.end(
+            self.call,
+            self.outcome,
+            (self.answering, self.settled),
+            &self.terms,
+        );
+        self.target.serve_queue();
+    }
+}
+
+/// Slots of one target.
+#[derive(Debug)]
+pub struct TargetSlots {
+    target: Arc<Target>,
+    terms: Arc<Terms>,
+}
+
+impl TargetSlots {
+    /// Takes a slot for a call of `account`.
+    ///
+    /// # Errors
+    /// `agent_busy` if all are taken, the caller has half of the slots that other callers leave, the learned limit is
+    /// reached, or the breaker is open.
+    pub fn take(&self, account: Account, kind: CallKind) -> Result<Slot, NoSlot> {
+        // Calls that wait come first. One that is left could not have the place.
+        self.target.serve_queue();
+        Slot::take(&self.target, &self.terms, account, kind)
+    }
+
+    /// Waits for a slot after `refused`, if `limits.target_queue` allows it. Dropping the future leaves the queue.
+    ///
+    /// # Errors
+    /// As [`TargetSlots::take`], after `limits.target_queue_wait` or at `deadline`.
+    pub async fn wait(
+        &self,
+        refused: NoSlot,
+        account: Account,
+        kind: CallKind,
+        deadline: Instant,
+    ) -> Result<Slot, Rejection> {
+        let terms = &self.terms;
+        if !refused.may_wait || terms.queue == 0 {
+            return Err(refused.why);
+        }
+        let metrics = &self.target.watch.metrics.capacity;
+        let Ok(mut ticket) = Queue::enter(&self.target, account, kind, terms) else {
+            metrics.left_queue(Queued::Full);
+            return Err(full_queue(refused.why, terms.queue));
+        };
+        let mut wait = Wait::begin(&self.target.watch);
+        let until = deadline.min(Instant::now() + terms.queue_wait);
+        let answered = timeout_at(until, ticket.answered()).await;
+        let (outcome, answer) = match answered {
+            Ok(Some(Ok(slot))) => (Queued::Placed, Ok(slot)),
+            Ok(Some(Err(why))) => (Queued::Refused, Err(why)),
+            Ok(None) => (Queued::Refused, Err(refused.why)),
+            Err(_) if until == deadline => (Queued::Left, Err(refused.why)),
+            Err(_) => (Queued::TimedOut, Err(late(refused.why, terms.queue_wait))),
+        };
+        wait.outcome = outcome;
+        answer
+    }
+
+    /// Checks that there is a free slot for a call of `account`, and reports the facts to `witness`.
+    ///
+    /// # Errors
+    /// As [`TargetSlots::take`].
+    pub fn check(
+        &self,
+        account: Account,
+        kind: CallKind,
+        witness: &mut impl Witness,
+    ) -> Result<(), Rejection> {
+        let (taken, limit) = (self.target.calls.taken(), self.terms.limit);
+        witness.hear(|| {
+            let view = self.target.view();
+            let mut value = json!({"taken": taken, "limit": limit, "of": "this replica"});
+            value["breaker"] = json!(view.breaker);
+            for (name, known) in [
+                (
+                    "breaker_cause",
+                    view.failure.map(|cause| json!(cause.as_str())),
+                ),
+                (
+                    "learned_limit",
+                    view.learned_limit.map(|limit| json!(limit)),
+                ),
+                (
+                    "learned_limit_streams",
+                    view.learned_limit_streams.map(|limit| json!(limit)),
+                ),
+                ("waiting", (view.queued > 0).then(|| json!(view.queued))),
+            ] {
+                if let Some(known) = known {
+                    value[name] = known;
+                }
+            }
+            Fact::new(Check::Slots, Source::Memory, value)
+        });
+        let open = self.target.look(kind, &self.terms);
+        open.map_err(|why| closed(&self.target, why).why)?;
+        let looked = self.target.calls.look(account, Bound::places(limit));
+        looked.map_err(|full| crowded(full, limit).why)
+    }
+
+    /// True if only the share of its caller keeps a call of `account` from a slot.
+    pub fn is_short_of_share(&self, account: Account) -> bool {
+        let calls = &self.target.calls;
+        let looked = calls.look(account, Bound::places(self.terms.limit));
+        matches!(looked, Err(Full::Share | Full::Each))
+    }
+
+    /// Returns the state of the breaker: `closed`, `open` or `trying`.
+    pub fn breaker(&self) -> &'static str {
+        self.target.view().breaker
+    }
+
+    /// Returns the number of calls in progress.
+    pub fn taken(&self) -> usize {
+        self.target.calls.taken()
+    }
+
+    /// True while fewer calls are in progress than the limit allows.
+    pub fn has_place(&self) -> bool {
+        self.target.calls.taken() < self.terms.limit
+    }
+
+    /// True unless the breaker refuses calls now. While it does, signs of life at other replicas are looked for.
+    pub fn is_available(&self) -> bool {
+        let looked = self.target.look(CallKind::Unary, &self.terms);
+        let is_open = matches!(looked, Err(Closed::Breaker(..)));
+        if is_open {
+            self.target.watch.look_for_life(&self.target);
+        }
+        !is_open
+    }
+}
+
+/// A call in the queue, for the metrics.
+struct Wait {
+    watch: Arc<CapacityWatch>,
+    _waiting: InProgress,
+    outcome: Queued,
+}
+
+impl Wait {
+    fn begin(watch: &Arc<CapacityWatch>) -> Self {
+        Self {
+            _waiting: InProgress::begin(&watch.metrics.capacity.queued),
+            watch: Arc::clone(watch),
+            // Unless it comes to its end.
+            outcome: Queued::Left,
+        }
+    }
+}
+
+impl Drop for Wait {
+    fn drop(&mut self) {
+        self.watch.metrics.capacity.left_queue(self.outcome);
+    }
+}
+
+fn busy(message: impl Into<std::borrow::Cow<'static, str>>, after: Duration) -> Rejection {
+    Rejection::new(Reason::AgentBusy, message)
+        .retry_after(after)
+        .delivered(Delivery::NotSent)
+}
+
+fn crowded(full: Full, limit: usize) -> NoSlot {
+    let message = match full {
+        Full::All => {
+            "the workspace has as many calls in progress as it takes (limits.target_concurrency, or its max_concurrent); \
+             try again shortly"
+        }
+        Full::Share | Full::Each => {
+            "calls of this caller have half of the places that others leave at the workspace (limits.target_concurrency, \
+             or its max_concurrent); try again shortly"
+        }
+    };
+    NoSlot {
+        why: busy(message, Duration::from_secs(1)).fact("limit", limit),
+        may_wait: true,
+    }
+}
+
+fn full_queue(why: Rejection, queue: usize) -> Rejection {
+    let message = format!(
+        "{}; its queue is full, too, or the part that one caller may have of it (limits.target_queue, {queue})",
+        why.message
+    );
+    Rejection {
+        message: message.into(),
+        ..why
+    }
+    .fact("queue", queue)
+}
+
+fn late(why: Rejection, wait: Duration) -> Rejection {
+    let message = format!(
+        "no place became free at the workspace within {} (limits.target_queue_wait); try again shortly",
+        humantime::format_duration(wait)
+    );
+    Rejection {
+        message: message.into(),
+        ..why
+    }
+}
+
+/// Returns the rejection by the breaker or the learned limit.
+fn closed(target: &Arc<Target>, why: Closed) -> NoSlot {
+    match why {
+        Closed::Learned(limit) => {
+            let message = format!(
+                "the agent refused more than {limit} calls at once before; try again shortly (concurrency.adaptive)"
+            );
+            NoSlot {
+                why: busy(message, Duration::from_secs(1)).fact("learned_limit", limit),
+                may_wait: true,
+            }
+        }
+        Closed::Breaker(after, failure) => {
+            target.watch.look_for_life(target);
+            let message = "the agent failed too often lately (breaker.failures, breaker.ratio): wait for Retry-After";
+            // Rounded up: a caller that comes a moment too early would be refused once more.
+            let after = Duration::from_secs(after.as_secs() + 1);
+            let why = busy(message, after).fact("breaker", "open");
+            NoSlot {
+                why: match failure {
+                    Some(cause) => why.fact("cause", cause.as_str()),
+                    None => why,
+                },
+                may_wait: false,
+            }
+        }
+    }
+}
+
+/// Slots of all targets.
+#[derive(Debug)]
+pub struct Slots {
+    targets: Arc<Targets>,
+    watch: Arc<CapacityWatch>,
+}
+
+impl Slots {
+    pub(in crate::directory) fn new(
+        metrics: &Arc<Metrics>,
+        announcer: &Arc<Announcer>,
+        presence: &Arc<Presence>,
+    ) -> Self {
+        let targets = Arc::new(Targets::default());
+        Self {
+            watch: CapacityWatch::new(Arc::clone(&targets), metrics, announcer, presence),
+            targets,
+        }
+    }
+
+    /// Returns the number of calls of `id` in progress at this replica.
+    pub fn in_progress(&self, id: &WorkspaceId) -> usize {
+        let targets = self.targets.all(id);
+        targets.iter().map(|target| target.calls.taken()).sum()
+    }
+
+    /// Returns the capacity of `id`, or of each of its instances, at this replica. Empty: no call of it is remembered.
+    pub fn views(&self, id: &WorkspaceId) -> Vec<CapacityView> {
+        let targets = self.targets.all(id);
+        targets.iter().map(|target| target.view()).collect()
+    }
+
+    /// True while the breakers of all targets of `id` are not closed.
+    pub fn is_open(&self, id: &WorkspaceId) -> bool {
+        self.watch.is_open(id)
+    }
+
+    /// Forgets the learned limits of an agent that registers, and lets the next call to it try.
+    pub(in crate::directory) fn registered(
+        &self,
+        id: &WorkspaceId,
+        instance: Option<&InstanceId>,
+        began: Instant,
+    ) {
+        if let Some(target) = self.targets.find(id, instance) {
+            target.registered();
+            target.let_try(began);
+        }
+    }
+
+    /// Lets the next call try, after a sign of life that began at `began`.
+    pub(in crate::directory) fn let_try(
+        &self,
+        id: &WorkspaceId,
+        instance: Option<&InstanceId>,
+        began: Instant,
+    ) {
+        if self.watch.is_any_open()
+            && let Some(target) = self.targets.find(id, instance)
+        {
+            target.let_try(began);
+        }
+    }
+
+    /// Returns the slots of `id`, or of its instance, of which `limit` is the ceiling, with those of the calls in progress
+    /// taken.
+    pub(in crate::directory) fn of(
+        &self,
+        (id, instance): (&WorkspaceId, Option<&InstanceId>),
+        limit: usize,
+        config: &Config,
+    ) -> TargetSlots {
+        let name = TargetName {
+            workspace: id.clone(),
+            instance: instance.cloned(),
+        };
+        TargetSlots {
+            target: self.targets.get(name, &self.watch),
+            terms: Arc::new(Terms {
+                limit,
+                adaptive: config.concurrency.adaptive,
+                breaker: config.breaker.clone(),
+                queue: config.limits.target_queue,
+                queue_wait: config.limits.target_queue_wait,
+            }),
+        }
+    }
+}

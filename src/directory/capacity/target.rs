@@ -1,0 +1,459 @@
+//! State of one target: calls in progress, breaker, learned limits, and the calls that wait.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::breaker::{Admission, Breaker, Phase, Turned};
+use super::learned::{Counted, Learned};
+use super::outcome::CallOutcome;
+use super::{CapacityWatch, Queue, TargetName};
+use crate::a2a::method::Method;
+use crate::config;
+use crate::ids::InstanceId;
+use crate::metrics::AgentFailure;
+use crate::shares::{Account, Shares};
+
+/// Pause between two attempts to connect to an agent that refuses connections, for all calls that wait for it.
+const REDIAL_PAUSE: Duration = Duration::from_millis(100);
+/// Time for which the learned limits are shared after a caller got no place for another one's calls.
+const CONTENDED_FOR: Duration = Duration::from_secs(1);
+/// Part of a retry that each call adds to the budget.
+const RETRIES_OF_A_CALL: f64 = 0.2;
+/// Retries a second that need no call, and the most that are saved.
+const RETRIES_LEAST: f64 = 1.0;
+const RETRIES_SAVED_MAX: f64 = 10.0;
+
+/// Kind of a call: an agent may take fewer calls at once than streams, which last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CallKind {
+    /// One answer.
+    Unary,
+    /// A stream of events.
+    Stream,
+}
+
+impl CallKind {
+    /// Returns the kind of calls of a method.
+    pub const fn of(method: Method) -> Self {
+        if method.streams() {
+            Self::Stream
+        } else {
+            Self::Unary
+        }
+    }
+}
+
+/// Limits of a target, as its entry was loaded.
+#[derive(Clone, Debug)]
+pub(super) struct Terms {
+    /// Ceiling of calls in progress.
+    pub(super) limit: usize,
+    /// True if a limit below the ceiling is learned.
+    pub(super) adaptive: bool,
+    pub(super) breaker: config::Breaker,
+    /// Maximum calls that wait for a place.
+    pub(super) queue: usize,
+    /// Longest wait for a place.
+    pub(super) queue_wait: Duration,
+}
+
+/// Reason why a target takes no call now, by its breaker or its learned limit.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Closed {
+    /// The breaker is open for so long, since this failure.
+    Breaker(Duration, Option<AgentFailure>),
+    /// The learned limit is reached.
+    Learned(usize),
+}
+
+/// A call in progress.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Begun {
+    account: Account,
+    admission: Admission,
+    counted: Counted,
+    kind: CallKind,
+    /// The learned limit, while callers share it like the ceiling.
+    pub(super) shared: Option<usize>,
+}
+
+/// Capacity of a target, for operators.
+#[derive(Clone, Debug)]
+pub struct CapacityView {
+    /// The instance; `None`: the workspace has no named instances.
+    pub instance: Option<InstanceId>,
+    /// Calls in progress.
+    pub in_progress: usize,
+    /// State of the breaker: `closed`, `open` or `trying`.
+    pub breaker: &'static str,
+    /// The failure that opened it.
+    pub failure: Option<AgentFailure>,
+    /// Time until a call may try, while it is open.
+    pub retry_after: Option<Duration>,
+    /// Learned limit on unary calls.
+    pub learned_limit: Option<usize>,
+    /// Learned limit on streams.
+    pub learned_limit_streams: Option<usize>,
+    /// Calls that wait for a place.
+    pub queued: usize,
+}
+
+/// State of one target.
+#[derive(Debug)]
+pub(super) struct Target {
+    pub(super) name: TargetName,
+    /// Calls in progress by caller.
+    pub(super) calls: Arc<Shares>,
+    pub(super) queue: Queue,
+    pub(super) watch: Arc<CapacityWatch>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    breaker: Breaker,
+    unary: Learned,
+    streams: Learned,
+    retries: Retries,
+    /// Set while the agent refuses connections: the next attempt to connect.
+    redial_at: Option<Instant>,
+    /// Until then the learned limits are shared.
+    contended: Option<Instant>,
+    /// The caller whose call last tried and told nothing, and the time until which it does not try again.
+    told_nothing: Option<(Account, Instant)>,
+}
+
+/// Budget of retries.
+#[derive(Debug)]
+struct Retries {
+    saved: f64,
+    at: Instant,
+}
+
+impl Retries {
+    /// Adds a call.
+    fn deposit(&mut self) {
+        self.saved = (self.saved + RETRIES_OF_A_CALL).min(RETRIES_SAVED_MAX);
+    }
+
+    fn take(&mut self, now: Instant) -> bool {
+        let passed = now.saturating_duration_since(self.at).as_secs_f64();
+        self.at = now;
+        self.saved = (self.saved + RETRIES_LEAST * passed).min(RETRIES_SAVED_MAX);
+        let may = self.saved >= 1.0;
+        if may {
+            self.saved -= 1.0;
+        }
+        may
+    }
+}
+
+impl State {
+    fn closed(&self, after: Duration) -> Closed {
+        Closed::Breaker(after, self.breaker.why().map(|(cause, _)| cause))
+    }
+
+    /// Returns the time for which the calls of a caller do not try, because its last one that did told nothing: a caller
+    /// that leaves each time would keep the breaker from closing.
+    fn wait_to_try(&self, account: Account, now: Instant) -> Option<Duration> {
+        let (caller, until) = self.told_nothing?;
+        (caller == account && account.own != 0 && until > now).then(|| until - now)
+    }
+
+    /// Returns the learned limit of a kind while a caller that has no call in progress is refused by it.
+    fn shared(&mut self, kind: CallKind) -> Option<usize> {
+        if self.contended? < Instant::now() {
+            self.contended = None;
+            return None;
+        }
+        self.learned(kind).limit()
+    }
+
+    /// Counts the outcome of a call for the breaker. An agent that is back has no learned limits.
+    fn judge(
+        &mut self,
+        admission: Admission,
+        failure: Option<AgentFailure>,
+        terms: &Terms,
+    ) -> Option<Turned> {
+        let now = Instant::now();
+        let turned = self.breaker.judge(admission, failure, &terms.breaker, now);
+        if turned == Some(Turned::Closed) {
+            self.forget_limits();
+        }
+        turned
+    }
+
+    fn forget_limits(&mut self) {
+        for learned in [&mut self.unary, &mut self.streams] {
+            if learned.limit().is_some() {
+                learned.forget();
+            }
+        }
+    }
+
+    fn learned(&mut self, kind: CallKind) -> &mut Learned {
+        match kind {
+            CallKind::Unary => &mut self.unary,
+            CallKind::Stream => &mut self.streams,
+        }
+    }
+}
+
+impl Target {
+    pub(super) fn new(name: TargetName, watch: Arc<CapacityWatch>) -> Self {
+        let now = Instant::now();
+        Self {
+            name,
+            calls: Arc::default(),
+            queue: Queue::default(),
+            watch,
+            state: Mutex::new(State {
+                breaker: Breaker::new(now),
+                unary: Learned::default(),
+                streams: Learned::default(),
+                retries: Retries {
+                    saved: RETRIES_SAVED_MAX,
+                    at: now,
+                },
+                redial_at: None,
+                contended: None,
+                told_nothing: None,
+            }),
+        }
+    }
+
+    /// Checks that a call may begin.
+    ///
+    /// # Errors
+    /// [`Closed`].
+    pub(super) fn look(self: &Arc<Self>, kind: CallKind, terms: &Terms) -> Result<(), Closed> {
+        self.follow(terms);
+        let mut state = self.state();
+        let looked = state.breaker.look(Instant::now());
+        looked.map_err(|after| state.closed(after))?;
+        state.learned(kind).look().map_err(Closed::Learned)
+    }
+
+    /// Begins a call.
+    ///
+    /// # Errors
+    /// [`Closed`].
+    pub(super) fn begin(
+        self: &Arc<Self>,
+        account: Account,
+        kind: CallKind,
+        terms: &Terms,
+    ) -> Result<Begun, Closed> {
+        self.follow(terms);
+        let mut state = self.state();
+        let admission = match state.breaker.phase() {
+            // The clock is read only where it matters.
+            Phase::Closed => Ok(state.breaker.admit_closed()),
+            Phase::Open(_) | Phase::Trying(_) => {
+                let now = Instant::now();
+                let waits = state.wait_to_try(account, now).map_or(Ok(()), Err);
+                waits.and_then(|()| state.breaker.admit(terms.breaker.open_max, now))
+            }
+        };
+        let admission = admission.map_err(|after| state.closed(after))?;
+        let counted = state.learned(kind).begin();
+        let counted = counted.map_err(|limit| {
+            state.breaker.forget(admission);
+            Closed::Learned(limit)
+        })?;
+        Ok(Begun {
+            account,
+            admission,
+            counted,
+            kind,
+            shared: state.shared(kind),
+        })
+    }
+
+    /// Forgets what was learned before the configuration switched it off.
+    fn follow(self: &Arc<Self>, terms: &Terms) {
+        let (adaptive, breaks) = (terms.adaptive, !terms.breaker.is_off());
+        if adaptive && breaks {
+            return;
+        }
+        let mut state = self.state();
+        if !adaptive {
+            state.forget_limits();
+        }
+        let stuck = !breaks && state.breaker.phase() != Phase::Closed;
+        let turned = stuck.then(|| state.breaker.close(Instant::now()));
+        drop(state);
+        self.announce(turned);
+    }
+
+    /// Notes that a caller without a call in progress was refused by the learned limit.
+    pub(super) fn contend(&self) {
+        self.state().contended = Some(Instant::now() + CONTENDED_FOR);
+    }
+
+    /// Notes that the agent has begun to answer: the call is no refusal, and no failure of its beginning.
+    pub(super) fn answering(self: &Arc<Self>, call: &mut Begun, terms: &Terms) {
+        let mut state = self.state();
+        state.learned(call.kind).answered(call.counted, terms.limit);
+        let mut turned = None;
+        if call.admission.tries {
+            turned = state.judge(call.admission, None, terms);
+            call.admission = state.breaker.admit_closed();
+        }
+        drop(state);
+        self.announce(turned);
+    }
+
+    /// Counts a failure, and the outcome of the call that tries, for the breaker before the caller has the answer: its next
+    /// call meets the breaker as it is then. Returns true if it did.
+    pub(super) fn settle(
+        self: &Arc<Self>,
+        call: Begun,
+        outcome: CallOutcome,
+        terms: &Terms,
+    ) -> bool {
+        let counts = call.admission.tries || outcome.failure.is_some();
+        if counts {
+            let turned = self.state().judge(call.admission, outcome.failure, terms);
+            self.announce(turned);
+        }
+        counts
+    }
+
+    /// Ends a call. `outcome`: `None` if it tells nothing of the agent. `settled`: the breaker has counted it.
+    pub(super) fn end(
+        self: &Arc<Self>,
+        call: Begun,
+        outcome: Option<CallOutcome>,
+        (was_answering, settled): (bool, bool),
+        terms: &Terms,
+    ) {
+        let mut state = self.state();
+        state.learned(call.kind).end();
+        let Some(outcome) = outcome else {
+            if call.admission.tries {
+                state.told_nothing = Some((call.account, Instant::now() + terms.breaker.open));
+            }
+            return state.breaker.forget(call.admission);
+        };
+        state.retries.deposit();
+        let learned = state.learned(call.kind);
+        if outcome.overload {
+            // The call that tries tells whether the agent is back, not how much it takes.
+            if terms.adaptive && !call.admission.tries {
+                let told = outcome.failure != Some(AgentFailure::Connect);
+                learned.refused(call.counted, terms.limit, told);
+            }
+        } else if outcome.failure.is_none() && !was_answering {
+            learned.answered(call.counted, terms.limit);
+        }
+        let turned = match settled {
+            true => None,
+            false => state.judge(call.admission, outcome.failure, terms),
+        };
+        drop(state);
+        let metrics = &self.watch.metrics.capacity;
+        if outcome.overload {
+            metrics.overloads.inc();
+        }
+        if let Some(cause) = outcome.failure {
+            metrics.failed(cause);
+        }
+        self.announce(turned);
+    }
+
+    /// Lets the next call try, if the breaker opened before the sign of life that began then, and no call tries since.
+    pub(super) fn let_try(&self, began: Instant) {
+        let mut state = self.state();
+        if state
+            .breaker
+            .why()
+            .is_some_and(|(_, opened)| opened <= began)
+        {
+            state.breaker.let_try();
+        }
+    }
+
+    /// Forgets what was learned of an agent that registers: it was started again.
+    pub(super) fn registered(&self) {
+        self.state().forget_limits();
+    }
+
+    /// True unless calls pass.
+    pub(super) fn is_open(&self) -> bool {
+        self.state().breaker.phase() != Phase::Closed
+    }
+
+    pub(super) fn view(&self) -> CapacityView {
+        let state = self.state();
+        let (now, breaker) = (Instant::now(), &state.breaker);
+        CapacityView {
+            instance: self.name.instance.clone(),
+            in_progress: self.calls.taken(),
+            breaker: match breaker.phase() {
+                Phase::Closed => "closed",
+                Phase::Open(until) if until > now => "open",
+                Phase::Open(_) | Phase::Trying(_) => "trying",
+            },
+            failure: breaker.why().map(|(cause, _)| cause),
+            retry_after: match breaker.phase() {
+                Phase::Open(until) if until > now => Some(until - now),
+                _ => None,
+            },
+            learned_limit: state.unary.limit(),
+            learned_limit_streams: state.streams.limit(),
+            queued: self.queue.len(),
+        }
+    }
+
+    /// Takes a retry from the budget, if it has one.
+    pub(super) fn may_retry(&self) -> bool {
+        self.state().retries.take(Instant::now())
+    }
+
+    /// Notes whether a connection could be made. One that could be made again is a sign of life.
+    pub(super) fn dialled(&self, connected: bool) {
+        let mut state = self.state();
+        if connected && state.redial_at.is_some() {
+            state.breaker.let_try();
+        }
+        state.redial_at = match (connected, state.redial_at) {
+            (true, _) => None,
+            (false, Some(at)) => Some(at),
+            (false, None) => Some(Instant::now() + REDIAL_PAUSE),
+        };
+    }
+
+    /// Takes the turn to connect again, for all calls that wait for the agent.
+    ///
+    /// # Errors
+    /// The time of the next turn.
+    pub(super) fn take_redial(&self) -> Result<(), Instant> {
+        let mut state = self.state();
+        let now = Instant::now();
+        match state.redial_at {
+            Some(at) if now < at => Err(at),
+            Some(_) => {
+                state.redial_at = Some(now + REDIAL_PAUSE);
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn announce(self: &Arc<Self>, turned: Option<Turned>) {
+        match turned {
+            Some(Turned::Opened) => self.watch.opened(self),
+            Some(Turned::Closed) => self.watch.closed(self),
+            None => {}
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Each step leaves the numbers consistent, so a panic elsewhere cannot have broken them.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

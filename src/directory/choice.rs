@@ -1,0 +1,135 @@
+//! Choice of the instance of an agent that gets a call: the one to which its task or context is bound, else one by
+//! rendezvous hashing of its context, else the less busy of two.
+
+use std::sync::Arc;
+
+use rand::Rng as _;
+use sha2::{Digest as _, Sha256};
+
+use super::rejections::RETRY_AFTER;
+use super::resolution::{Agent, Instance};
+use crate::ids::InstanceId;
+use crate::metrics::Chosen;
+use crate::rejection::{Delivery, Reason, Rejection};
+
+/// Reasons to prefer an instance for one call.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Preference {
+    /// Instances to which its tasks and its context are bound, in order, and by which of the two.
+    pub bound: Vec<(InstanceId, Chosen)>,
+    /// Context or task of the call. Calls with the same one go to the same instance while nothing is bound.
+    pub key: Option<String>,
+    /// Those of `bound` that take no call: what they have is bound to the instance that answers.
+    pub gone: Vec<InstanceId>,
+}
+
+/// Returns the instance that gets a call, and how it was chosen. `tried`: instances that the call could not reach.
+///
+/// An instance that drains gets only calls that are bound to it. One with an open breaker gets a call if no other can.
+///
+/// # Errors
+/// `workspace_restarting` if all drain, or were tried.
+pub fn choose<'i>(
+    instances: &'i [Instance],
+    preference: &Preference,
+    tried: &[InstanceId],
+) -> Result<(&'i Arc<Agent>, Chosen), Rejection> {
+    find(instances, preference, tried).ok_or_else(|| {
+        let message = "all instances of the agent drain (POST /registry/drain): try again once another one has registered";
+        Rejection::new(Reason::WorkspaceRestarting, message)
+            .retry_after(RETRY_AFTER)
+            .delivered(Delivery::NotSent)
+    })
+}
+
+fn find<'i>(
+    instances: &'i [Instance],
+    preference: &Preference,
+    tried: &[InstanceId],
+) -> Option<(&'i Arc<Agent>, Chosen)> {
+    let is_untried = |one: &&Instance| {
+        let id = one.agent.instance.as_ref();
+        !id.is_some_and(|id| tried.contains(id))
+    };
+    let bound = |(id, by): &(InstanceId, Chosen)| {
+        let mut untried = instances.iter().filter(is_untried);
+        let found = untried.find(|one| one.agent.instance.as_ref() == Some(id))?;
+        Some((&found.agent, *by))
+    };
+    let mut bound = preference.bound.iter().filter_map(bound);
+    let first = bound.next();
+    let mut all = first.into_iter().chain(bound);
+    if let Some(healthy) = all.find(|(agent, _)| agent.slots.is_available()) {
+        return Some(healthy);
+    }
+    let open: Vec<&Arc<Agent>> = instances
+        .iter()
+        .filter(|one| !one.is_draining)
+        .filter(is_untried)
+        .map(|one| &one.agent)
+        .collect();
+    let is_available = |agent: &&Arc<Agent>| agent.slots.is_available();
+    let available: Vec<_> = open.iter().copied().filter(is_available).collect();
+    let chosen = match (available.as_slice(), first) {
+        ([], Some(_)) => return first,
+        ([], None) => pick(&open, preference.key.as_deref())?,
+        (available, _) => pick(available, preference.key.as_deref())?,
+    };
+    Some(match preference.bound.is_empty() {
+        true => chosen,
+        false => (chosen.0, Chosen::Rebound),
+    })
+}
+
+/// Returns the instances in `preference` that take no call: they are gone, or their breakers are open.
+pub fn gone(instances: &[Instance], preference: &Preference) -> Vec<InstanceId> {
+    let takes_calls = |id: &InstanceId| {
+        let mut all = instances.iter();
+        let found = all.find(|one| one.agent.instance.as_ref() == Some(id));
+        found.is_some_and(|one| one.agent.slots.is_available())
+    };
+    let bound = preference.bound.iter().map(|(id, _)| id);
+    bound.filter(|id| !takes_calls(id)).cloned().collect()
+}
+
+fn pick<'i>(agents: &[&'i Arc<Agent>], key: Option<&str>) -> Option<(&'i Arc<Agent>, Chosen)> {
+    match key {
+        Some(key) => {
+            let agent = agents.iter().max_by_key(|agent| weight(agent, key))?;
+            Some((agent, Chosen::Hash))
+        }
+        None => {
+            let free = agents
+                .iter()
+                .copied()
+                .filter(|agent| agent.slots.has_place());
+            let free: Vec<_> = free.collect();
+            let chosen = less_busy(&free).or_else(|| less_busy(agents));
+            chosen.map(|agent| (agent, Chosen::Load))
+        }
+    }
+}
+
+/// Returns the weight of an instance for a key, the same on every replica and in every version.
+fn weight(agent: &Agent, key: &str) -> [u8; 32] {
+    let id = agent.instance.as_ref().map_or("", InstanceId::as_str);
+    let mut hash = Sha256::new();
+    hash.update(id);
+    // No instance id has it.
+    hash.update([0]);
+    hash.update(key);
+    hash.finalize().into()
+}
+
+/// Returns the one of two random instances that has fewer calls in progress at this replica.
+fn less_busy<'i>(agents: &[&'i Arc<Agent>]) -> Option<&'i Arc<Agent>> {
+    if agents.len() < 2 {
+        return agents.first().copied();
+    }
+    let mut random = rand::rng();
+    let first = random.random_range(0..agents.len());
+    let second = (first + random.random_range(1..agents.len())) % agents.len();
+    let (first, second) = (agents[first], agents[second]);
+    let second_is_less_busy = second.slots.taken() < first.slots.taken();
+    Some(if second_is_less_busy { second } else { first })
+}

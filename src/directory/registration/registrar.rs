@@ -1,0 +1,168 @@
+//! Callers of registrations, and what each may register.
+
+use super::validate::check_label;
+use super::{Creation, Editor};
+use crate::directory::rejections::{not_found, not_permitted, removed};
+use crate::ids::WorkspaceId;
+use crate::rejection::{Reason, Rejection};
+use crate::workspace::{
+    DeliveryMode, INSTANCES_MAX, Liveness, Move, NotRegistered, Status, Workspace, base,
+};
+
+/// Caller of a registration; it decides which members are allowed.
+#[derive(Clone, Debug)]
+pub enum Registrar {
+    /// The workspace, with its own or its enrolment token.
+    Itself,
+    /// An org token of this org; may create a workspace, but not move one.
+    Org {
+        /// The org.
+        org: String,
+        /// Members for operators and org tokens.
+        terms: Terms,
+    },
+    /// An operator; may create and move.
+    Operator(Terms),
+}
+
+/// Members of a registration that only operators and org tokens may set. `None` leaves a value as it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Terms {
+    /// Display name.
+    pub name: Option<String>,
+    /// Parent workspace.
+    pub parent_id: Option<WorkspaceId>,
+    /// Org that the workspace belongs to.
+    pub org: Option<String>,
+    /// Source of its liveness.
+    pub liveness: Option<Liveness>,
+    /// URL that its card is fetched from.
+    pub card_url: Option<String>,
+}
+
+/// Scheme, host and port that the agent's credential is for.
+pub(super) struct Bases {
+    /// Replaces the stored value: an operator registers the agent.
+    pub(super) from_now_on: Option<String>,
+    /// Set only if there is no stored value.
+    pub(super) first: Option<String>,
+}
+
+impl Bases {
+    pub(super) fn of(found: Option<&Workspace>, url: Option<&str>, is_operator: bool) -> Self {
+        let old = found.and_then(|found| found.url.as_deref());
+        let owned = |url: &str| base(url).to_owned();
+        Self {
+            from_now_on: url.filter(|_| is_operator).map(owned),
+            first: old.or(url).map(owned),
+        }
+    }
+}
+
+/// Checks that `registrar` may register the row found. Returns the name to set, and the move to make.
+pub(super) fn settle(
+    found: Option<&Workspace>,
+    registrar: &Registrar,
+) -> Result<(Option<String>, Option<Move>), Rejection> {
+    let terms = registrar.terms();
+    if let Some(name) = terms.and_then(|p| p.name.as_deref()) {
+        check_label("name", name)?;
+    }
+    let Some(found) = found else {
+        let terms = terms.ok_or_else(not_found)?;
+        return Ok((terms.name.clone(), None));
+    };
+    if found.status == Status::Removed {
+        return Err(removed());
+    }
+    let Some(terms) = terms else {
+        return Ok((None, None));
+    };
+    let parent_id = terms.parent_id.as_ref().or(found.parent_id.as_ref());
+    let org = terms.org.as_ref().or(found.org.as_ref());
+    let moves = parent_id != found.parent_id.as_ref() || org != found.org.as_ref();
+    if moves && !matches!(registrar, Registrar::Operator(_)) {
+        return Err(not_permitted("only an operator moves a workspace"));
+    }
+    let place = moves.then(|| Move {
+        parent_id: terms.parent_id.clone().map(Some),
+        org: terms.org.clone().map(Some),
+    });
+    Ok((terms.name.clone(), place))
+}
+
+/// Returns a workspace that is created by its registration.
+pub(super) fn unregistered(
+    id: &WorkspaceId,
+    delivery_mode: DeliveryMode,
+    registrar: &Registrar,
+) -> Creation {
+    let terms = registrar.terms().cloned().unwrap_or_default();
+    let org = match registrar {
+        Registrar::Org { org, .. } => Some(org.clone()),
+        Registrar::Itself | Registrar::Operator(_) => terms.org,
+    };
+    Creation {
+        id: id.clone(),
+        name: terms.name.unwrap_or_else(|| id.as_str().to_owned()),
+        parent_id: terms.parent_id,
+        org,
+        role: None,
+        delivery_mode,
+        url: None,
+        internal_url: None,
+        card_url: None,
+        urls: None,
+        max_concurrent: None,
+        liveness: Liveness::Heartbeat,
+        complete: None,
+        push_notifications: None,
+        card_access: None,
+        proof: None,
+        bridge: None,
+        resolve: None,
+        upstream_auth: None,
+        upstream_tls: None,
+        wake: None,
+        probe: None,
+        editor: match registrar {
+            Registrar::Operator(_) => Editor::Operator,
+            Registrar::Org { .. } | Registrar::Itself => Editor::Org,
+        },
+    }
+}
+
+impl Registrar {
+    pub(super) fn terms(&self) -> Option<&Terms> {
+        match self {
+            Self::Itself => None,
+            Self::Org { terms, .. } | Self::Operator(terms) => Some(terms),
+        }
+    }
+
+    /// True if the workspace belongs to another org than the registrar's.
+    pub(super) fn is_foreign(&self, workspace: &Workspace) -> bool {
+        match self {
+            Self::Org { org, .. } => workspace.org.as_ref() != Some(org),
+            Self::Itself | Self::Operator(_) => false,
+        }
+    }
+}
+
+pub(super) fn elsewhere() -> Rejection {
+    not_permitted("an org token registers workspaces of its own org only; choose another id")
+}
+
+pub(super) fn not_registered(why: NotRegistered) -> Rejection {
+    match why {
+        NotRegistered::OriginTaken(taken) => taken.into(),
+        NotRegistered::TooMany => Rejection::new(
+            Reason::Conflict,
+            format!(
+                "the workspace has {INSTANCES_MAX} instances, and none of them is offline: deregister one first \
+                 (POST /registry/deregister with its instance_id)"
+            ),
+        )
+        .fact("limit", INSTANCES_MAX),
+    }
+}

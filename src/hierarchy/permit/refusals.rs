@@ -1,0 +1,37 @@
+//! Rejections of callers that may not know more.
+
+use crate::rejection::{Reason, Rejection};
+
+/// Reason why no rule was evaluated. For the log and for operators. Without a name, since the requested id need
+/// not be one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Nowhere {
+    #[error("there is no workspace of the caller's id")]
+    Caller,
+    #[error("there is no workspace of the target's id")]
+    Target,
+    #[error("the credential is for the workspaces of another org")]
+    Org,
+    #[error("the credential lists workspaces, and the target is not among them")]
+    List,
+}
+
+pub(super) fn nowhere(why: Nowhere) -> Rejection {
+    not_permitted().cause(why)
+}
+
+pub(super) fn not_permitted() -> Rejection {
+    Rejection::new(
+        Reason::NotPermitted,
+        "this credential may not reach that workspace: workspaces reach themselves, their parent, \
+         children and siblings, and whom they were granted; POST /registry/check-access tells an \
+         operator why not",
+    )
+}
+
+pub(in crate::hierarchy) fn not_found() -> Rejection {
+    Rejection::new(
+        Reason::WorkspaceNotFound,
+        "there is no workspace of this id: create it with POST /workspaces",
+    )
+}

@@ -1,0 +1,472 @@
+//! Cancels the tasks of a stop at their agents (`docs/reference/http-api.md`, "Stops"): lists those that agents have begun and
+//! not ended, and sends `tasks/cancel` for each, as an operator. One replica does it; if that one ends, another goes on
+//! with the tasks that have no outcome yet.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::FutureExt as _;
+use http::Method;
+use pingora::http::RequestHeader;
+use serde_json::json;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
+
+use super::admit::{Admitted, Allowed};
+use super::bridge::meet;
+use super::context::Context;
+use super::outcome::Ended;
+use super::record::Exchange;
+use super::relay::fetch::Question;
+use super::relay::forward::{AgentCall, Origin, address, callee};
+use super::relay::upstream::Call;
+use super::request::body::{CallShape, complete};
+use super::request::checked::CheckedCall;
+use super::request::instance::choose_instance;
+use super::respond::internal;
+use crate::a2a::Generation;
+use crate::a2a::method::Method as A2aMethod;
+use crate::a2a::refs::Refs;
+use crate::a2a::reply::Reply;
+use crate::a2a::state::TaskState;
+use crate::audit::{Draft, EventType};
+use crate::directory::{Destination, LookupFor};
+use crate::identity::Proof;
+use crate::ids::{RequestId, WorkspaceId};
+use crate::rejection::{Delivery, Reason, Rejection};
+use crate::shares::Account;
+use crate::stops::{Cancel, End, Stop, TASKS_MAX, TaskOutcome};
+use crate::store::Unavailable;
+use crate::telemetry::Chain;
+
+/// Interval of looks for stops whose tasks are to be canceled.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// Wait before the tasks are listed: by then the stop is in force on every replica, and each has written the tasks that it
+/// saw begin.
+const LIST_AFTER: Duration = Duration::from_millis(1500);
+
+/// Stops of one replica whose tasks are canceled at once.
+const RUNNING_MAX: usize = 4;
+
+/// Calls of one stop at once.
+const CALLS_MAX: usize = 16;
+
+/// Longest time of one call.
+const CALL_MAX: Duration = Duration::from_secs(10);
+
+/// Interval of renewals of a claim.
+const RENEW_EVERY: Duration = Duration::from_secs(5);
+
+/// Tasks per page.
+const PAGE: u32 = 500;
+
+/// The operator, as tables name a principal.
+const OPERATOR: &str = r#"{"kind":"operator"}"#;
+
+/// Canceller of tasks; runs until the process ends.
+pub struct Canceller {
+    context: Arc<Context>,
+}
+
+impl Canceller {
+    pub(in crate::proxy) fn new(context: Arc<Context>) -> Self {
+        Self { context }
+    }
+
+    /// Runs until a drain begins. Another replica goes on with what is in progress.
+    pub async fn run(&self) {
+        let gateway = &self.context.gateway;
+        let mut running = JoinSet::new();
+        let mut tick = interval(LOOK_EVERY);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                _ = tick.tick() => {}
+                () = gateway.stops.cancels() => {}
+                Some(_) = running.join_next() => {}
+                () = gateway.drain.leaves() => return,
+            }
+            while running.len() < RUNNING_MAX && gateway.stops.may_cancel() {
+                // An outage of the store: the next look finds it.
+                let Ok(Some(stop)) = gateway.stops.claim_cancel().await else {
+                    break;
+                };
+                let work = Work {
+                    context: Arc::clone(&self.context),
+                    stop: Arc::new(stop),
+                };
+                running.spawn(work.run());
+            }
+        }
+    }
+}
+
+/// The cancellation of one stop's tasks.
+struct Work {
+    context: Arc<Context>,
+    stop: Arc<Stop>,
+}
+
+impl Work {
+    async fn run(self) {
+        let done = tokio::select! {
+            done = self.cancel_all() => done,
+            () = self.lost() => return,
+        };
+        if let Err(error) = done {
+            tracing::debug!(stop = self.stop.id, error = %Chain(&error), "the cancellation of a stop's tasks is interrupted; it goes on once its claim ends");
+        }
+    }
+
+    /// Resolves when another replica has the claim, or the stop was released.
+    async fn lost(&self) {
+        let stops = &self.context.gateway.stops;
+        loop {
+            sleep(RENEW_EVERY).await;
+            if let Ok(false) = stops.renew_cancel(&self.stop).await {
+                return;
+            }
+        }
+    }
+
+    async fn cancel_all(&self) -> Result<(), Unavailable> {
+        let gateway = &self.context.gateway;
+        if self.stop.cancel == Cancel::Wanted {
+            sleep(LIST_AFTER).await;
+            self.list().await?;
+            if !gateway
+                .stops
+                .advance_cancel(&self.stop, Cancel::Listed)
+                .await?
+            {
+                return Ok(());
+            }
+        }
+        loop {
+            let limit = i64::try_from(CALLS_MAX * 4).unwrap_or(1);
+            let pending = gateway.stops.pending_tasks(&self.stop, limit).await?;
+            if pending.is_empty() {
+                break;
+            }
+            self.cancel_some(pending).await?;
+        }
+        if gateway
+            .stops
+            .advance_cancel(&self.stop, Cancel::Done)
+            .await?
+        {
+            let counts = gateway.stops.counts(&self.stop.id).await?;
+            let count = |outcome| counts.get(&outcome).copied().unwrap_or(0);
+            let draft = Draft::new(EventType::StopTasksCanceled).with(json!({
+                "canceled": count(TaskOutcome::Canceled),
+                "failed": count(TaskOutcome::Failed),
+                "over": count(TaskOutcome::Over),
+                "stop_id": self.stop.id,
+            }));
+            gateway.audit.record(draft);
+        }
+        Ok(())
+    }
+
+    /// Writes down the tasks that the stop covers.
+    async fn list(&self) -> Result<(), Unavailable> {
+        let gateway = &self.context.gateway;
+        let (mut after, mut listed) = ((String::new(), String::new()), 0);
+        while listed < TASKS_MAX {
+            let page = gateway.tasks.open.page(&after, PAGE).await?;
+            let Some(last) = page.last() else {
+                return Ok(());
+            };
+            after = (last.target.to_string(), last.task.clone());
+            let mut covered = Vec::new();
+            for open in page {
+                let caller = WorkspaceId::parse(&open.caller).ok();
+                let from = match &caller {
+                    Some(caller) => gateway.hierarchy.place(caller).await?,
+                    None => None,
+                };
+                let to = gateway.hierarchy.place(&open.target).await?;
+                let caller = match &caller {
+                    Some(id) => End::at(id, from.as_deref()),
+                    None => End::of_org(open.caller_org.as_deref()),
+                };
+                if self
+                    .stop
+                    .covers(&[caller, End::at(&open.target, to.as_deref())])
+                {
+                    covered.push((open.target, open.task));
+                }
+            }
+            covered.truncate(TASKS_MAX - listed);
+            listed += covered.len();
+            gateway.stops.add_tasks(&self.stop, &covered).await?;
+        }
+        tracing::warn!(
+            stop = self.stop.id,
+            max = TASKS_MAX,
+            "a stop covers more tasks than one stop cancels; make another"
+        );
+        Ok(())
+    }
+
+    async fn cancel_some(&self, pending: Vec<(WorkspaceId, String)>) -> Result<(), Unavailable> {
+        let mut calls = JoinSet::new();
+        let mut pending = pending.into_iter();
+        loop {
+            while calls.len() < CALLS_MAX
+                && let Some((target, task)) = pending.next()
+            {
+                let one = One {
+                    context: Arc::clone(&self.context),
+                    stop: Arc::clone(&self.stop),
+                    target,
+                    task,
+                };
+                calls.spawn(one.run());
+            }
+            match calls.join_next().await {
+                None => return Ok(()),
+                Some(Ok(written)) => written?,
+                // A bug: the task stays without an outcome, and is tried again.
+                Some(Err(error)) => {
+                    tracing::error!(%error, "the cancellation of a task ended by a bug");
+                    sleep(LOOK_EVERY).await;
+                }
+            }
+        }
+    }
+}
+
+/// The cancellation of one task.
+struct One {
+    context: Arc<Context>,
+    stop: Arc<Stop>,
+    target: WorkspaceId,
+    task: String,
+}
+
+impl One {
+    async fn run(self) -> Result<(), Unavailable> {
+        // The type is nested too deeply for the compiler when this future is spawned.
+        let asked = self.ask().boxed();
+        let outcome = match timeout(CALL_MAX, asked).await {
+            Ok(Ok(outcome)) => outcome,
+            Ok(Err(why)) => {
+                let reason = why.reason.as_str();
+                tracing::debug!(stop = self.stop.id, reason, "a task could not be canceled");
+                TaskOutcome::Failed
+            }
+            Err(_) => TaskOutcome::Failed,
+        };
+        let stops = &self.context.gateway.stops;
+        let one = (&self.target, self.task.as_str());
+        stops.set_outcome(&self.stop, one, outcome).await?;
+        if outcome != TaskOutcome::Failed {
+            let tasks = &self.context.gateway.tasks;
+            tasks.note_end(&self.target, &self.task, &self.stop.id);
+        }
+        Ok(())
+    }
+
+    /// Asks the agent, and records the exchange as one of an operator.
+    async fn ask(&self) -> Result<TaskOutcome, Rejection> {
+        let gateway = &self.context.gateway;
+        let operator = gateway.identity.recall(OPERATOR);
+        let proof = Arc::new(operator.ok_or_else(no_operator)?);
+        let mut exchange = self.context.begin(RequestId::random(), false);
+        exchange.method = A2aMethod::CancelTask;
+        exchange.callee = Some(self.target.clone());
+        exchange.task = Some(self.task.clone());
+        exchange.proof = Some(Arc::clone(&proof));
+        let outcome = self.exchange(proof, &mut exchange).await;
+        match &outcome {
+            Ok(_) => {
+                // Cannot fail: no response is left to send.
+                let _ = exchange.ended(Ok(Ended::Answered));
+            }
+            Err(why) => {
+                exchange.rejected(why);
+                exchange.answer.status = why.reason.status();
+            }
+        }
+        outcome
+    }
+
+    async fn exchange(
+        &self,
+        proof: Arc<Proof>,
+        exchange: &mut Exchange,
+    ) -> Result<TaskOutcome, Rejection> {
+        let context = &*self.context;
+        let gateway = &context.gateway;
+        let permit = gateway.hierarchy.permit(&proof, &self.target).await?;
+        exchange.permitted(&permit);
+        let destination = gateway.resolution.resolve(&permit).await?;
+        let mut admitted = Admitted {
+            allowed: Allowed { proof, permit },
+            destination,
+            timeout: None,
+            hops: 1,
+            preference: None,
+            turn: None,
+        };
+        let refs = Refs {
+            tasks: vec![self.task.clone()],
+            ..Refs::default()
+        };
+        choose_instance(gateway, &mut admitted, &refs).await?;
+        exchange.instance = admitted.instance().cloned();
+        let mut call = self.call(exchange, &admitted).await?;
+        let Destination::Agent(agent) = &admitted.destination else {
+            // Its tasks are in its inbox, which it does not read while it is stopped.
+            return Ok(TaskOutcome::Over);
+        };
+        exchange.request_bytes = call.body.len() as u64;
+        let agents = AgentCall {
+            context,
+            admitted: &admitted,
+            agent,
+        };
+        meet(&agents, None, exchange, &mut call)
+            .await
+            .map_err(refused)?;
+        let path = agents.set_path(None, exchange, &mut call).await;
+        path.map_err(refused)?;
+        let asker = LookupFor::calling(Account::default());
+        let address = address(context, agent, call.path.as_deref(), asker).await?;
+        exchange.will_call(&callee(agent, &call));
+        let head = RequestHeader::build(Method::POST, b"/", None).map_err(internal)?;
+        let origin = Origin {
+            head: &head,
+            client: IpAddr::V4(Ipv4Addr::LOCALHOST),
+        };
+        let wire = agents.head(&origin, exchange, &call).await?;
+        let upstream = &context.relay.upstream;
+        let connect = exchange.config.timeouts.connect;
+        let peer = upstream.peer(agent, address, connect).await;
+        let question = Question {
+            peer: &peer,
+            call: Call::new(wire, call.body),
+            deadline: Instant::now() + CALL_MAX,
+            bytes_max: exchange.config.limits.response_bytes.bytes(),
+            idle: exchange.config.upstream.idle,
+            late,
+        };
+        exchange.calls();
+        let (mut head, mut body) = question.ask(upstream, &context.relay.metrics).await?;
+        exchange.called(head.status);
+        exchange.answer.status = head.status.as_u16();
+        exchange.answer.bytes = body.len() as u64;
+        if let Some(rewrite) = call.rewrite {
+            body = rewrite.answer(&mut head, body).await?;
+        }
+        Ok(outcome_of(&body))
+    }
+
+    /// Returns the call in the agent's generation.
+    async fn call(
+        &self,
+        exchange: &mut Exchange,
+        admitted: &Admitted,
+    ) -> Result<CheckedCall, Rejection> {
+        let context = &*self.context;
+        let spoken = context.cards.generation(None, exchange, admitted, true);
+        let generation = spoken.await.map_err(refused)?;
+        let method = match generation {
+            Generation::V0 => "tasks/cancel",
+            Generation::V1 => "CancelTask",
+        };
+        let body = json!({"jsonrpc": "2.0", "id": self.stop.id, "method": method, "params": {"id": self.task}});
+        let shape = CallShape {
+            complete: admitted.options().complete,
+            generation,
+            prefers_stream: false,
+            message_only: false,
+        };
+        let body = Bytes::from(body.to_string());
+        let completed = complete(exchange, &admitted.allowed.permit, &body, &shape).await?;
+        let share = context.relay.load.share(Account::default());
+        let (call, _) = CheckedCall::completed(completed, generation, share);
+        Ok(CheckedCall {
+            version_1_0: generation == Generation::V1,
+            ..call
+        })
+    }
+}
+
+/// Returns what an agent's answer says of the task.
+fn outcome_of(body: &[u8]) -> TaskOutcome {
+    let reply = Reply::read(body);
+    if let Some(error) = reply.as_ref().and_then(Reply::error) {
+        let error: serde_json::Value = serde_json::from_str(error).unwrap_or_default();
+        // TaskNotFoundError, TaskNotCancelableError.
+        return match error["code"].as_i64() {
+            Some(-32_001 | -32_002) => TaskOutcome::Over,
+            _ => TaskOutcome::Failed,
+        };
+    }
+    match TaskState::of(body) {
+        Some(TaskState::Canceled) => TaskOutcome::Canceled,
+        Some(state) if state.is_terminal() => TaskOutcome::Over,
+        _ => TaskOutcome::Failed,
+    }
+}
+
+fn refused(ended: Ended) -> Rejection {
+    match ended {
+        Ended::Refused(why) | Ended::BrokenOff(why) => why,
+        Ended::Answered | Ended::CallerLeft => late(),
+    }
+}
+
+fn no_operator() -> Rejection {
+    Rejection::new(Reason::Internal, "the operator is no principal")
+}
+
+fn late() -> Rejection {
+    let message = "the agent did not answer tasks/cancel in time";
+    Rejection::new(Reason::AgentTimeout, message)
+        .fact("clock", "cancel")
+        .delivered(Delivery::Sent)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_says_what_became_of_the_task() {
+        for (body, expected) in [
+            (
+                r#"{"jsonrpc":"2.0","id":"1","result":{"id":"t","status":{"state":"canceled"}}}"#,
+                TaskOutcome::Canceled,
+            ),
+            (
+                r#"{"jsonrpc":"2.0","id":"1","result":{"id":"t","status":{"state":"TASK_STATE_CANCELED"}}}"#,
+                TaskOutcome::Canceled,
+            ),
+            (
+                r#"{"jsonrpc":"2.0","id":"1","result":{"id":"t","status":{"state":"completed"}}}"#,
+                TaskOutcome::Over,
+            ),
+            (
+                r#"{"jsonrpc":"2.0","id":"1","result":{"id":"t","status":{"state":"working"}}}"#,
+                TaskOutcome::Failed,
+            ),
+            (
+                r#"{"jsonrpc":"2.0","id":"1","error":{"code":-32002,"message":"over"}}"#,
+                TaskOutcome::Over,
+            ),
+            (
+                r#"{"jsonrpc":"2.0","id":"1","error":{"code":-32603,"message":"no"}}"#,
+                TaskOutcome::Failed,
+            ),
+            ("hello", TaskOutcome::Failed),
+        ] {
+            assert_eq!(outcome_of(body.as_bytes()), expected, "{body}");
+        }
+    }
+}

@@ -1,0 +1,301 @@
+//! One question to the server of a guard: signed by the gateway, with bounds on time, bytes and number of its own, over
+//! connections of its own.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::header;
+use secrecy::ExposeSecret as _;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, timeout_at};
+
+use super::Judgement;
+use super::breaker::Breaker;
+use super::document::Document;
+use super::facts::Facts;
+use crate::config::{Config, Guard, GuardPhase, Live};
+use crate::drain::Drain;
+use crate::gateway::Gateway;
+use crate::metrics::{GuardVerdict, Metrics};
+use crate::proxy::beside;
+use crate::proxy::relay::answer_head::refuse_redirect;
+use crate::proxy::relay::fetch::Question;
+use crate::proxy::relay::upstream::{Call, Upstream, peer};
+use crate::rejection::{Reason, Rejection};
+use crate::trust::body_hash;
+
+/// Maximum unused connections to all guards, of all threads.
+const POOL_SIZE: usize = 1024;
+
+/// Bytes that an answer may have beside a payload.
+const ANSWER_BESIDE: usize = 64 * 1024;
+
+/// The field of the token if the guard's own field is `Authorization`.
+const TOKEN_FIELD: &str = "x-a2a-guard-token: ";
+
+/// Needs of questions: connections, keys, addresses.
+pub(super) struct Asker {
+    gateway: Arc<Gateway>,
+    config: Live,
+    upstream: Upstream,
+    pub(super) metrics: Arc<Metrics>,
+}
+
+impl Asker {
+    pub(super) fn new(gateway: &Arc<Gateway>, drain: &Arc<Drain>) -> Self {
+        let config = gateway.config.clone();
+        let threads = config.get().server.threads();
+        Self {
+            upstream: Upstream::new(POOL_SIZE, threads, Arc::clone(drain)),
+            metrics: Arc::clone(&gateway.metrics),
+            gateway: Arc::clone(gateway),
+            config,
+        }
+    }
+}
+
+/// The server of one guard.
+pub(super) struct Server {
+    url: String,
+    pub(super) places: Arc<Semaphore>,
+    breaker: Breaker,
+}
+
+/// The members of a question in front of its payload.
+#[derive(Serialize)]
+struct Head<'a> {
+    version: u8,
+    guard: &'a str,
+    phase: &'static str,
+    #[serde(flatten)]
+    facts: &'a Facts,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    task_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    context_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    run_id: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    metadata: Option<&'a RawValue>,
+    texts: Vec<String>,
+}
+
+/// The verdict of a guard on the wire.
+#[derive(Deserialize)]
+struct Answer<'a> {
+    #[serde(borrow)]
+    action: Cow<'a, str>,
+    #[serde(borrow)]
+    reason: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    payload: Option<&'a RawValue>,
+}
+
+impl Server {
+    pub(super) fn new(url: &url::Url, concurrency: usize) -> Self {
+        Self {
+            url: url.as_str().to_owned(),
+            places: Arc::new(Semaphore::new(concurrency)),
+            breaker: Breaker::default(),
+        }
+    }
+
+    /// Asks about a document, and changes it if the guard replaces its payload.
+    pub(super) async fn judge(
+        &self,
+        asker: &Asker,
+        guard: &Guard,
+        (phase, facts): (GuardPhase, &Arc<Facts>),
+        document: &mut Document,
+    ) -> Judgement {
+        let deadline = Instant::now() + guard.timeout;
+        let asked = self.ask(asker, guard, (phase, facts), (document, deadline));
+        let asked = timeout_at(deadline, asked).await;
+        match asked.unwrap_or(Err(GuardVerdict::Timeout)) {
+            Ok(answer) => read(&answer, document).await,
+            Err(failure) => Judgement::Failed(failure),
+        }
+    }
+
+    async fn ask(
+        &self,
+        asker: &Asker,
+        guard: &Guard,
+        (phase, facts): (GuardPhase, &Arc<Facts>),
+        (document, deadline): (&Document, Instant),
+    ) -> Result<Bytes, GuardVerdict> {
+        if document.payload().len() as u64 > guard.max_bytes.0 {
+            return Err(GuardVerdict::TooLarge);
+        }
+        let place = match timeout_at(deadline, self.places.acquire()).await {
+            Ok(place) => place.ok(),
+            Err(_) => return Err(GuardVerdict::Busy),
+        };
+        let now = Instant::now();
+        let patience = deadline.saturating_duration_since(now);
+        let admission = self.breaker.admit(now, patience);
+        let admission = admission.ok_or(GuardVerdict::Open)?;
+        let question = question(guard, phase, facts, document).await;
+        let sent = self.send(asker, guard, question, deadline);
+        let answered = timeout_at(deadline, sent).await;
+        let answered = answered.unwrap_or(Err(GuardVerdict::Timeout));
+        let is_verdict = answered.as_ref().is_ok_and(|answer| {
+            serde_json::from_slice::<Answer<'_>>(answer).is_ok_and(|answer| answer.is_known())
+        });
+        let failed = !is_verdict;
+        if self.breaker.judge(admission, failed, Instant::now()) {
+            let why = answered.as_ref().err().unwrap_or(&GuardVerdict::Invalid);
+            tracing::warn!(
+                guard = guard.name,
+                why = why.as_str(),
+                "A guard fails; it is not asked for a while, and calls that need it are rejected unless its on_failure is \"allow\""
+            );
+        }
+        drop(place);
+        answered
+    }
+
+    async fn send(
+        &self,
+        asker: &Asker,
+        guard: &Guard,
+        question: Bytes,
+        deadline: Instant,
+    ) -> Result<Bytes, GuardVerdict> {
+        let addresses = &asker.gateway.directory.addresses;
+        let found = addresses.guard_address(&self.url).await;
+        let (endpoint, address) = found.map_err(|why| unreached(guard, &why))?;
+        let config: Arc<Config> = asker.config.hold();
+        let scheme = if endpoint.tls { "https" } else { "http" };
+        let audience = format!("{scheme}://{}", endpoint.host);
+        let hash = beside::on(&question, body_hash).await;
+        let signed = &asker.gateway.identity.signed;
+        let token = signed.issue_guard(&guard.name, audience, hash);
+        let token = token.map_err(|why| unreached(guard, &why))?;
+        let mut wire = format!(
+            "POST {} HTTP/1.1\r\nhost: {}\r\ncontent-type: application/json\r\naccept: application/json\r\n\
+             user-agent: a2a-gateway\r\ncontent-length: {}\r\n",
+            endpoint.path_and_query,
+            endpoint.host,
+            question.len(),
+        )
+        .into_bytes();
+        let mut before = "authorization: Bearer ";
+        if let Some((name, value)) = guard.header.as_ref().and_then(|header| header.parts()) {
+            if name == header::AUTHORIZATION {
+                before = TOKEN_FIELD;
+            }
+            for part in [name.as_str(), ": ", value, "\r\n"] {
+                wire.extend_from_slice(part.as_bytes());
+            }
+        }
+        for part in [before, token.expose_secret(), "\r\n\r\n"] {
+            wire.extend_from_slice(part.as_bytes());
+        }
+        let connect = config.timeouts.connect.min(guard.timeout);
+        let question = Question {
+            peer: &peer(address, endpoint.tls, &endpoint.sni, connect),
+            call: Call::new(wire, question),
+            deadline,
+            bytes_max: guard.max_bytes.bytes().saturating_add(ANSWER_BESIDE),
+            idle: config.upstream.idle,
+            late,
+        };
+        let asked = question.ask(&asker.upstream, &asker.metrics).await;
+        let (head, body) = asked.map_err(|why| unreached(guard, &why))?;
+        refuse_redirect(&head).map_err(|why| unreached(guard, &why))?;
+        if !head.status.is_success() {
+            return Err(GuardVerdict::Invalid);
+        }
+        Ok(body)
+    }
+}
+
+/// Writes the question. The payload stands last, as it travels.
+async fn question(
+    guard: &Guard,
+    phase: GuardPhase,
+    facts: &Arc<Facts>,
+    document: &Document,
+) -> Bytes {
+    let write = move |name: &str, facts: &Facts, document: &Document| {
+        let names = Facts::names_of(document);
+        let raw = |bytes| serde_json::from_slice::<&RawValue>(bytes).ok();
+        let head = Head {
+            version: 1,
+            guard: name,
+            phase: phase.as_str(),
+            facts,
+            task_id: names.task,
+            context_id: names.context,
+            run_id: facts.run(),
+            metadata: document.metadata().and_then(raw),
+            texts: document.texts(),
+        };
+        let mut question = serde_json::to_vec(&head).unwrap_or_default();
+        question.pop();
+        question.extend_from_slice(b",\"payload\":");
+        question.extend_from_slice(document.payload());
+        question.push(b'}');
+        Bytes::from(question)
+    };
+    if !beside::is_long(document.json().len()) {
+        return write(&guard.name, facts, document);
+    }
+    let (name, facts, document) = (guard.name.clone(), Arc::clone(facts), document.clone());
+    Box::pin(beside::run(move || write(&name, &facts, &document))).await
+}
+
+impl Answer<'_> {
+    fn is_known(&self) -> bool {
+        matches!(&*self.action, "pass" | "reject" | "replace")
+    }
+}
+
+/// Reads a verdict, and replaces the payload of the document.
+async fn read(answer: &Bytes, document: &mut Document) -> Judgement {
+    let mut next = document.clone();
+    let judged = beside::on(answer, move |answer| {
+        let Ok(answer) = serde_json::from_slice::<Answer<'_>>(answer) else {
+            return (Judgement::Failed(GuardVerdict::Invalid), None);
+        };
+        match (&*answer.action, answer.payload) {
+            ("pass", _) => (Judgement::Pass, None),
+            ("reject", _) => {
+                let reason = answer.reason.unwrap_or_default();
+                (Judgement::Reject(reason.into_owned()), None)
+            }
+            ("replace", Some(payload)) if next.replace(payload.get().as_bytes()) => {
+                (Judgement::Replaced, Some(next))
+            }
+            _ => (Judgement::Failed(GuardVerdict::Invalid), None),
+        }
+    });
+    let (judgement, replaced) = judged.await;
+    if let Some(replaced) = replaced {
+        *document = replaced;
+    }
+    judgement
+}
+
+/// Returns the failure of a question that was not answered.
+fn unreached(guard: &Guard, why: &Rejection) -> GuardVerdict {
+    // Messages of the relay name no content.
+    tracing::debug!(
+        guard = guard.name,
+        why = why.message.as_ref(),
+        "failed to ask a guard"
+    );
+    match why.reason {
+        Reason::AgentTimeout => GuardVerdict::Timeout,
+        Reason::ResponseTooLarge | Reason::AgentRedirected => GuardVerdict::Invalid,
+        _ => GuardVerdict::Unreachable,
+    }
+}
+
+fn late() -> Rejection {
+    Rejection::new(Reason::AgentTimeout, "the guard did not answer in time")
+}

@@ -1,0 +1,200 @@
+//! Document that a guard is asked about: a body, with the range of its message, result, error or event in it.
+
+use bytes::Bytes;
+
+use crate::a2a::texts::{
+    Payload, Place, Root, is_last, keeps_names, of_answer, of_request, strings,
+};
+
+/// Where the payload of a body is.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Form {
+    /// A call: of JSON-RPC, or the body of a route. `sends`: it carries a message.
+    Request { is_rpc: bool, sends: bool },
+    /// An answer, or the data of an event.
+    Answer { is_rpc: bool },
+}
+
+/// A body that guards judge.
+#[derive(Clone, Debug)]
+pub(super) struct Document {
+    /// The body; of one that is no JSON, its text as a JSON string.
+    body: Bytes,
+    form: Form,
+    payload: Payload,
+    /// True if the body is no JSON.
+    is_text: bool,
+    changed: bool,
+}
+
+impl Document {
+    /// Finds the payload of a body. `None`: a request that cannot be read, which would have been rejected before.
+    pub(super) fn read(body: Bytes, form: Form) -> Option<Self> {
+        let payload = locate(&body, form);
+        let is_text = payload.is_none();
+        if is_text && matches!(form, Form::Request { .. }) {
+            return None;
+        }
+        let (body, payload) = match payload {
+            Some(payload) => (body, payload),
+            None => {
+                let text = String::from_utf8_lossy(&body);
+                let body = Bytes::from(serde_json::Value::from(text).to_string());
+                let payload = locate(&body, form)?;
+                (body, payload)
+            }
+        };
+        Some(Self {
+            body,
+            form,
+            payload,
+            is_text,
+            changed: false,
+        })
+    }
+
+    /// Returns the JSON that holds the payload.
+    pub(super) fn json(&self) -> &Bytes {
+        &self.body
+    }
+
+    /// Returns the kind of the whole JSON.
+    pub(super) fn root(&self) -> Root {
+        match self.payload.range.len() == self.body.len() {
+            true => self.payload.root,
+            false => Root::Typed,
+        }
+    }
+
+    /// Returns the payload.
+    pub(super) fn payload(&self) -> &[u8] {
+        &self.body[self.payload.range.clone()]
+    }
+
+    /// Returns `metadata` beside the message.
+    pub(super) fn metadata(&self) -> Option<&[u8]> {
+        self.payload.metadata.clone().map(|range| &self.body[range])
+    }
+
+    /// Returns the texts of the payload.
+    pub(super) fn texts(&self) -> Vec<String> {
+        let mut texts = Vec::new();
+        // It was walked before.
+        let _ = strings(self.payload(), self.payload.root, |found| {
+            if found.place == Place::Text {
+                texts.push(found.text.into_owned());
+            }
+        });
+        texts
+    }
+
+    /// True if it is the last event of a turn.
+    pub(super) fn is_last(&self) -> bool {
+        is_last(&self.body, self.payload())
+    }
+
+    /// Replaces the payload. False if that is not allowed: it loses a name, or is not a message of a call.
+    pub(super) fn replace(&mut self, payload: &[u8]) -> bool {
+        if matches!(self.form, Form::Request { .. }) && !self.payload.is_message {
+            return false;
+        }
+        if !keeps_names(self.payload(), payload) {
+            return false;
+        }
+        let range = self.payload.range.clone();
+        let parts = [&self.body[..range.start], payload, &self.body[range.end..]];
+        self.put(parts.concat())
+    }
+
+    /// Replaces the whole JSON. False if its payload cannot be found any more.
+    pub(super) fn put(&mut self, json: Vec<u8>) -> bool {
+        let Some(payload) = locate(&json, self.form) else {
+            return false;
+        };
+        (self.body, self.payload, self.changed) = (json.into(), payload, true);
+        true
+    }
+
+    /// Returns the body if it has changed.
+    pub(super) fn into_changed(self) -> Option<Bytes> {
+        if !self.changed {
+            return None;
+        }
+        if !self.is_text {
+            return Some(self.body);
+        }
+        let text: String = serde_json::from_slice(&self.body).unwrap_or_default();
+        Some(text.into())
+    }
+}
+
+fn locate(body: &[u8], form: Form) -> Option<Payload> {
+    match form {
+        Form::Request { is_rpc, sends } => of_request(body, is_rpc, sends),
+        Form::Answer { is_rpc } => {
+            // What is passed to others as JSON is UTF-8.
+            std::str::from_utf8(body).ok()?;
+            of_answer(body, is_rpc)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(body: &'static str) -> Document {
+        let form = Form::Answer { is_rpc: true };
+        Document::read(Bytes::from_static(body.as_bytes()), form).unwrap()
+    }
+
+    #[test]
+    fn a_payload_is_replaced_in_its_body() {
+        let mut document =
+            answer(r#"{"id": 1.0,"result":{"messageId":"m","parts":[{"text":"a"}]} }"#);
+        assert_eq!(document.texts(), ["a"]);
+        assert!(!document.replace(br#"{"parts":[]}"#));
+        assert!(document.replace(br#"{"messageId":"m","parts":[]}"#));
+        assert_eq!(document.payload(), br#"{"messageId":"m","parts":[]}"#);
+        let changed = document.into_changed().unwrap();
+        assert_eq!(
+            changed,
+            r#"{"id": 1.0,"result":{"messageId":"m","parts":[]} }"#
+        );
+        assert!(answer("{}").into_changed().is_none());
+    }
+
+    #[test]
+    fn text_that_is_no_json_is_judged_as_one_string() {
+        let mut document = answer("<p>\"secret\"</p>");
+        assert_eq!(document.texts(), ["<p>\"secret\"</p>"]);
+        assert!(document.replace(br#""<p></p>""#));
+        assert_eq!(document.into_changed().unwrap(), "<p></p>");
+        assert!(
+            Document::read(
+                Bytes::from_static(b"x"),
+                Form::Request {
+                    is_rpc: true,
+                    sends: true
+                }
+            )
+            .is_none()
+        );
+    }
+
+    #[test]
+    fn only_the_message_of_a_call_is_replaced() {
+        let form = |sends| Form::Request {
+            is_rpc: true,
+            sends,
+        };
+        let body = Bytes::from_static(
+            br#"{"params":{"metadata":{"run_id":"r"},"message":{"messageId":"m"}}}"#,
+        );
+        let mut call = Document::read(body.clone(), form(true)).unwrap();
+        assert_eq!(call.metadata(), Some(&br#"{"run_id":"r"}"#[..]));
+        assert!(call.replace(br#"{"messageId":"m","x":1}"#));
+        let mut other = Document::read(body, form(false)).unwrap();
+        assert!(!other.replace(other.clone().payload()));
+    }
+}

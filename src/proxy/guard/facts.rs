@@ -1,0 +1,131 @@
+//! The facts of a call that questions to guards name.
+
+use std::borrow::Cow;
+use std::sync::OnceLock;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::document::Document;
+
+/// Longest id of a task, a context or a run that questions name.
+const ID_MAX: usize = 512;
+
+/// The facts of a call, the same in all phases.
+#[derive(Serialize)]
+pub(in crate::proxy) struct Facts {
+    /// `X-Request-Id`.
+    pub(in crate::proxy) request_id: String,
+    /// The method as its caller spells it.
+    pub(in crate::proxy) method: String,
+    /// The caller.
+    pub(in crate::proxy) caller: Party,
+    /// The target.
+    pub(in crate::proxy) target: Party,
+    /// The rule that permits the call.
+    pub(in crate::proxy) rule: &'static str,
+    /// The trace that the call is part of, for [`Facts::run`].
+    #[serde(skip)]
+    pub(in crate::proxy) trace: Option<String>,
+    /// `run_id` in `metadata`.
+    #[serde(skip)]
+    pub(in crate::proxy) run: OnceLock<String>,
+}
+
+/// The caller or the target of a call.
+#[derive(Serialize)]
+pub(in crate::proxy) struct Party {
+    /// Its name in records.
+    pub(in crate::proxy) id: String,
+    /// Its org.
+    pub(in crate::proxy) org: Option<String>,
+    /// The kind of a caller.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(in crate::proxy) kind: Option<&'static str>,
+}
+
+/// The names in a payload.
+#[derive(Default)]
+pub(super) struct Names {
+    pub(super) task: Option<String>,
+    pub(super) context: Option<String>,
+}
+
+/// The members of a message, a task or an event with names, and those that hold one of these.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Named<'a> {
+    #[serde(borrow)]
+    id: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    task_id: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    context_id: Option<Cow<'a, str>>,
+    metadata: Option<Value>,
+    task: Option<Box<Named<'a>>>,
+    message: Option<Box<Named<'a>>>,
+    status_update: Option<Box<Named<'a>>>,
+    artifact_update: Option<Box<Named<'a>>>,
+}
+
+impl Facts {
+    /// Returns the run of the call: `metadata.run_id` of its message, or the trace that it is part of.
+    pub(super) fn run(&self) -> Option<&str> {
+        self.run.get().or(self.trace.as_ref()).map(String::as_str)
+    }
+
+    /// Notes the run that a message names.
+    pub(super) fn note_run(&self, document: &Document) {
+        let beside = document.metadata();
+        let beside = beside.and_then(|metadata| serde_json::from_slice::<Value>(metadata).ok());
+        let own = || {
+            serde_json::from_slice::<Named<'_>>(document.payload())
+                .ok()?
+                .metadata
+        };
+        let run = beside.as_ref().and_then(run_of).or_else(|| run_of(&own()?));
+        if let Some(run) = run {
+            let _ = self.run.set(run);
+        }
+    }
+
+    /// Returns the names in a document.
+    pub(super) fn names_of(document: &Document) -> Names {
+        let named = serde_json::from_slice::<Named<'_>>(document.payload());
+        let Ok(named) = named else {
+            return Names::default();
+        };
+        let inner = [
+            named.task,
+            named.status_update,
+            named.artifact_update,
+            named.message,
+        ];
+        let named = match inner.into_iter().flatten().next() {
+            Some(inner) if named.task_id.is_none() && named.context_id.is_none() => *inner,
+            _ => Named {
+                id: named.id,
+                task_id: named.task_id,
+                context_id: named.context_id,
+                ..Named::default()
+            },
+        };
+        let short = |id: Cow<'_, str>| (id.len() <= ID_MAX).then(|| id.into_owned());
+        Names {
+            task: named.task_id.or(named.id).and_then(short),
+            context: named.context_id.and_then(short),
+        }
+    }
+}
+
+fn run_of(metadata: &Value) -> Option<String> {
+    let run = metadata.get("run_id")?.as_str()?;
+    (!run.is_empty() && run.len() <= ID_MAX).then(|| run.to_owned())
+}
+
+/// Returns the trace of a `traceparent` field.
+pub(in crate::proxy) fn trace_of(traceparent: &str) -> Option<String> {
+    let id = traceparent.split('-').nth(1)?;
+    let hex = id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
+    hex.then(|| id.to_owned())
+}

@@ -1,0 +1,366 @@
+//! Guards (`[[guard]]`; `docs/reference/guards.md`): services or patterns that judge what messages, answers and events
+//! say before these reach the other side. Nothing that a guard has not passed goes out.
+//!
+//! [`Guards`] has the compiled guards of the configuration in force; [`Guarded`] the ones of one call, which all its
+//! phases share. A call is asked about in its final form, right before it is sent or stored ([`super::guarding`]); an
+//! answer or event as its caller gets it ([`super::relay::rewrite`], [`stream`]).
+
+mod ask;
+mod breaker;
+mod document;
+mod facts;
+mod patterns;
+pub(in crate::proxy) mod stream;
+pub(in crate::proxy) mod verdict;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::time::Instant;
+
+use self::ask::{Asker, Server};
+use self::document::{Document, Form};
+pub(in crate::proxy) use self::facts::{Facts, Party, trace_of};
+use self::patterns::Patterns;
+use self::verdict::Verdicts;
+use crate::a2a::method::Method;
+use crate::config::{
+    Config, Derived, Guard as Settings, GuardMode, GuardPhase, GuardStream, OnFailure,
+};
+use crate::drain::Drain;
+use crate::gateway::Gateway;
+use crate::ids::WorkspaceId;
+use crate::metrics::GuardVerdict;
+use crate::rejection::{Delivery, Reason, Rejection};
+
+/// Longest reason of a guard that callers get, in characters.
+const REASON_MAX: usize = 500;
+
+/// Time after which a call that a guard could not judge may succeed.
+const RETRY_AFTER: Duration = Duration::from_secs(5);
+
+/// The guards of the configuration in force.
+pub(in crate::proxy) struct Guards {
+    asker: Arc<Asker>,
+    compiled: Derived<Compiled>,
+}
+
+struct Compiled(Vec<Arc<Guard>>);
+
+/// One guard, ready to judge.
+struct Guard {
+    name: Arc<str>,
+    settings: Settings,
+    judge: Judge,
+}
+
+enum Judge {
+    Server(Server),
+    Patterns(Patterns),
+}
+
+/// Verdict of a guard on a document.
+enum Judgement {
+    /// It passes.
+    Pass,
+    /// It is rejected, for this reason.
+    Reject(String),
+    /// It passes in another form, which is in the document now.
+    Replaced,
+    /// There is no verdict.
+    Failed(GuardVerdict),
+}
+
+impl Judgement {
+    const fn verdict(&self) -> GuardVerdict {
+        match self {
+            Self::Pass => GuardVerdict::Pass,
+            Self::Reject(_) => GuardVerdict::Reject,
+            Self::Replaced => GuardVerdict::Replace,
+            Self::Failed(failure) => *failure,
+        }
+    }
+}
+
+impl Compiled {
+    /// Compiles the guards. One that is unchanged keeps its breaker and its questions in progress.
+    fn new(config: &Config, before: Option<&Self>) -> Self {
+        let guards = config.guard.iter().map(|settings| {
+            let mut known = before.into_iter().flat_map(|before| &before.0);
+            let kept = known.find(|guard| guard.settings == *settings);
+            kept.cloned()
+                .unwrap_or_else(|| Arc::new(Guard::new(settings)))
+        });
+        Self(guards.collect())
+    }
+}
+
+impl Guard {
+    fn new(settings: &Settings) -> Self {
+        Self {
+            name: settings.name.as_str().into(),
+            judge: match &settings.url {
+                Some(url) => Judge::Server(Server::new(url, settings.concurrency)),
+                None => Judge::Patterns(Patterns::new(settings)),
+            },
+            settings: settings.clone(),
+        }
+    }
+
+    /// Judges a document, and changes it if the guard replaces something.
+    async fn judge(
+        &self,
+        asker: &Asker,
+        (phase, facts): (GuardPhase, &Arc<Facts>),
+        document: &mut Document,
+    ) -> Judgement {
+        match &self.judge {
+            Judge::Server(server) => {
+                let about = (phase, facts);
+                server.judge(asker, &self.settings, about, document).await
+            }
+            Judge::Patterns(patterns) => patterns.judge(document).await,
+        }
+    }
+
+    fn rejected(&self, reason: &str, delivered: Delivery) -> Rejection {
+        let plain = |c: char| if c.is_control() { ' ' } else { c };
+        let why: String = reason.chars().take(REASON_MAX).map(plain).collect();
+        let message = format!(
+            "the guard `{}` rejects what this says; metadata.why has its reason",
+            self.name
+        );
+        Rejection::new(Reason::GuardRejected, message)
+            .fact("guard", &self.name)
+            .fact("why", why)
+            .delivered(delivered)
+    }
+
+    fn unavailable(&self, failure: GuardVerdict, delivered: Delivery) -> Rejection {
+        let (name, settings) = (&self.name, &self.settings);
+        let why = match failure {
+            GuardVerdict::Timeout => format!(
+                "did not answer within its timeout, {}",
+                humantime::format_duration(settings.timeout)
+            ),
+            GuardVerdict::Unreachable => "cannot be reached".to_owned(),
+            GuardVerdict::TooLarge => format!(
+                "is not asked about more than its max_bytes, {} bytes",
+                settings.max_bytes.0
+            ),
+            GuardVerdict::Busy => format!(
+                "has as many questions as may be, {} (its concurrency)",
+                settings.concurrency
+            ),
+            GuardVerdict::Open => "failed too often and is not asked for a while".to_owned(),
+            _ => "gave an answer that is no verdict".to_owned(),
+        };
+        let message = format!(
+            "the guard `{name}` must be asked about this and {why}; an operator looks at the guard, or sets its \
+             on_failure"
+        );
+        let rejection = Rejection::new(Reason::GuardUnavailable, message)
+            .fact("guard", name)
+            .fact("failure", failure.as_str())
+            .delivered(delivered);
+        match failure {
+            GuardVerdict::TooLarge => rejection.fact("limit", settings.max_bytes.0),
+            _ => rejection.retry_after(RETRY_AFTER),
+        }
+    }
+}
+
+/// The guards of one call.
+pub(in crate::proxy) struct Guarded {
+    asker: Arc<Asker>,
+    guards: Vec<Arc<Guard>>,
+    facts: Arc<Facts>,
+    /// True if the caller's side is JSON-RPC.
+    is_rpc: bool,
+    /// The verdicts so far.
+    pub(in crate::proxy) verdicts: Arc<Verdicts>,
+}
+
+impl Guards {
+    /// Compiles the guards. Opens no connection.
+    pub(in crate::proxy) fn new(gateway: &Arc<Gateway>, drain: &Arc<Drain>) -> Self {
+        Self {
+            asker: Arc::new(Asker::new(gateway, drain)),
+            compiled: Derived::new(&gateway.config, Compiled::new),
+        }
+    }
+
+    fn about(
+        &self,
+        method: Method,
+        (target, org): (&WorkspaceId, Option<&str>),
+    ) -> Vec<Arc<Guard>> {
+        let compiled = self.compiled.get();
+        let about = compiled.0.iter().filter(|guard| {
+            guard.settings.is_about(method) && guard.settings.targets.covers(target, org)
+        });
+        about.cloned().collect()
+    }
+
+    /// Returns the guards of a call; `None` if there are none. `is_rpc`: the caller's side is JSON-RPC.
+    pub(in crate::proxy) fn of(
+        &self,
+        method: Method,
+        target: (&WorkspaceId, Option<&str>),
+        is_rpc: bool,
+        facts: impl FnOnce() -> Facts,
+    ) -> Option<Arc<Guarded>> {
+        let guards = self.about(method, target);
+        if guards.is_empty() {
+            return None;
+        }
+        Some(Arc::new(Guarded {
+            asker: Arc::clone(&self.asker),
+            guards,
+            facts: Arc::new(facts()),
+            is_rpc,
+            verdicts: Arc::default(),
+        }))
+    }
+
+    /// Returns the guards that a call would be asked about, for an explanation.
+    pub(in crate::proxy) fn explain(
+        &self,
+        method: Method,
+        target: (&WorkspaceId, Option<&str>),
+    ) -> Vec<serde_json::Value> {
+        let guards = self.about(method, target);
+        let shown = guards.iter().map(|guard| {
+            let settings = &guard.settings;
+            let phases: Vec<_> = settings.phases.iter().map(|phase| phase.as_str()).collect();
+            serde_json::json!({"name": &*guard.name, "phases": phases, "mode": settings.mode.as_str(),
+                "on_failure": settings.on_failure.as_str(), "stream": settings.stream.as_str()})
+        });
+        shown.collect()
+    }
+}
+
+impl Guarded {
+    /// True if a guard is asked in `phase`.
+    pub(in crate::proxy) fn has(&self, phase: GuardPhase) -> bool {
+        self.guards.iter().any(|guard| {
+            let settings = &guard.settings;
+            settings.phases.contains(&phase)
+                && (phase != GuardPhase::Event || settings.stream != GuardStream::Off)
+        })
+    }
+
+    /// Asks about a call in its final form. `is_rpc`: its agent's side is JSON-RPC; `sends`: it carries a message. Returns
+    /// another body if one was replaced.
+    ///
+    /// # Errors
+    /// `guard_rejected`, `guard_unavailable`.
+    pub(in crate::proxy) async fn request(
+        self: &Arc<Self>,
+        body: &Bytes,
+        is_rpc: bool,
+        sends: bool,
+    ) -> Result<Option<Bytes>, Rejection> {
+        if body.is_empty() {
+            return Ok(None);
+        }
+        let form = Form::Request { is_rpc, sends };
+        let document = Document::read(body.clone(), form).ok_or_else(|| {
+            let message = "the call has its message twice, or cannot be read";
+            Rejection::new(Reason::InvalidRequest, message)
+        })?;
+        self.facts.note_run(&document);
+        self.pass(GuardPhase::Request, document).await
+    }
+
+    /// Asks about an answer as its caller gets it. Returns another body if one was replaced.
+    ///
+    /// # Errors
+    /// As [`Guarded::request`].
+    pub(in crate::proxy) async fn response(
+        self: &Arc<Self>,
+        body: &Bytes,
+    ) -> Result<Option<Bytes>, Rejection> {
+        if body.is_empty() || !self.has(GuardPhase::Response) {
+            return Ok(None);
+        }
+        let form = Form::Answer {
+            is_rpc: self.is_rpc,
+        };
+        match Document::read(body.clone(), form) {
+            Some(document) => self.pass(GuardPhase::Response, document).await,
+            None => Ok(None),
+        }
+    }
+
+    /// Asks the guards of a phase in order.
+    async fn pass(
+        self: &Arc<Self>,
+        phase: GuardPhase,
+        mut document: Document,
+    ) -> Result<Option<Bytes>, Rejection> {
+        let delivered = match phase {
+            GuardPhase::Request => Delivery::NotSent,
+            GuardPhase::Response | GuardPhase::Event => Delivery::Sent,
+        };
+        for guard in &self.guards {
+            let settings = &guard.settings;
+            if !settings.phases.contains(&phase) {
+                continue;
+            }
+            if phase == GuardPhase::Event {
+                let asked = match settings.stream {
+                    GuardStream::Each => true,
+                    GuardStream::Final => document.is_last(),
+                    GuardStream::Off => false,
+                };
+                if !asked {
+                    continue;
+                }
+            }
+            if settings.mode == GuardMode::Observe {
+                self.observe(guard, phase, &document);
+                continue;
+            }
+            let judged = self.judge(guard, phase, &mut document).await;
+            match judged {
+                Judgement::Pass | Judgement::Replaced => {}
+                Judgement::Reject(reason) => return Err(guard.rejected(&reason, delivered)),
+                Judgement::Failed(_) if settings.on_failure == OnFailure::Allow => {}
+                Judgement::Failed(failure) => return Err(guard.unavailable(failure, delivered)),
+            }
+        }
+        Ok(document.into_changed())
+    }
+
+    async fn judge(&self, guard: &Guard, phase: GuardPhase, document: &mut Document) -> Judgement {
+        let asked = Instant::now();
+        let judged = guard
+            .judge(&self.asker, (phase, &self.facts), document)
+            .await;
+        self.note(guard, phase, judged.verdict(), asked);
+        judged
+    }
+
+    fn note(&self, guard: &Guard, phase: GuardPhase, verdict: GuardVerdict, asked: Instant) {
+        let elapsed = asked.elapsed();
+        let metrics = &self.asker.metrics.guards;
+        metrics.judged(&guard.name, phase.as_str(), verdict, elapsed);
+        self.verdicts.add(&guard.name, phase, verdict, elapsed);
+    }
+
+    /// Asks beside the call, which does not wait. A guard with as many questions as may be is not asked.
+    fn observe(self: &Arc<Self>, guard: &Arc<Guard>, phase: GuardPhase, document: &Document) {
+        if let Judge::Server(server) = &guard.judge
+            && server.places.available_permits() == 0
+        {
+            return self.note(guard, phase, GuardVerdict::Busy, Instant::now());
+        }
+        let (guarded, guard, mut document) =
+            (Arc::clone(self), Arc::clone(guard), document.clone());
+        tokio::spawn(async move {
+            guarded.judge(&guard, phase, &mut document).await;
+        });
+    }
+}

@@ -1,0 +1,168 @@
+//! Asks guards about calls, right before these are sent or stored: a stage between translation and forwarding.
+
+use std::sync::{Arc, OnceLock};
+
+use bytes::Bytes;
+use http::HeaderMap;
+use pingora::protocols::http::ServerSession;
+use serde_json::value::RawValue;
+
+use super::admit::Admitted;
+use super::context::Context;
+use super::guard::{Facts, Guarded, Party, trace_of};
+use super::outcome::Ended;
+use super::record::Exchange;
+use super::relay::rewrite::Rewrite;
+use super::request::checked::CheckedCall;
+use super::respond::gone;
+use crate::a2a::method::Method;
+use crate::a2a::task::Binding;
+use crate::config::GuardPhase;
+use crate::delivery::jobs::{Job, request_id};
+use crate::hierarchy::Permit;
+use crate::identity::{Principal, Proof};
+use crate::rejection::{Reason, Rejection};
+
+/// Sets the guards of a call, before it is translated. `headers`: those of the request that it stands for. Without
+/// guards in the configuration that is one look at an empty list.
+pub(in crate::proxy) fn set_guards(
+    context: &Context,
+    exchange: &mut Exchange,
+    admitted: &Admitted,
+    call: &mut CheckedCall,
+    headers: &HeaderMap,
+) {
+    if exchange.config.guard.is_empty() {
+        return;
+    }
+    let (proof, permit) = (&admitted.allowed.proof, &admitted.allowed.permit);
+    let target_org = admitted.options().org.as_deref();
+    let of_route = exchange.method.name_in(call.generation());
+    let facts = || {
+        let method = call.method_name.as_deref().or(of_route);
+        let method = method.unwrap_or(exchange.method.label());
+        let parties = (&**proof, permit);
+        let facts = facts_of(parties, exchange.request_id.as_str(), method, target_org);
+        let trace = headers.get("traceparent");
+        Facts {
+            trace: trace.and_then(|field| trace_of(field.to_str().ok()?)),
+            ..facts
+        }
+    };
+    let target = (permit.target(), target_org);
+    let is_rpc = exchange.binding == Binding::Rpc;
+    call.guarded = context.guards.of(exchange.method, target, is_rpc, facts);
+    if let Some(guarded) = &call.guarded {
+        exchange.verdicts = Some(Arc::clone(&guarded.verdicts));
+    }
+}
+
+/// Asks the guards of a call about it, in the form that its agent gets, and puts what they replace into it. `caller`: a
+/// caller that may leave meanwhile.
+///
+/// # Errors
+/// `guard_rejected`, `guard_unavailable`; the caller left.
+pub(in crate::proxy) async fn ask_about_call(
+    mut caller: Option<&mut ServerSession>,
+    exchange: &Exchange,
+    call: &mut CheckedCall,
+) -> Result<(), Ended> {
+    let Some(guarded) = &call.guarded else {
+        return Ok(());
+    };
+    if !guarded.has(GuardPhase::Request) {
+        return Ok(());
+    }
+    let (is_rpc, sends) = (call.method_name.is_some(), exchange.method.sends());
+    let asked = guarded.request(&call.body, is_rpc, sends);
+    let changed: Result<_, Rejection> = tokio::select! {
+        biased;
+        asked = asked => asked,
+        () = gone(&mut caller) => return Err(Ended::CallerLeft),
+    };
+    if let Some(changed) = changed? {
+        call.body = changed;
+    }
+    Ok(())
+}
+
+/// Asks guards about what an agent that polls replied to a job. Returns another form of it; `None`: it passes as it is.
+///
+/// # Errors
+/// `guard_rejected`, `guard_unavailable`; a fact about the call cannot be read now.
+pub(in crate::proxy) async fn ask_about_reply(
+    context: &Context,
+    job: &Job,
+    said: &RawValue,
+) -> Result<Option<Box<RawValue>>, Rejection> {
+    let gateway = &context.gateway;
+    if gateway.config().guard.is_empty() {
+        return Ok(None);
+    }
+    let proof = gateway.identity.recall(&job.caller).ok_or_else(|| {
+        let message = "the caller of the job is not known any more";
+        Rejection::new(Reason::NotPermitted, message)
+    })?;
+    let permit = gateway.hierarchy.permit(&proof, &job.target).await?;
+    let options = gateway.resolution.options(&permit).await?;
+    let target_org = options.org.as_deref();
+    let facts = || {
+        let method = Method::SendMessage.name_in(options.generation);
+        facts_of(
+            (&proof, &permit),
+            request_id(job).as_str(),
+            method.unwrap_or_default(),
+            target_org,
+        )
+    };
+    let target = (permit.target(), target_org);
+    let Some(guarded) = context.guards.of(Method::SendMessage, target, false, facts) else {
+        return Ok(None);
+    };
+    let said = Bytes::copy_from_slice(said.get().as_bytes());
+    let changed = guarded.response(&said).await?;
+    Ok(changed.and_then(|changed| serde_json::from_slice(&changed).ok()))
+}
+
+fn facts_of(
+    (proof, permit): (&Proof, &Permit),
+    request_id: &str,
+    method: &str,
+    target_org: Option<&str>,
+) -> Facts {
+    Facts {
+        request_id: request_id.to_owned(),
+        method: method.to_owned(),
+        caller: Party {
+            id: proof.principal.name().into_owned(),
+            org: permit.org().map(str::to_owned),
+            kind: Some(match &proof.principal {
+                Principal::Workspace { .. } => "workspace",
+                Principal::Canvas { .. } | Principal::Org { .. } | Principal::Operator => {
+                    proof.kind.as_str()
+                }
+            }),
+        },
+        target: Party {
+            id: permit.target().as_str().to_owned(),
+            org: target_org.map(str::to_owned),
+            kind: None,
+        },
+        rule: permit.rule().as_str(),
+        trace: None,
+        run: OnceLock::new(),
+    }
+}
+
+/// Returns the rewrite of an answer with guards around it.
+pub(in crate::proxy) fn rewrite_guarded(
+    guarded: Option<Arc<Guarded>>,
+    rewrite: Option<Rewrite>,
+) -> Option<Rewrite> {
+    let guarded = guarded
+        .filter(|guarded| guarded.has(GuardPhase::Response) || guarded.has(GuardPhase::Event));
+    match guarded {
+        Some(guarded) => Some(Rewrite::Guarded(guarded, rewrite.map(Box::new))),
+        None => rewrite,
+    }
+}

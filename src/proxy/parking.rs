@@ -1,0 +1,419 @@
+//! Calls that wait for agents that sleep: their bounds, and their order. Those of one workspace are sent in the order of
+//! their arrival at this replica: the first of them looks for the agent, and each that was sent lets the next one look.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use prometheus::IntGauge;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::coherence::{Coherence, Invalidation};
+use crate::config::Live;
+use crate::ids::WorkspaceId;
+use crate::metrics::{InProgress, Metrics};
+use crate::rejection::{Delivery, Reason, Rejection};
+use crate::shares::{Account, Bound, Full, Share, Shares};
+
+/// Longest time for which a call that is being sent keeps the next one back: an agent may not accept its connection.
+const TURN_MAX: Duration = Duration::from_secs(1);
+
+/// `Retry-After` for a call that was not parked, or that waited in vain.
+pub(in crate::proxy) const RETRY_AFTER: Duration = Duration::from_secs(15);
+
+/// Number of wakers after which old times of their requests are removed.
+const DUE_SWEEP: usize = 1024;
+
+/// Parked calls of this replica.
+pub(in crate::proxy) struct Parking {
+    config: Live,
+    metrics: Arc<Metrics>,
+    lines: Mutex<HashMap<WorkspaceId, Line>>,
+    /// Time before which no waker of the workspace is called by this replica.
+    due: Mutex<HashMap<WorkspaceId, Instant>>,
+    places: Arc<Shares>,
+    bytes: Arc<Shares>,
+}
+
+/// Parked calls to one workspace, by their tickets.
+#[derive(Default)]
+struct Line {
+    last: u64,
+    places: BTreeMap<u64, Place>,
+}
+
+enum Place {
+    /// It waits, and is notified when it may look.
+    Waits(Arc<Notify>),
+    /// Its agent is awake, and its caller has its share of the places: calls of others may look, too.
+    PassedOver(Account),
+    /// It is being sent, since this time.
+    Sends(Instant),
+}
+
+impl Line {
+    /// True if no call before this one waits, or is about to be sent. Those of one `account` keep their order.
+    fn is_next(&self, ticket: u64, account: Account) -> bool {
+        let mut before = self.places.range(..ticket);
+        before.all(|(_, place)| match place {
+            Place::Waits(_) => false,
+            Place::PassedOver(of) => *of != account,
+            Place::Sends(since) => since.elapsed() > TURN_MAX,
+        })
+    }
+
+    fn notify_first(&self) {
+        let first = self.places.values().find_map(|place| match place {
+            Place::Waits(notify) => Some(notify),
+            Place::PassedOver(_) | Place::Sends(_) => None,
+        });
+        if let Some(notify) = first {
+            notify.notify_one();
+        }
+    }
+}
+
+impl Parking {
+    /// Creates it without calls. The first call of a workspace that changes is notified.
+    pub(in crate::proxy) fn new(
+        config: Live,
+        metrics: Arc<Metrics>,
+        coherence: &Coherence,
+    ) -> Arc<Self> {
+        let parking = Arc::new(Self {
+            config,
+            metrics,
+            lines: Mutex::default(),
+            due: Mutex::default(),
+            places: Arc::default(),
+            bytes: Arc::default(),
+        });
+        let told = Arc::downgrade(&parking);
+        // After the directory's own, which has dropped the entry by then.
+        coherence.on_invalidation(move |what| {
+            if let Some(parking) = told.upgrade() {
+                parking.changed(&what);
+            }
+            std::future::ready(())
+        });
+        parking
+    }
+
+    fn lines(&self) -> MutexGuard<'_, HashMap<WorkspaceId, Line>> {
+        // Each step leaves the lines consistent, so a panic elsewhere cannot have broken them.
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn changed(&self, what: &Invalidation) {
+        let lines = self.lines();
+        match what {
+            Invalidation::Address(id) | Invalidation::Workspace(id) | Invalidation::Lineage(id) => {
+                if let Some(line) = lines.get(id) {
+                    line.notify_first();
+                }
+            }
+            Invalidation::Everything => lines.values().for_each(Line::notify_first),
+            Invalidation::Credential(_) | Invalidation::Grant(..) | Invalidation::Stops => {}
+        }
+    }
+
+    /// Parks a call of `account` with a body of `bytes`.
+    ///
+    /// # Errors
+    /// `workspace_restarting` if as many calls, or bytes, wait as may.
+    pub(in crate::proxy) fn park(
+        self: &Arc<Self>,
+        id: &WorkspaceId,
+        account: Account,
+        bytes: usize,
+    ) -> Result<Parked, Rejection> {
+        let config = self.config.get();
+        let (wake, body) = (&config.wake, config.limits.request_bytes.bytes());
+        let full = |key, limit: u64| {
+            move |full| {
+                self.metrics.waking.parked_refused.inc();
+                no_room(key, limit, full)
+            }
+        };
+        let places = Bound::places(wake.max_parked);
+        let place = self.places.take(account, 1, places);
+        let place = place.map_err(full("wake.max_parked", wake.max_parked as u64))?;
+        let room = wake.max_parked_bytes;
+        let bound = Bound::with_least(room.bytes(), body);
+        let body = self.bytes.take(account, bytes, bound);
+        let body = body.map_err(full("wake.max_parked_bytes", room.0))?;
+        let notify = Arc::<Notify>::default();
+        let mut lines = self.lines();
+        let line = lines.entry(id.clone()).or_default();
+        line.last += 1;
+        let ticket = line.last;
+        line.places
+            .insert(ticket, Place::Waits(Arc::clone(&notify)));
+        drop(lines);
+        let waking = &self.metrics.waking;
+        Ok(Parked {
+            ticket: Ticket {
+                parking: Arc::clone(self),
+                id: id.clone(),
+                number: ticket,
+            },
+            account,
+            notify,
+            _room: [place, body],
+            _counted: InProgress::begin(&waking.parked),
+            _bytes: Bytes::count(&waking.parked_bytes, bytes),
+        })
+    }
+
+    /// True if the waker of `id` may be called by this replica now. Then the next one may after `cool_down`.
+    pub(in crate::proxy) fn is_due(&self, id: &WorkspaceId, cool_down: Duration) -> bool {
+        let now = Instant::now();
+        let mut due = self.due.lock().unwrap_or_else(PoisonError::into_inner);
+        if due.get(id).is_some_and(|at| *at > now) {
+            return false;
+        }
+        if due.len() >= DUE_SWEEP {
+            due.retain(|_, at| *at > now);
+        }
+        due.insert(id.clone(), now + cool_down);
+        true
+    }
+
+    /// Lets the waker of `id` be called again after `pause`: another replica has called it.
+    pub(in crate::proxy) fn put_off(&self, id: &WorkspaceId, pause: Duration) {
+        let mut due = self.due.lock().unwrap_or_else(PoisonError::into_inner);
+        due.insert(id.clone(), Instant::now() + pause);
+    }
+}
+
+/// The place of a call in its line. Dropping it lets the next call look for the agent.
+struct Ticket {
+    parking: Arc<Parking>,
+    id: WorkspaceId,
+    number: u64,
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        let mut lines = self.parking.lines();
+        if let Some(line) = lines.get_mut(&self.id) {
+            line.places.remove(&self.number);
+            line.notify_first();
+            if line.places.is_empty() {
+                lines.remove(&self.id);
+            }
+        }
+    }
+}
+
+/// A parked call. Dropping it takes it out of its line.
+pub(in crate::proxy) struct Parked {
+    ticket: Ticket,
+    account: Account,
+    notify: Arc<Notify>,
+    _room: [Share; 2],
+    _counted: InProgress,
+    _bytes: Bytes,
+}
+
+impl Parked {
+    /// True if the call may look for its agent.
+    pub(in crate::proxy) fn is_next(&self) -> bool {
+        let lines = self.ticket.parking.lines();
+        let line = lines.get(&self.ticket.id);
+        line.is_none_or(|line| line.is_next(self.ticket.number, self.account))
+    }
+
+    /// Lets calls of others look for the agent, too: the caller of this one has its share of the places.
+    pub(in crate::proxy) fn pass(&self) {
+        let mut lines = self.ticket.parking.lines();
+        if let Some(line) = lines.get_mut(&self.ticket.id) {
+            let passed = Place::PassedOver(self.account);
+            line.places.insert(self.ticket.number, passed);
+            line.notify_first();
+        }
+    }
+
+    /// Resolves when the call may have become the next one, or the workspace has changed.
+    pub(in crate::proxy) async fn notified(&self) {
+        self.notify.notified().await;
+    }
+
+    /// Takes the turn of the call: it is sent now.
+    pub(in crate::proxy) fn take_turn(self) -> Turn {
+        let mut lines = self.ticket.parking.lines();
+        if let Some(line) = lines.get_mut(&self.ticket.id) {
+            let sends = Place::Sends(Instant::now());
+            line.places.insert(self.ticket.number, sends);
+        }
+        drop(lines);
+        Turn {
+            _ticket: Box::new(self.ticket),
+        }
+    }
+}
+
+/// The turn of a call that was parked. Dropped once its request was sent, or is not sent: then the next call has its
+/// turn.
+pub(in crate::proxy) struct Turn {
+    _ticket: Box<Ticket>,
+}
+
+/// Bytes in a gauge.
+struct Bytes {
+    gauge: IntGauge,
+    count: i64,
+}
+
+impl Bytes {
+    fn count(gauge: &IntGauge, bytes: usize) -> Self {
+        let count = i64::try_from(bytes).unwrap_or(i64::MAX);
+        gauge.add(count);
+        Self {
+            gauge: gauge.clone(),
+            count,
+        }
+    }
+}
+
+impl Drop for Bytes {
+    fn drop(&mut self) {
+        self.gauge.sub(self.count);
+    }
+}
+
+fn no_room(key: &'static str, limit: u64, full: Full) -> Rejection {
+    let whose = match full {
+        Full::All => "calls to agents that sleep",
+        Full::Share | Full::Each => {
+            "calls of this caller to agents that sleep take half of what others leave, and"
+        }
+    };
+    let message = match full {
+        Full::All => format!("as many {whose} wait as may ({key} = {limit}); try again shortly"),
+        Full::Share | Full::Each => {
+            format!("{whose} no more of them may wait ({key} = {limit}); try again shortly")
+        }
+    };
+    Rejection::new(Reason::WorkspaceRestarting, message)
+        .retry_after(RETRY_AFTER)
+        .fact("limit", limit)
+        .delivered(Delivery::NotSent)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    fn parking(places: usize) -> Arc<Parking> {
+        let mut config: Config = toml::from_str(include_str!("../../config/default.toml")).unwrap();
+        config.wake.max_parked = places;
+        let metrics = Arc::new(Metrics::new());
+        Arc::new(Parking {
+            config: config.into(),
+            metrics,
+            lines: Mutex::default(),
+            due: Mutex::default(),
+            places: Arc::default(),
+            bytes: Arc::default(),
+        })
+    }
+
+    fn id() -> WorkspaceId {
+        WorkspaceId::parse("target").unwrap()
+    }
+
+    fn park(parking: &Arc<Parking>, account: u64) -> Result<Parked, Rejection> {
+        parking.park(&id(), Account::alone(account), 10)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn calls_have_their_turns_in_order_and_one_that_left_has_none() {
+        let parking = parking(100);
+        let [first, second, third, fourth] =
+            [1, 2, 3, 4].map(|account| park(&parking, account).unwrap());
+        assert!(first.is_next() && !second.is_next());
+        drop(second);
+        assert!(!third.is_next(), "the first still waits");
+        let turn = first.take_turn();
+        assert!(!third.is_next(), "the first is being sent");
+        drop(turn);
+        third.notified().await;
+        assert!(third.is_next() && !fourth.is_next());
+        let turn = third.take_turn();
+        tokio::time::advance(TURN_MAX).await;
+        assert!(!fourth.is_next());
+        tokio::time::advance(Duration::from_millis(1)).await;
+        assert!(
+            fourth.is_next(),
+            "one that cannot be sent keeps no other back"
+        );
+        drop(turn);
+        drop(fourth);
+        assert!(parking.lines().is_empty());
+        assert_eq!(parking.metrics.waking.parked.get(), 0);
+        assert_eq!(parking.metrics.waking.parked_bytes.get(), 0);
+    }
+
+    #[test]
+    fn a_call_without_a_place_at_its_agent_lets_others_look() {
+        let parking = parking(100);
+        let calls = [1, 2, 3, 1].map(|account| park(&parking, account).unwrap());
+        let [first, second, third, own] = calls;
+        first.pass();
+        assert!(first.is_next() && second.is_next() && !third.is_next());
+        let turn = second.take_turn();
+        assert!(
+            first.is_next() && !third.is_next(),
+            "the second is being sent"
+        );
+        drop(turn);
+        assert!(third.is_next());
+        drop(third);
+        assert!(!own.is_next(), "behind the first of its caller");
+        drop(first);
+        assert!(own.is_next());
+    }
+
+    #[test]
+    fn the_room_is_shared_and_bounded() {
+        let parking = parking(4);
+        let held = [1, 1, 2].map(|account| park(&parking, account).unwrap());
+        assert_eq!(parking.metrics.waking.parked_bytes.get(), 30);
+        for account in [1, 2] {
+            let refusal = park(&parking, account).err().unwrap();
+            assert_eq!(refusal.reason, Reason::WorkspaceRestarting);
+            assert!(
+                refusal.message.contains("wake.max_parked = 4"),
+                "{}",
+                refusal.message
+            );
+            assert_eq!(refusal.retry_after, Some(15));
+        }
+        let last = park(&parking, 3).unwrap();
+        assert!(park(&parking, 4).is_err());
+        assert_eq!(parking.metrics.waking.parked_refused.get(), 3);
+        drop((held, last));
+        let large = 64 << 20;
+        let one = parking.park(&id(), Account::alone(1), 20 << 20).unwrap();
+        let refusal = parking.park(&id(), Account::alone(2), large).err().unwrap();
+        assert!(refusal.message.contains("wake.max_parked_bytes"));
+        drop(one);
+        assert!(parking.lines().is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_waker_is_due_once_in_its_cool_down() {
+        let parking = parking(1);
+        let cool_down = Duration::from_secs(30);
+        assert!(parking.is_due(&id(), cool_down));
+        assert!(!parking.is_due(&id(), cool_down));
+        tokio::time::advance(cool_down).await;
+        assert!(parking.is_due(&id(), cool_down));
+        parking.put_off(&id(), Duration::from_secs(1));
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert!(parking.is_due(&id(), cool_down));
+    }
+}

@@ -1,0 +1,390 @@
+//! Asks agents that do not register whether they live (`docs/reference/http-api.md`, "Probes"): a GET at each that is
+//! due, of which the status counts. Each replica keeps the times of all in memory; a claim in the shared state decides
+//! which one asks.
+
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::future::join_all;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout_at};
+
+use super::cards::fetch::end_head;
+use super::context::Context;
+use super::relay::answer_head::refuse_redirect;
+use super::relay::fetch::Question;
+use super::relay::upstream::{Call, peer};
+use crate::directory::{AGENT_CARD_BYTES_MAX, CardPlace, LookupFor, ProbeClaim, ProbePlan};
+use crate::ids::WorkspaceId;
+use crate::metrics::ProbeOutcome;
+use crate::rejection::{Reason, Rejection};
+use crate::shares::Account;
+use crate::store::Unavailable;
+use crate::time::Timestamp;
+
+/// Interval of looks for due probes.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// Interval of reads of the list of workspaces with a probe.
+const LIST_EVERY: Duration = Duration::from_secs(5);
+
+/// Maximum workspaces that are probed; those with the first ids.
+const PROBED_MAX: usize = 10_000;
+
+/// Maximum probes of one replica in progress.
+const RUNNING_MAX: usize = 64;
+
+/// Maximum bytes of an answer that is no card.
+const ANSWER_BYTES_MAX: usize = 64 * 1024;
+
+/// Pause after a probe that could not be claimed, since the shared state is away.
+const AWAY_PAUSE: Duration = Duration::from_secs(5);
+
+/// Prober of agents; runs until the process ends.
+pub struct Prober {
+    context: Arc<Context>,
+}
+
+impl Prober {
+    pub(in crate::proxy) fn new(context: Arc<Context>) -> Self {
+        Self { context }
+    }
+
+    /// Runs until a drain begins and the probes in progress are over, which it ends.
+    pub async fn run(&self) {
+        let gateway = &self.context.gateway;
+        let mut schedule = Schedule::default();
+        let mut running: JoinSet<(WorkspaceId, Instant)> = JoinSet::new();
+        let mut tick = interval(LOOK_EVERY);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut listed_at: Option<Instant> = None;
+        loop {
+            tokio::select! {
+                _ = tick.tick() => {
+                    if listed_at.is_none_or(|at| at.elapsed() >= LIST_EVERY) {
+                        listed_at = Some(Instant::now());
+                        self.list(&mut schedule).await;
+                    }
+                    schedule.queue_due(Instant::now());
+                }
+                Some(ended) = running.join_next() => match ended {
+                    Ok((id, next)) => schedule.ended(&id, next),
+                    // A bug: the workspace of the probe is unknown. Claims keep those in progress from a second one.
+                    Err(_) => schedule.forget_running(),
+                },
+                () = gateway.drain.leaves() => break,
+            }
+            while running.len() < RUNNING_MAX
+                && let Some((id, is_early)) = schedule.take()
+            {
+                let attempt = Attempt {
+                    context: Arc::clone(&self.context),
+                    id,
+                };
+                running.spawn(attempt.make(is_early));
+            }
+        }
+        while running.join_next().await.is_some() {}
+    }
+
+    /// Reads the list of workspaces with a probe. Without SQL the last one counts.
+    async fn list(&self, schedule: &mut Schedule) {
+        let probing = &self.context.gateway.directory.probing;
+        match probing.probed(PROBED_MAX + 1).await {
+            Ok(mut all) => {
+                if all.len() > PROBED_MAX {
+                    all.truncate(PROBED_MAX);
+                    if !std::mem::replace(&mut schedule.is_over, true) {
+                        tracing::warn!(
+                            max = PROBED_MAX,
+                            "More workspaces have a probe than are probed; take back the probes of some"
+                        );
+                    }
+                } else {
+                    schedule.is_over = false;
+                }
+                schedule.set(all, probing.forgets_claims());
+            }
+            Err(error) => {
+                tracing::debug!(%error, "failed to list the workspaces with a probe; the last list counts");
+            }
+        }
+    }
+}
+
+/// Times of the probes at this replica.
+#[derive(Default)]
+struct Schedule {
+    planned: HashMap<WorkspaceId, Planned>,
+    /// Due probes, in order.
+    queue: VecDeque<WorkspaceId>,
+    /// True once the list has been read.
+    is_begun: bool,
+    /// True while there are more than [`PROBED_MAX`].
+    is_over: bool,
+}
+
+/// Next probe of one workspace.
+struct Planned {
+    /// Last change of its row.
+    changed_at: Timestamp,
+    next: Instant,
+    /// True while it is queued, or in progress.
+    is_busy: bool,
+    /// True if it may come too early: an earlier process may have probed a moment ago, and its claim is lost.
+    is_early: bool,
+}
+
+impl Schedule {
+    /// Sets the workspaces to probe. New and changed ones are due at once.
+    fn set(&mut self, all: Vec<(WorkspaceId, Timestamp)>, forgets_claims: bool) {
+        let now = Instant::now();
+        let is_early = forgets_claims && !self.is_begun;
+        self.is_begun = true;
+        let listed: HashSet<&WorkspaceId> = all.iter().map(|(id, _)| id).collect();
+        self.planned
+            .retain(|id, one| one.is_busy || listed.contains(id));
+        for (id, changed_at) in all {
+            match self.planned.entry(id) {
+                Entry::Vacant(place) => {
+                    place.insert(Planned {
+                        changed_at,
+                        next: now,
+                        is_busy: false,
+                        is_early,
+                    });
+                }
+                Entry::Occupied(known) => {
+                    let known = known.into_mut();
+                    // Its period may be shorter now. The claim decides.
+                    if !known.is_busy && known.changed_at != changed_at {
+                        known.changed_at = changed_at;
+                        known.next = now;
+                    }
+                }
+            }
+        }
+    }
+
+    fn queue_due(&mut self, now: Instant) {
+        for (id, one) in &mut self.planned {
+            if !one.is_busy && one.next <= now {
+                one.is_busy = true;
+                self.queue.push_back(id.clone());
+            }
+        }
+    }
+
+    /// Returns the next due probe, and whether it may come too early.
+    fn take(&mut self) -> Option<(WorkspaceId, bool)> {
+        let id = self.queue.pop_front()?;
+        let is_early = self
+            .planned
+            .get_mut(&id)
+            .is_some_and(|one| std::mem::take(&mut one.is_early));
+        Some((id, is_early))
+    }
+
+    fn ended(&mut self, id: &WorkspaceId, next: Instant) {
+        if let Some(one) = self.planned.get_mut(id) {
+            one.is_busy = false;
+            one.next = next;
+        }
+    }
+
+    fn forget_running(&mut self) {
+        self.queue.clear();
+        self.planned.values_mut().for_each(|one| {
+            one.is_busy = false;
+            one.next = Instant::now() + AWAY_PAUSE;
+        });
+    }
+}
+
+/// One probe of one workspace.
+struct Attempt {
+    context: Arc<Context>,
+    id: WorkspaceId,
+}
+
+/// Outcomes of the requests of one probe.
+struct Asked {
+    /// Of each place, in order.
+    outcomes: Vec<Result<(), Rejection>>,
+    /// Time at which the last request was sent; before that, time at which it would have been.
+    sent_at: Instant,
+}
+
+impl Attempt {
+    /// Probes the workspace if it is due, and returns the time of the next look at it. `is_early`: it waits for a period.
+    async fn make(self, is_early: bool) -> (WorkspaceId, Instant) {
+        let next = self.try_make(is_early).await;
+        (self.id, next)
+    }
+
+    async fn try_make(&self, is_early: bool) -> Instant {
+        let probing = &self.context.gateway.directory.probing;
+        let plan = match probing.plan(&self.id).await {
+            Ok(Some(plan)) => plan,
+            // The next list does not have it.
+            Ok(None) => return Instant::now() + LOOK_EVERY,
+            Err(why) => {
+                self.count(ProbeOutcome::NotMade);
+                tracing::debug!(workspace.id = %self.id, why = %why.message, "no probe");
+                return Instant::now() + AWAY_PAUSE;
+            }
+        };
+        if is_early {
+            return Instant::now() + plan.every();
+        }
+        match probing.claim(&plan).await {
+            Ok(ProbeClaim::Ours) => {}
+            Ok(ProbeClaim::In(left)) => return Instant::now() + left,
+            Err(error) => {
+                self.count(ProbeOutcome::NotMade);
+                tracing::debug!(%error, workspace.id = %self.id, "no probe without the shared state: another replica may make it");
+                return Instant::now() + AWAY_PAUSE;
+            }
+        }
+        let began = Instant::now();
+        let asked = tokio::select! {
+            asked = self.ask(&plan, began + plan.patience()) => asked,
+            // It counts for nothing; the claim ends by itself.
+            () = self.context.gateway.drain.leaves() => return Instant::now() + plan.every(),
+        };
+        probing.sent(&plan, asked.sent_at).await;
+        if let Err(error) = self.conclude(&plan, &asked.outcomes, began).await {
+            tracing::debug!(%error, workspace.id = %self.id, "failed to record a probe; the next one counts");
+        }
+        asked.sent_at + plan.every()
+    }
+
+    fn count(&self, outcome: ProbeOutcome) {
+        self.context.gateway.metrics.waking.probed(outcome);
+    }
+
+    async fn conclude(
+        &self,
+        plan: &ProbePlan,
+        outcomes: &[Result<(), Rejection>],
+        began: Instant,
+    ) -> Result<(), Unavailable> {
+        let probing = &self.context.gateway.directory.probing;
+        let answered = plan.places.iter().zip(outcomes);
+        let answered = answered.filter(|(_, outcome)| outcome.is_ok());
+        let answered: Vec<_> = answered.map(|((_, id), _)| id.clone()).collect();
+        if !answered.is_empty() {
+            self.count(ProbeOutcome::Succeeded);
+            return probing.succeeded(plan, &answered, began).await;
+        }
+        let mut failures = outcomes.iter().filter_map(|outcome| outcome.as_ref().err());
+        let Some(why) = failures.find(|why| tells_of_agent(why.reason)) else {
+            self.count(ProbeOutcome::NotMade);
+            let why = outcomes.iter().find_map(|outcome| outcome.as_ref().err());
+            let why = why.map(|why| why.message.as_ref());
+            tracing::debug!(workspace.id = %self.id, why, "no probe");
+            return Ok(());
+        };
+        self.count(ProbeOutcome::Failed);
+        tracing::debug!(workspace.id = %self.id, why = %why.message, "a probe failed");
+        probing.failed(plan, &why.message).await
+    }
+
+    /// Asks at all places at once.
+    async fn ask(&self, plan: &ProbePlan, deadline: Instant) -> Asked {
+        let bytes_max = if plan.is_card {
+            AGENT_CARD_BYTES_MAX
+        } else {
+            ANSWER_BYTES_MAX
+        };
+        let asked = plan.places.iter().map(async |(place, _)| {
+            let mut sent_at = Instant::now();
+            let outcome = self.ask_at(place, bytes_max, deadline, &mut sent_at);
+            let outcome = outcome.await;
+            (outcome, sent_at)
+        });
+        let asked = join_all(asked).await;
+        let sent_at = asked.iter().map(|(_, sent_at)| *sent_at).max();
+        Asked {
+            sent_at: sent_at.unwrap_or_else(Instant::now),
+            outcomes: asked.into_iter().map(|(outcome, _)| outcome).collect(),
+        }
+    }
+
+    async fn ask_at(
+        &self,
+        place: &CardPlace,
+        bytes_max: usize,
+        deadline: Instant,
+        sent_at: &mut Instant,
+    ) -> Result<(), Rejection> {
+        let (gateway, relay) = (&self.context.gateway, &self.context.relay);
+        let config = relay.config.hold();
+        let (asker, witness) = (LookupFor::calling(Account::default()), &mut ());
+        let addresses = &gateway.directory.addresses;
+        let address = addresses.agent_address(&place.settled, &place.endpoint, asker, witness);
+        let address = timeout_at(deadline, address).await;
+        let address = address.map_err(|_| late())??;
+        let (upstream, connect) = (&relay.upstream, config.timeouts.connect);
+        let peer = match &place.agent {
+            Some(agent) => upstream.peer(agent, address, connect).await,
+            None => {
+                let endpoint = &place.endpoint;
+                peer(address, endpoint.tls, &endpoint.sni, connect)
+            }
+        };
+        let question = Question {
+            peer: &peer,
+            call: Call::new(head(place), Bytes::new()),
+            deadline,
+            bytes_max,
+            // It is not kept.
+            idle: Duration::ZERO,
+            late,
+        };
+        // A pooled connection may be dead, and whether a second request is one too many could not be told.
+        let connection = timeout_at(deadline, upstream.connect_anew(&peer)).await;
+        let connection = connection.map_err(|_| late())??;
+        *sent_at = Instant::now();
+        let answered = question.ask_over(connection, upstream, &relay.metrics);
+        let (head, _) = answered.await?;
+        refuse_redirect(&head)?;
+        if head.status.is_success() {
+            return Ok(());
+        }
+        let message = format!("the agent answers the probe with {}", head.status.as_u16());
+        Err(Rejection::new(Reason::AgentProtocolError, message))
+    }
+}
+
+/// False if the outcome tells of the gateway, its stores or its settings.
+const fn tells_of_agent(reason: Reason) -> bool {
+    !matches!(
+        reason,
+        Reason::AddressForbidden
+            | Reason::Overloaded
+            | Reason::ShuttingDown
+            | Reason::StoreUnavailable
+    )
+}
+
+/// Returns the request at the first path of a place.
+fn head(place: &CardPlace) -> Vec<u8> {
+    let path = place.paths.first().map_or("/", String::as_str);
+    let mut wire = format!(
+        "GET {path} HTTP/1.1\r\nhost: {}\r\naccept: */*\r\nuser-agent: a2a-gateway\r\n\
+         connection: close\r\n",
+        place.endpoint.host,
+    )
+    .into_bytes();
+    end_head(&mut wire, place);
+    wire
+}
+
+fn late() -> Rejection {
+    let message = "the agent did not answer the probe in time";
+    Rejection::new(Reason::AgentTimeout, message).fact("clock", "probe")
+}

@@ -1,0 +1,194 @@
+//! Relays an answer that is one body. A short one is held back, so that a failure can still be answered with an error.
+
+use bytes::{Bytes, BytesMut};
+use http::{StatusCode, header};
+use pingora::http::ResponseHeader;
+use pingora::protocols::http::ServerSession;
+use tokio::time::timeout_at;
+
+use super::failure::{timed_out, too_large};
+use super::rewrite::Rewrite;
+use super::{Answering, Clocks, Cut, next_piece};
+use crate::directory::{CallOutcome, Slot};
+use crate::proxy::load::Load;
+use crate::proxy::outcome::Ended;
+use crate::proxy::record::Exchange;
+use crate::proxy::respond::{chunk, internal, send_head, within};
+use crate::rejection::Delivery;
+use crate::shares::Share;
+
+/// Maximum bytes of a unary answer that are held back, so that most failures can still be answered with an error. A
+/// caller cannot use half a JSON document anyway.
+const HELD_BYTES_MAX: usize = 32 * 1024;
+
+/// One answer in one body.
+pub(super) struct Unary<'a> {
+    /// Maximum bytes of the body.
+    pub(super) limit: usize,
+    /// True if the caller asked for no body.
+    pub(super) head_only: bool,
+    /// The clocks of the exchange.
+    pub(super) clocks: &'a Clocks,
+    /// The end of the shutdown's grace period.
+    pub(super) cut: Cut,
+    /// Set if the answer is rewritten, for which it must be complete.
+    pub(super) whole: Option<Whole<'a>>,
+    /// The head, until it is sent.
+    pub(super) head: Option<Box<ResponseHeader>>,
+    /// The concurrency slot of the call.
+    pub(super) slot: &'a mut Option<Slot>,
+}
+
+/// The state of an answer that is passed on only when it is complete.
+pub(super) struct Whole<'a> {
+    /// The rewrite of the answer.
+    pub(super) rewrite: Rewrite,
+    /// The memory bound.
+    pub(super) load: &'a Load,
+    /// The memory share that the answer takes.
+    pub(super) share: Share,
+}
+
+impl Unary<'_> {
+    /// Relays the whole answer.
+    pub(super) async fn pass(
+        &mut self,
+        session: &mut ServerSession,
+        exchange: &mut Exchange,
+        mut answering: Answering<'_>,
+        length: Option<u64>,
+    ) -> Result<Ended, Ended> {
+        if self.head_only {
+            return self.pass_head(session, exchange, length).await;
+        }
+        let (mut held, mut read) = (BytesMut::new(), 0_usize);
+        loop {
+            let next = next_piece(
+                Some(session),
+                &mut answering.upstream,
+                self.clocks,
+                &mut self.cut,
+            );
+            let piece = match next.await {
+                Ok(piece) => piece,
+                Err(Ended::Refused(rejection)) if self.head.is_none() => {
+                    return Err(Ended::BrokenOff(rejection));
+                }
+                Err(ended) => return Err(ended),
+            };
+            let Some(piece) = piece else { break };
+            read += piece.len();
+            if read > self.limit {
+                let rejection = too_large(self.limit as u64);
+                return Err(match self.head {
+                    None => Ended::BrokenOff(rejection),
+                    Some(_) => rejection.into(),
+                });
+            }
+            // Before the caller gets the id: it may ask for the task at once.
+            exchange.look_at(&piece).await;
+            if let Some(whole) = &mut self.whole {
+                let taken = whole.load.hold(&mut whole.share, piece.len());
+                taken.map_err(|full| full.delivered(Delivery::Sent))?;
+            }
+            let hold = self.whole.is_some() || held.len() + piece.len() <= HELD_BYTES_MAX;
+            if self.head.is_some() && hold {
+                // The usual answer comes in one piece and is not copied again.
+                held = if held.is_empty() {
+                    BytesMut::from(piece)
+                } else {
+                    joined(held, &piece)
+                };
+                continue;
+            }
+            if self.head.is_some() {
+                self.begin(session, length).await?;
+                self.write(session, exchange, held.split().freeze(), false)
+                    .await?;
+            }
+            self.write(session, exchange, piece, false).await?;
+        }
+        answering.home.take_back(answering.upstream);
+        self.finish(exchange.answer.status);
+        let mut rest = held.freeze();
+        // Until the caller has it: an answer may be longer in its generation.
+        let mut share = None;
+        if let (Some(whole), Some(head)) = (self.whole.take(), &mut self.head) {
+            let received = rest.len();
+            let changed = Box::pin(whole.rewrite.answer(head, rest));
+            let changed = timeout_at(self.clocks.total, changed).await;
+            rest = changed.map_err(|_| timed_out("total"))??;
+            let held = share.insert(whole.share);
+            let taken = whole.load.hold(held, rest.len().saturating_sub(received));
+            taken.map_err(|full| full.delivered(Delivery::Sent))?;
+            exchange.answer.status = head.status.as_u16();
+        }
+        self.begin(session, Some(rest.len() as u64)).await?;
+        self.write(session, exchange, rest, true).await?;
+        Ok(Ended::Answered)
+    }
+
+    /// Notes that the agent answered with this status, whatever its caller and the translation make of it, and frees its
+    /// place: the caller's next call finds it free.
+    fn finish(&mut self, status: u16) {
+        if let Some(mut slot) = self.slot.take() {
+            slot.finish(CallOutcome::of_status(status));
+        }
+    }
+
+    /// Relays an answer without its body. The connection is dropped: the bytes after such a head are undefined.
+    async fn pass_head(
+        &mut self,
+        session: &mut ServerSession,
+        exchange: &mut Exchange,
+        length: Option<u64>,
+    ) -> Result<Ended, Ended> {
+        self.finish(exchange.answer.status);
+        let length = length.filter(|_| self.whole.is_none());
+        self.begin(session, length).await?;
+        self.write(session, exchange, Bytes::new(), true).await?;
+        Ok(Ended::Answered)
+    }
+
+    /// Sends the head, unless it was sent before.
+    async fn begin(
+        &mut self,
+        session: &mut ServerSession,
+        length: Option<u64>,
+    ) -> Result<(), Ended> {
+        let Some(mut head) = self.head.take() else {
+            return Ok(());
+        };
+        let bodiless = matches!(
+            head.status,
+            StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED
+        );
+        match length {
+            _ if bodiless => {}
+            None if self.head_only => {}
+            Some(length) => {
+                // One allocation: from a number it would take two.
+                head.insert_header(header::CONTENT_LENGTH, length.to_string())
+                    .map_err(internal)?;
+            }
+            None => chunk(session, &mut head).map_err(internal)?,
+        }
+        send_head(session, self.clocks.total, head).await
+    }
+
+    async fn write(
+        &self,
+        session: &mut ServerSession,
+        exchange: &mut Exchange,
+        piece: Bytes,
+        last: bool,
+    ) -> Result<(), Ended> {
+        exchange.answer.bytes += piece.len() as u64;
+        within(self.clocks.total, session.write_response_body(piece, last)).await
+    }
+}
+
+fn joined(mut held: BytesMut, piece: &[u8]) -> BytesMut {
+    held.extend_from_slice(piece);
+    held
+}

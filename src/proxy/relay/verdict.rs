@@ -1,0 +1,97 @@
+//! Outcomes of calls for the breaker and the learned limit of their agent. An A2A error, any 4xx, and a caller that
+//! leaves are no failures of the agent.
+
+use crate::directory::{CallOutcome, Patience};
+use crate::metrics::AgentFailure;
+use crate::proxy::outcome::Ended;
+use crate::rejection::{Reason, Rejection};
+
+/// Returns what the end of a call tells of the agent. `None`: nothing. Clocks that the caller made shorter tell nothing.
+pub(in crate::proxy) fn of_end(ended: &Ended, patience: Patience) -> Option<CallOutcome> {
+    match ended {
+        Ended::Answered => Some(CallOutcome::ANSWERED),
+        Ended::Refused(why) | Ended::BrokenOff(why) => of_rejection(why, patience),
+        Ended::CallerLeft => None,
+    }
+}
+
+/// Returns what the rejection of a call tells of its agent. `None`: nothing. An answer that the gateway refuses is one.
+pub(in crate::proxy) fn of_rejection(why: &Rejection, patience: Patience) -> Option<CallOutcome> {
+    match why.reason {
+        Reason::AgentUnreachable => Some(CallOutcome::failed(AgentFailure::Connect)),
+        Reason::AgentTimeout => {
+            let own = match clock(why) {
+                Some("head") => patience.head,
+                Some("total") => patience.total,
+                _ => true,
+            };
+            own.then(|| CallOutcome::failed(AgentFailure::Timeout))
+        }
+        Reason::AgentRedirected | Reason::ResponseTooLarge => Some(CallOutcome::ANSWERED),
+        Reason::AgentSilent => Some(CallOutcome::failed(AgentFailure::Timeout)),
+        Reason::AgentProtocolError => Some(CallOutcome::failed(AgentFailure::Protocol)),
+        _ => None,
+    }
+}
+
+/// Returns what the cut of a stream tells of its agent. `None`: nothing.
+pub(in crate::proxy) fn of_cut(why: &Rejection) -> Option<CallOutcome> {
+    match why.reason {
+        Reason::AgentProtocolError | Reason::AgentSilent => {
+            Some(CallOutcome::failed(AgentFailure::Stream))
+        }
+        _ => None,
+    }
+}
+
+fn clock(why: &Rejection) -> Option<&str> {
+    let mut facts = why.facts();
+    facts
+        .find(|(name, _)| *name == "clock")
+        .map(|(_, clock)| clock)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn timeout(clock: &'static str) -> Rejection {
+        Rejection::new(Reason::AgentTimeout, "late").fact("clock", clock)
+    }
+
+    const OWN: Patience = Patience {
+        head: true,
+        total: true,
+    };
+
+    #[test]
+    fn clocks_that_a_caller_made_shorter_tell_nothing() {
+        let hasty = Patience {
+            head: false,
+            total: false,
+        };
+        assert_eq!(of_rejection(&timeout("head"), hasty), None);
+        assert_eq!(of_rejection(&timeout("total"), hasty), None);
+        for (clock, patience) in [("connect", hasty), ("head", OWN), ("total", OWN)] {
+            let outcome = of_rejection(&timeout(clock), patience).unwrap();
+            assert_eq!(outcome.failure, Some(AgentFailure::Timeout), "{clock}");
+        }
+    }
+
+    #[test]
+    fn only_failures_of_the_agent_count() {
+        for reason in Reason::ALL {
+            let outcome = of_rejection(&Rejection::new(reason, "why"), OWN);
+            let failed = outcome.is_some_and(|outcome| outcome.failure.is_some());
+            let of_agent = matches!(
+                reason,
+                Reason::AgentUnreachable
+                    | Reason::AgentTimeout
+                    | Reason::AgentSilent
+                    | Reason::AgentProtocolError
+            );
+            assert_eq!(failed, of_agent, "{}", reason.as_str());
+        }
+        assert_eq!(of_end(&Ended::CallerLeft, OWN), None);
+    }
+}

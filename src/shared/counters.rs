@@ -1,0 +1,248 @@
+//! Counters in the memory of a single gateway, and the form of their changes.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::time::Timestamp;
+
+/// Most counters in the memory of a single gateway.
+const COUNTERS_MAX: usize = 200_000;
+
+/// Most counters of one index that can be listed: those that were used last.
+pub(super) const LISTED_MAX: usize = 1000;
+
+/// Part of what is left that one share may be: one in so many.
+pub(super) const PART: u64 = 4;
+
+/// A change of one counter.
+#[derive(Clone, Debug)]
+pub struct Count {
+    /// The key of the counter.
+    pub key: String,
+    /// The key of the index in which it is listed, as `member`.
+    pub index: String,
+    /// Its name in the index.
+    pub member: String,
+    /// The life of the counter that `add` belongs to; empty: any. A counter that lapsed begins a new life.
+    pub life: String,
+    /// Units to add; below zero: units to give back. Dropped if that life is over.
+    pub add: i64,
+    /// Units to take at most. A share is a quarter of what is left up to `limit`, and one unit at least.
+    pub want: u64,
+    /// The greatest total to which shares are taken.
+    pub limit: u64,
+    /// The life of the counter from its first use or, with `renews`, from its last.
+    pub ttl: Duration,
+    /// True if each change begins the time to live again.
+    pub renews: bool,
+}
+
+/// A counter after a change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Counted {
+    /// The name of its life; empty: it has not begun, since nothing is counted.
+    pub life: String,
+    /// All units that were added or taken.
+    pub total: u64,
+    /// Units that this change took.
+    pub taken: u64,
+    /// Time to live.
+    pub left: Duration,
+}
+
+/// There are as many counters as may be.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("the in-process store is full of counters; put `stores.shared` on Redis")]
+pub(super) struct NoRoom;
+
+/// The counters of a single gateway. Lost when the process ends.
+#[derive(Default)]
+pub(super) struct Counters(Mutex<Table>);
+
+#[derive(Default)]
+pub(super) struct Table {
+    counters: HashMap<String, Counter>,
+    /// Number of counters above which lapsed ones are removed.
+    sweep_at: usize,
+}
+
+struct Counter {
+    life: String,
+    total: u64,
+    lapses_at: Instant,
+    index: String,
+    member: String,
+    used_at: Instant,
+}
+
+impl Counters {
+    pub(super) fn lock(&self) -> MutexGuard<'_, Table> {
+        // Each step leaves the table consistent, so a panic elsewhere cannot have broken it.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Table {
+    pub(super) fn count(&mut self, count: &Count) -> Result<Counted, NoRoom> {
+        let now = Instant::now();
+        self.sweep(now);
+        let found = self.counters.get(&count.key);
+        let found = found.filter(|counter| now < counter.lapses_at);
+        let (total, life, lapses_at) = match found {
+            Some(counter) => (counter.total, counter.life.clone(), counter.lapses_at),
+            None => (0, new_life(), now + count.ttl),
+        };
+        let same = count.life.is_empty() || count.life == life;
+        let add = if same { count.add } else { 0 };
+        let mut total = total.saturating_add_signed(add);
+        let taken = share(count.want, count.limit.saturating_sub(total));
+        total += taken;
+        let lapses_at = if count.renews {
+            now + count.ttl
+        } else {
+            lapses_at
+        };
+        let is_new = found.is_none();
+        let life = if is_new && total == 0 {
+            String::new()
+        } else {
+            life
+        };
+        if !life.is_empty() {
+            if is_new && self.counters.len() >= COUNTERS_MAX {
+                return Err(NoRoom);
+            }
+            let counter = Counter {
+                life: life.clone(),
+                total,
+                lapses_at,
+                index: count.index.clone(),
+                member: count.member.clone(),
+                used_at: now,
+            };
+            self.counters.insert(count.key.clone(), counter);
+        }
+        Ok(Counted {
+            life,
+            total,
+            taken,
+            left: lapses_at - now,
+        })
+    }
+
+    pub(super) fn total(&self, key: &str) -> u64 {
+        let now = Instant::now();
+        let found = self.counters.get(key);
+        let found = found.filter(|counter| now < counter.lapses_at);
+        found.map_or(0, |counter| counter.total)
+    }
+
+    pub(super) fn list(&self, index: &str) -> Vec<(String, Counted)> {
+        let now = Instant::now();
+        let counters = self.counters.values();
+        let mut listed: Vec<_> = counters
+            .filter(|counter| counter.index == index && now < counter.lapses_at)
+            .collect();
+        listed.sort_by_key(|counter| std::cmp::Reverse(counter.used_at));
+        let listed = listed.into_iter().take(LISTED_MAX).map(|counter| {
+            let counted = Counted {
+                life: counter.life.clone(),
+                total: counter.total,
+                taken: 0,
+                left: counter.lapses_at - now,
+            };
+            (counter.member.clone(), counted)
+        });
+        listed.collect()
+    }
+
+    /// Removes lapsed counters each time that their number has grown by a half.
+    fn sweep(&mut self, now: Instant) {
+        if self.counters.len() <= self.sweep_at {
+            return;
+        }
+        self.counters.retain(|_, counter| now < counter.lapses_at);
+        let grown = self.counters.len() + self.counters.len() / 2;
+        self.sweep_at = grown.clamp(1024, COUNTERS_MAX - 1);
+    }
+}
+
+/// Returns the share of `left` for a wish of `want` units.
+pub(super) fn share(want: u64, left: u64) -> u64 {
+    want.min((left / PART).max(1)).min(left)
+}
+
+/// Returns a name for the life of a counter that begins.
+pub(super) fn new_life() -> String {
+    format!("{:x}-{:x}", Timestamp::now().0, rand_bits())
+}
+
+fn rand_bits() -> u32 {
+    uuid::Uuid::new_v4().as_fields().0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn count(life: &str, add: i64, want: u64) -> Count {
+        Count {
+            key: "k".to_owned(),
+            index: "i".to_owned(),
+            member: "m".to_owned(),
+            life: life.to_owned(),
+            add,
+            want,
+            limit: 10,
+            ttl: Duration::from_secs(60),
+            renews: false,
+        }
+    }
+
+    #[test]
+    fn shares_shrink_and_end_at_the_limit() {
+        let mut table = Table::default();
+        let mut taken = Vec::new();
+        let mut take = |count: &Count| table.count(count).unwrap();
+        for _ in 0..12 {
+            taken.push(take(&count("", 0, 100)).taken);
+        }
+        assert_eq!(taken, [2, 2, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0]);
+        let life = take(&count("", 0, 0)).life;
+        // What is given back can be taken again; of another life nothing is given back.
+        assert_eq!(take(&count("else", -3, 0)).total, 10);
+        assert_eq!(take(&count(&life, -3, 1)).taken, 1);
+        assert_eq!(take(&count(&life, 0, 0)).total, 8);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_counter_lapses_after_its_first_use_or_its_last() {
+        for (renews, left) in [(false, 0), (true, 1)] {
+            let mut table = Table::default();
+            let first = Count {
+                renews,
+                ..count("", 1, 0)
+            };
+            let life = table.count(&first).unwrap().life;
+            tokio::time::advance(Duration::from_secs(40)).await;
+            table
+                .count(&Count {
+                    renews,
+                    ..count(&life, 0, 0)
+                })
+                .unwrap();
+            tokio::time::advance(Duration::from_secs(40)).await;
+            assert_eq!(table.list("i").len(), left);
+            let again = table
+                .count(&Count {
+                    renews,
+                    ..count(&life, 1, 0)
+                })
+                .unwrap();
+            assert_eq!(again.total, if renews { 2 } else { 0 });
+        }
+    }
+}

@@ -1,0 +1,456 @@
+//! Stops of operators (`docs/reference/http-api.md`, "Stops"): calls from and to a workspace, a subtree, an org, a pair or
+//! all are refused until the stop is released or expires.
+//!
+//! Owns the tables `stops`, `stop_changes` and `stop_tasks`. Every replica holds all stops in memory ([`InForce`]), so a
+//! call asks no store; without a stop the check is one atomic load. A change is announced to all replicas, and a number
+//! that grows with it is compared several times a second: a replica that made a change and ended before it told of it,
+//! or a link that is down, delays nothing beyond a second.
+//!
+//! Invariant: a replica that does not know the stops refuses calls with `store_unavailable`.
+
+mod cancel;
+mod in_force;
+mod scope;
+mod stop;
+mod table;
+
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use serde_json::json;
+use tokio::sync::{Mutex, Notify};
+use tokio::time::{Instant, sleep};
+
+pub use self::cancel::{Counts, TASKS_MAX};
+use self::in_force::InForce;
+pub use self::scope::{End, Scope};
+pub use self::stop::{Cancel, Mode, NewStop, Stop, TaskOutcome};
+use self::table::Table;
+use crate::audit::{Audit, Draft, EventType};
+use crate::coherence::{Coherence, Invalidation};
+use crate::db::Db;
+use crate::events::{Event, Events, Kind};
+use crate::hierarchy::Permit;
+use crate::identity::Principal;
+use crate::ids::WorkspaceId;
+use crate::metrics::Metrics;
+use crate::rejection::{Reason, Rejection};
+use crate::store::Unavailable;
+use crate::telemetry::Chain;
+use crate::time::Timestamp;
+use crate::workspace::Workspaces;
+
+/// Stops that may be in force at once.
+pub const STOPS_MAX: usize = 10_000;
+
+/// Interval of comparisons of the number of changes: a third of the second within which a stop is in force.
+const LOOK_EVERY: Duration = Duration::from_millis(300);
+
+/// Interval of attempts after a failed one.
+const RETRY_PAUSE: Duration = Duration::from_millis(100);
+
+/// Time for which the stops may be older than a change that was announced, or, while changes may be missed, than the last
+/// look. After it they are not known.
+const STALE_MAX: Duration = Duration::from_millis(700);
+
+/// Interval of attempts to remove expired stops.
+const EXPIRE_EVERY: Duration = Duration::from_secs(1);
+
+/// Workspaces that are told of a stop of an org, or of all, at most; and those that are looked at for it.
+const TOLD_MAX: usize = 256;
+const TOLD_AMONG_MAX: usize = 10_000;
+
+/// How much is known, for the check of each call.
+mod known {
+    /// No stop is in force.
+    pub(super) const NONE: u8 = 0;
+    /// There are stops.
+    pub(super) const SOME: u8 = 1;
+    /// The stops are not known.
+    pub(super) const NOTHING: u8 = 2;
+}
+
+/// The stops, and the check of each call.
+pub struct Stops {
+    table: Table,
+    coherence: Arc<Coherence>,
+    metrics: Arc<Metrics>,
+    events: Arc<Events>,
+    audit: Arc<Audit>,
+    workspaces: Workspaces,
+    known: AtomicU8,
+    in_force: ArcSwap<InForce>,
+    /// The number of changes that `in_force` includes. Locked while it is read.
+    version: Mutex<Option<i64>>,
+    /// Notified when the stops are to be read again.
+    news: Notify,
+    /// Notified when tasks are to be canceled.
+    cancels: Notify,
+    /// Called after each change of what is in force.
+    changed: OnceLock<Box<dyn Fn() + Send + Sync>>,
+}
+
+impl Stops {
+    /// Creates it; does not touch the stores.
+    pub fn new(
+        db: Db,
+        coherence: &Arc<Coherence>,
+        (events, audit): (&Arc<Events>, &Arc<Audit>),
+        workspaces: Workspaces,
+        metrics: Arc<Metrics>,
+    ) -> Arc<Self> {
+        let stops = Arc::new(Self {
+            table: Table(db),
+            coherence: Arc::clone(coherence),
+            metrics,
+            events: Arc::clone(events),
+            audit: Arc::clone(audit),
+            workspaces,
+            known: AtomicU8::new(known::NOTHING),
+            in_force: ArcSwap::default(),
+            version: Mutex::default(),
+            news: Notify::new(),
+            cancels: Notify::new(),
+            changed: OnceLock::new(),
+        });
+        let told = Arc::downgrade(&stops);
+        coherence.on_invalidation(move |what| {
+            if matches!(what, Invalidation::Stops | Invalidation::Everything)
+                && let Some(stops) = told.upgrade()
+            {
+                stops.news.notify_one();
+            }
+            std::future::ready(())
+        });
+        stops
+    }
+
+    /// Sets what is called after each change of what is in force. Set once.
+    pub fn on_change(&self, changed: impl Fn() + Send + Sync + 'static) {
+        let _ = self.changed.set(Box::new(changed));
+    }
+
+    /// Refuses a call that a stop covers.
+    ///
+    /// # Errors
+    /// `stopped`; `store_unavailable` while the stops are not known.
+    pub fn check(&self, permit: &Permit) -> Result<(), Rejection> {
+        match self.known.load(Ordering::Acquire) {
+            known::NONE => Ok(()),
+            known::SOME => match self.in_force.load().find(&scope::ends(permit), false) {
+                Some(stop) => Err(stop.refusal()),
+                None => Ok(()),
+            },
+            _ => Err(unknown()),
+        }
+    }
+
+    /// Returns the stop that refuses a call.
+    pub fn find(&self, permit: &Permit) -> Option<Arc<Stop>> {
+        if self.is_idle() {
+            return None;
+        }
+        self.in_force.load().find(&scope::ends(permit), false)
+    }
+
+    /// Returns the rejection of a call under way that a stop ends.
+    pub fn cut(&self, permit: &Permit) -> Option<Rejection> {
+        if self.is_idle() {
+            return None;
+        }
+        let stop = self.in_force.load().find(&scope::ends(permit), true)?;
+        Some(stop.refusal())
+    }
+
+    /// As [`Stops::cut`], for a call whose permit cannot be had: by what the stops name.
+    pub fn cut_by_names(&self, caller: &Principal, target: &WorkspaceId) -> Option<Rejection> {
+        if self.is_idle() {
+            return None;
+        }
+        let caller = match caller {
+            Principal::Workspace { id } => End::at(id, None),
+            Principal::Canvas { org, .. } => End::of_org(org.as_deref()),
+            Principal::Org { org } => End::of_org(Some(org)),
+            Principal::Operator => End::of_org(None),
+        };
+        let ends = [caller, End::at(target, None)];
+        let stop = self.in_force.load().find(&ends, true)?;
+        Some(stop.refusal())
+    }
+
+    /// True if a stop covers calls between these ends.
+    pub fn is_stopped(&self, ends: &[End<'_>; 2]) -> bool {
+        !self.is_idle() && self.in_force.load().find(ends, false).is_some()
+    }
+
+    /// Checks that the stops are known.
+    ///
+    /// # Errors
+    /// `store_unavailable`.
+    pub fn require_known(&self) -> Result<(), Rejection> {
+        if self.known.load(Ordering::Acquire) == known::NOTHING {
+            return Err(unknown());
+        }
+        Ok(())
+    }
+
+    /// True if no stop is known.
+    pub fn is_idle(&self) -> bool {
+        self.known.load(Ordering::Acquire) == known::NONE
+    }
+
+    /// Makes a stop. It is in force here when this returns, and on every replica within 1 s.
+    ///
+    /// # Errors
+    /// `conflict` if there are as many as may be; `store_unavailable`: it may have been made.
+    pub async fn stop(self: &Arc<Self>, new: &NewStop) -> Result<Stop, Rejection> {
+        let max = i64::try_from(STOPS_MAX).unwrap_or(i64::MAX);
+        let made = self.table.insert(new, Timestamp::now(), max).await;
+        self.announce(&made).await;
+        let Some(stop) = made? else {
+            let message = format!(
+                "as many stops as may be, {STOPS_MAX}, are in force: release some with DELETE /stops/{{id}}"
+            );
+            return Err(Rejection::new(Reason::Conflict, message).fact("limit", STOPS_MAX));
+        };
+        if stop.cancel == Cancel::Wanted {
+            self.cancels.notify_one();
+        }
+        self.tell(Kind::WorkspaceStopped, &stop, "request");
+        Ok(stop)
+    }
+
+    /// Releases a stop, and returns it with its tasks; `None` if there is none of this id.
+    ///
+    /// # Errors
+    /// `store_unavailable`.
+    pub async fn release(self: &Arc<Self>, id: &str) -> Result<Option<(Stop, Counts)>, Rejection> {
+        let counts = self.counts(id).await?;
+        let released = self.table.delete(id).await;
+        self.announce(&released).await;
+        let Some(stop) = released? else {
+            return Ok(None);
+        };
+        self.tell(Kind::WorkspaceReleased, &stop, "request");
+        Ok(Some((stop, counts)))
+    }
+
+    /// Returns the stop of this id.
+    ///
+    /// # Errors
+    /// `store_unavailable`.
+    pub async fn get(&self, id: &str) -> Result<Option<Stop>, Rejection> {
+        Ok(self.table.find(id).await?)
+    }
+
+    /// Returns stops after the id `after`, oldest first; of one org only, if `org` names one.
+    ///
+    /// # Errors
+    /// `store_unavailable`.
+    pub async fn list(
+        &self,
+        org: Option<&str>,
+        after: &str,
+        limit: u32,
+    ) -> Result<Vec<Stop>, Rejection> {
+        Ok(self.table.page(org, after, limit).await?)
+    }
+
+    /// True if tasks of a stop may have to be canceled.
+    pub fn may_cancel(&self) -> bool {
+        !self.is_idle() && self.in_force.load().may_cancel()
+    }
+
+    /// Resolves when tasks may have to be canceled.
+    pub async fn cancels(&self) {
+        self.cancels.notified().await;
+    }
+
+    /// Puts a change in force here, and tells the other replicas.
+    async fn announce<T>(&self, changed: &Result<T, Unavailable>) {
+        if self.read().await.is_err() {
+            self.news.notify_one();
+        }
+        self.coherence
+            .invalidate_after(changed, Invalidation::Stops)
+            .await;
+    }
+
+    /// Reads the stops.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub async fn read(&self) -> Result<(), Unavailable> {
+        let mut version = self.version.lock().await;
+        let (read, stops) = self.table.read(STOPS_MAX).await?;
+        *version = Some(read);
+        self.put(InForce::new(stops, Timestamp::now()));
+        Ok(())
+    }
+
+    fn put(&self, in_force: InForce) {
+        let count = in_force.len();
+        let known = if count == 0 { known::NONE } else { known::SOME };
+        self.in_force.store(Arc::new(in_force));
+        let before = self.known.swap(known, Ordering::AcqRel);
+        self.metrics
+            .refusals
+            .stops
+            .set(i64::try_from(count).unwrap_or(i64::MAX));
+        let is_news = (before, known) != (known::NONE, known::NONE);
+        if let Some(changed) = self.changed.get().filter(|_| is_news) {
+            changed();
+        }
+    }
+
+    fn forget(&self) {
+        if self.known.swap(known::NOTHING, Ordering::AcqRel) != known::NOTHING {
+            tracing::warn!(
+                "the stops in force are not known; calls are refused until the store answers"
+            );
+        }
+    }
+
+    /// Keeps the stops current. A background task; runs until it is dropped.
+    pub async fn run(self: &Arc<Self>) {
+        tokio::join!(self.follow(), self.expire());
+    }
+
+    async fn follow(&self) {
+        let mut since = Instant::now();
+        let mut pause = Duration::ZERO;
+        // The time of the first announcement that is not read yet.
+        let mut announced: Option<Instant> = None;
+        loop {
+            tokio::select! {
+                () = self.news.notified() => { announced.get_or_insert_with(Instant::now); }
+                () = sleep(pause) => {}
+            }
+            match self.look(announced.is_some()).await {
+                Ok(()) => {
+                    (since, announced) = (Instant::now(), None);
+                    pause = LOOK_EVERY;
+                }
+                Err(error) => {
+                    tracing::debug!(error = %Chain(&error), "failed to read the stops; will retry");
+                    pause = RETRY_PAUSE;
+                    let misses = self.coherence.max_age() <= Duration::from_secs(1);
+                    let stale = announced.or(misses.then_some(since));
+                    if stale.is_some_and(|since| since.elapsed() >= STALE_MAX) {
+                        self.forget();
+                    }
+                }
+            }
+        }
+    }
+
+    /// Reads the stops if they have changed. `announced`: they have.
+    async fn look(&self, announced: bool) -> Result<(), Unavailable> {
+        let known = self.known.load(Ordering::Acquire) != known::NOTHING;
+        if known && !announced {
+            // Nothing else writes to a store that is in this process.
+            if self.table.0.is_embedded() {
+                return Ok(());
+            }
+            let version = self.table.version().await?;
+            if *self.version.lock().await == Some(version) {
+                return Ok(());
+            }
+        }
+        self.read().await
+    }
+
+    async fn expire(self: &Arc<Self>) {
+        loop {
+            let next = self.in_force.load().expires_at();
+            let now = Timestamp::now();
+            match next {
+                Some(at) if at <= now => {}
+                Some(at) => {
+                    sleep(at.since(now).min(EXPIRE_EVERY)).await;
+                    continue;
+                }
+                None => {
+                    sleep(LOOK_EVERY).await;
+                    continue;
+                }
+            }
+            match self.table.delete_expired(now).await {
+                Ok(expired) => {
+                    if self.read().await.is_err() {
+                        self.news.notify_one();
+                    }
+                    if !expired.is_empty() {
+                        self.coherence.invalidate(Invalidation::Stops).await;
+                    }
+                    for stop in &expired {
+                        let draft = Draft::new(EventType::StopReleased);
+                        self.audit.record(draft.with(json!({
+                            "by": "expiry", "scope": stop.scope.json(), "stop_id": stop.id,
+                        })));
+                        self.tell(Kind::WorkspaceReleased, stop, "expiry");
+                    }
+                }
+                Err(error) => {
+                    tracing::debug!(error = %Chain(&error), "failed to remove expired stops; they are not in force");
+                }
+            }
+            sleep(RETRY_PAUSE).await;
+        }
+    }
+
+    /// Tells watchers of the workspaces that a stop names, or, of an org or of all, of those without a parent.
+    fn tell(self: &Arc<Self>, kind: Kind, stop: &Stop, by: &'static str) {
+        let [scope, ..] = stop.scope.columns();
+        let payload = json!({"stop": stop.id, "scope": scope, "mode": stop.mode.as_str(),
+            "reason": stop.reason, "expires_at": stop.expires_at, "by": by});
+        for workspace in stop.scope.named() {
+            self.events
+                .tell(Event::new(kind, workspace, payload.clone()));
+        }
+        let org = match &stop.scope {
+            Scope::Org(org) => Some(org.clone()),
+            Scope::All => None,
+            Scope::Workspace(_) | Scope::Subtree(_) | Scope::Pair(..) => return,
+        };
+        let stops = Arc::clone(self);
+        tokio::spawn(async move {
+            for workspace in stops.roots(org.as_deref()).await {
+                stops
+                    .events
+                    .tell(Event::new(kind, &workspace, payload.clone()));
+            }
+        });
+    }
+
+    async fn roots(&self, org: Option<&str>) -> Vec<WorkspaceId> {
+        let (mut roots, mut after, mut seen) = (Vec::new(), String::new(), 0);
+        while seen < TOLD_AMONG_MAX {
+            let Ok(page) = self.workspaces.outlines(&after, 500).await else {
+                break;
+            };
+            let Some(last) = page.last() else { break };
+            after = last.id.to_string();
+            seen += page.len();
+            let of_org = page.into_iter().filter(|one| {
+                one.parent_id.is_none() && org.is_none_or(|org| one.org.as_deref() == Some(org))
+            });
+            roots.extend(of_org.map(|one| one.id));
+            if roots.len() >= TOLD_MAX {
+                roots.truncate(TOLD_MAX);
+                break;
+            }
+        }
+        roots
+    }
+}
+
+fn unknown() -> Rejection {
+    Rejection::new(
+        Reason::StoreUnavailable,
+        "the gateway cannot read which calls an operator stopped; try again shortly",
+    )
+    .retry_after(Duration::from_secs(1))
+}

@@ -1,0 +1,122 @@
+//! A stop, and the words for its state.
+
+use super::scope::{End, Scope};
+use crate::closed_set::words;
+use crate::rejection::{Reason, Rejection};
+use crate::time::Timestamp;
+
+words! {
+    /// The calls that a stop ends.
+    Mode {
+        /// New calls are refused.
+        New => "new",
+        /// Calls and streams under way end, too.
+        Running => "running",
+    }
+}
+
+words! {
+    /// How far the cancellation of a stop's tasks is.
+    Cancel {
+        /// It was not asked for.
+        None => "none",
+        /// The tasks are not listed yet.
+        Wanted => "wanted",
+        /// The tasks are listed, and being canceled.
+        Listed => "listed",
+        /// Each task has an outcome.
+        Done => "done",
+    }
+}
+
+words! {
+    /// The outcome of the cancellation of one task.
+    TaskOutcome {
+        /// There is none yet.
+        Pending => "pending",
+        /// Its agent canceled it.
+        Canceled => "canceled",
+        /// Its agent says that it is over, that it cannot be canceled, or that there is none.
+        Over => "over",
+        /// Its agent could not be asked, or did not answer.
+        Failed => "failed",
+    }
+}
+
+/// A stop to be made.
+#[derive(Clone, Debug)]
+pub struct NewStop {
+    /// The calls that it covers.
+    pub scope: Scope,
+    /// The org of what it covers; `None`: several, or none.
+    pub org: Option<String>,
+    /// The org of the org token that makes it. It then covers that org only.
+    pub by_org: Option<String>,
+    /// Whether calls under way end, too.
+    pub mode: Mode,
+    /// Its maker's reason, which refused callers get.
+    pub reason: String,
+    /// Its maker, as records name it.
+    pub created_by: String,
+    /// The expiry; `None`: until it is released.
+    pub expires_at: Option<Timestamp>,
+    /// True if known tasks are canceled at their agents.
+    pub cancel_tasks: bool,
+}
+
+/// A stop.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stop {
+    /// Its id. Ordered by time.
+    pub id: String,
+    /// The calls that it covers.
+    pub scope: Scope,
+    /// The org of what it covers; `None`: several, or none.
+    pub org: Option<String>,
+    /// The org of the org token that made it.
+    pub by_org: Option<String>,
+    /// Whether calls under way end, too.
+    pub mode: Mode,
+    /// Its maker's reason.
+    pub reason: String,
+    /// Its maker.
+    pub created_by: String,
+    /// Time of its creation.
+    pub created_at: Timestamp,
+    /// The expiry.
+    pub expires_at: Option<Timestamp>,
+    /// How far the cancellation of its tasks is.
+    pub cancel: Cancel,
+    /// Grows with each claim of the cancellation.
+    pub(super) fence: i64,
+}
+
+impl Stop {
+    pub(super) fn holds(&self, now: Timestamp) -> bool {
+        self.expires_at.is_none_or(|end| now < end)
+    }
+
+    /// True if it covers a call between these ends.
+    pub fn covers(&self, ends: &[End<'_>; 2]) -> bool {
+        let at = |end: &End<'_>| match &self.scope {
+            Scope::All => true,
+            Scope::Org(org) => end.org == Some(org),
+            Scope::Workspace(id) => end.id == Some(id),
+            Scope::Subtree(id) => {
+                // An org token stops nothing of another org.
+                (end.id == Some(id) || end.ancestors.contains(id))
+                    && self.by_org.as_deref().is_none_or(|by| end.org == Some(by))
+            }
+            Scope::Pair(..) => false,
+        };
+        match &self.scope {
+            Scope::Pair(caller, target) => ends[0].id == Some(caller) && ends[1].id == Some(target),
+            _ => ends.iter().any(at),
+        }
+    }
+
+    /// Returns the rejection of a call.
+    pub(super) fn refusal(&self) -> Rejection {
+        Rejection::new(Reason::Stopped, self.reason.clone()).fact("stop", &self.id)
+    }
+}

@@ -1,0 +1,242 @@
+//! The tables `stops` and `stop_changes`. All SQL for them is here.
+
+use std::time::Duration;
+
+use sqlx::Row as _;
+use sqlx::any::AnyRow;
+
+use super::scope::Scope;
+use super::{Cancel, Mode, NewStop, Stop};
+use crate::db::Db;
+use crate::store::Unavailable;
+use crate::time::Timestamp;
+
+/// The columns of [`Stop`]. Their order does not matter.
+macro_rules! columns {
+    () => {
+        "id, scope, name, target, org, by_org, mode, reason, created_by, created_at, expires_at, cancel, fence"
+    };
+}
+
+const VERSION: &str = "SELECT noted FROM stop_changes WHERE id = 1";
+
+const CHANGED: &str = "INSERT INTO stop_changes (id, noted) VALUES (1, 1) \
+    ON CONFLICT (id) DO UPDATE SET noted = stop_changes.noted + 1";
+
+const COUNT: &str = "SELECT COUNT(*) AS stops FROM stops";
+
+const ALL: &str = concat!("SELECT ", columns!(), " FROM stops ORDER BY id LIMIT $1");
+
+const PAGE: &str = concat!(
+    "SELECT ",
+    columns!(),
+    " FROM stops WHERE id > $1 AND ($2 = 0 OR org = $3) ORDER BY id LIMIT $4"
+);
+
+const FIND: &str = concat!("SELECT ", columns!(), " FROM stops WHERE id = $1");
+
+const INSERT: &str = concat!(
+    "INSERT INTO stops (id, scope, name, target, org, by_org, mode, reason, created_by, created_at, expires_at, \
+     cancel, leased_until, fence) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, 0, 0) RETURNING ",
+    columns!()
+);
+
+const DELETE: &str = concat!("DELETE FROM stops WHERE id = $1 RETURNING ", columns!());
+
+const DELETE_EXPIRED: &str = concat!(
+    "DELETE FROM stops WHERE expires_at <= $1 RETURNING ",
+    columns!()
+);
+
+const CLAIM: &str = concat!(
+    "UPDATE stops SET leased_until = $2, fence = fence + 1 WHERE id IN \
+     (SELECT id FROM stops WHERE cancel IN ('wanted', 'listed') AND leased_until <= $1 ORDER BY id LIMIT 1) \
+     AND leased_until <= $1 RETURNING ",
+    columns!()
+);
+
+const RENEW: &str = "UPDATE stops SET leased_until = $3 WHERE id = $1 AND fence = $2";
+
+const ADVANCE: &str = "UPDATE stops SET cancel = $3 WHERE id = $1 AND fence = $2";
+
+/// The tables.
+pub(super) struct Table(pub(super) Db);
+
+impl Table {
+    /// Returns the number of changes so far.
+    pub(super) async fn version(&self) -> Result<i64, Unavailable> {
+        let query = sqlx::query_scalar(VERSION);
+        let work = async { query.fetch_optional(self.0.pool()).await };
+        let noted: Option<i64> = self.0.run("stops_version", work).await?;
+        Ok(noted.unwrap_or(0))
+    }
+
+    /// Returns at most `max` stops, and a number of changes that all of them include.
+    pub(super) async fn read(&self, max: usize) -> Result<(i64, Vec<Stop>), Unavailable> {
+        let version = self.version().await?;
+        let query = sqlx::query(ALL).bind(i64::try_from(max).unwrap_or(i64::MAX));
+        let work = async {
+            let rows = query.fetch_all(self.0.pool()).await?;
+            rows.iter().map(stop).collect()
+        };
+        Ok((version, self.0.run("stops_read", work).await?))
+    }
+
+    /// Returns stops after the id `after`; of one org only, if `org` names one.
+    pub(super) async fn page(
+        &self,
+        org: Option<&str>,
+        after: &str,
+        limit: u32,
+    ) -> Result<Vec<Stop>, Unavailable> {
+        let query = sqlx::query(PAGE)
+            .bind(after)
+            .bind(i64::from(org.is_some()))
+            .bind(org.unwrap_or_default())
+            .bind(i64::from(limit));
+        let work = async {
+            let rows = query.fetch_all(self.0.pool()).await?;
+            rows.iter().map(stop).collect()
+        };
+        self.0.run("stops_list", work).await
+    }
+
+    pub(super) async fn find(&self, id: &str) -> Result<Option<Stop>, Unavailable> {
+        let query = sqlx::query(FIND).bind(id);
+        let work = async {
+            let row = query.fetch_optional(self.0.pool()).await?;
+            row.as_ref().map(stop).transpose()
+        };
+        self.0.run("stop_find", work).await
+    }
+
+    /// Inserts a stop; `None` if there are `max` already.
+    pub(super) async fn insert(
+        &self,
+        new: &NewStop,
+        now: Timestamp,
+        max: i64,
+    ) -> Result<Option<Stop>, Unavailable> {
+        let id = format!("stop-{}", uuid::Uuid::now_v7());
+        let [scope, name, target] = new.scope.columns();
+        let cancel = if new.cancel_tasks {
+            Cancel::Wanted
+        } else {
+            Cancel::None
+        };
+        let insert = sqlx::query(INSERT)
+            .bind(&id)
+            .bind(scope)
+            .bind(name)
+            .bind(target)
+            .bind(new.org.as_deref())
+            .bind(new.by_org.as_deref())
+            .bind(new.mode.as_str())
+            .bind(&new.reason)
+            .bind(&new.created_by)
+            .bind(now.0)
+            .bind(new.expires_at.map(|at| at.0))
+            .bind(cancel.as_str());
+        let work = async {
+            let mut tx = self.0.begin().await?;
+            // First: its row serializes the changes, so that the count still holds at the commit.
+            sqlx::query(CHANGED).execute(&mut *tx).await?;
+            let count = sqlx::query(COUNT).fetch_one(&mut *tx).await?;
+            if count.try_get::<i64, _>("stops")? >= max {
+                return Ok(None);
+            }
+            let rows = insert.fetch_all(&mut *tx).await?;
+            tx.commit().await?;
+            rows.first().map(stop).transpose()
+        };
+        self.0.run("stop_insert", work).await
+    }
+
+    /// Deletes a stop, and returns it.
+    pub(super) async fn delete(&self, id: &str) -> Result<Option<Stop>, Unavailable> {
+        let work = async {
+            let mut tx = self.0.begin().await?;
+            sqlx::query(CHANGED).execute(&mut *tx).await?;
+            let rows = sqlx::query(DELETE).bind(id).fetch_all(&mut *tx).await?;
+            let deleted = rows.first().map(stop).transpose()?;
+            if deleted.is_some() {
+                super::cancel::forget(&mut tx, id).await?;
+                tx.commit().await?;
+            }
+            Ok(deleted)
+        };
+        self.0.run("stop_delete", work).await
+    }
+
+    /// Deletes expired stops, and returns those that no other replica has deleted.
+    pub(super) async fn delete_expired(&self, now: Timestamp) -> Result<Vec<Stop>, Unavailable> {
+        let work = async {
+            let mut tx = self.0.begin().await?;
+            sqlx::query(CHANGED).execute(&mut *tx).await?;
+            let delete = sqlx::query(DELETE_EXPIRED).bind(now.0);
+            let rows = delete.fetch_all(&mut *tx).await?;
+            let deleted = rows.iter().map(stop).collect::<Result<Vec<_>, _>>()?;
+            if !deleted.is_empty() {
+                for stop in &deleted {
+                    super::cancel::forget(&mut tx, &stop.id).await?;
+                }
+                tx.commit().await?;
+            }
+            Ok(deleted)
+        };
+        self.0.run("stop_expire", work).await
+    }
+
+    /// Claims a stop whose tasks are to be canceled; no other replica does it for `lease`.
+    pub(super) async fn claim(&self, lease: Duration) -> Result<Option<Stop>, Unavailable> {
+        let now = Timestamp::now();
+        let claim = sqlx::query(CLAIM).bind(now.0).bind(now.after(lease).0);
+        let work = async {
+            let row = self.0.changed(claim).await?;
+            row.as_ref().map(stop).transpose()
+        };
+        self.0.run("stop_claim", work).await
+    }
+
+    /// Renews a claim; false: another replica has it, or the stop was released.
+    pub(super) async fn renew(&self, stop: &Stop, lease: Duration) -> Result<bool, Unavailable> {
+        let until = Timestamp::now().after(lease);
+        let renew = sqlx::query(RENEW).bind(&stop.id).bind(stop.fence);
+        let renewed = self.0.execute("stop_renew", renew.bind(until.0)).await?;
+        Ok(renewed > 0)
+    }
+
+    /// Records how far the cancellation is; false: another replica has it.
+    pub(super) async fn advance(&self, stop: &Stop, to: Cancel) -> Result<bool, Unavailable> {
+        let advance = sqlx::query(ADVANCE).bind(&stop.id).bind(stop.fence);
+        let advance = advance.bind(to.as_str());
+        let work = async {
+            let mut tx = self.0.begin().await?;
+            sqlx::query(CHANGED).execute(&mut *tx).await?;
+            let advanced = advance.execute(&mut *tx).await?.rows_affected();
+            tx.commit().await?;
+            Ok(advanced > 0)
+        };
+        self.0.run("stop_advance", work).await
+    }
+}
+
+fn stop(row: &AnyRow) -> Result<Stop, sqlx::Error> {
+    let text = |column| row.try_get::<String, _>(column);
+    let unknown = |column: &str| sqlx::Error::Decode(format!("an unknown {column}").into());
+    let (scope, name, target) = (text("scope")?, text("name")?, text("target")?);
+    let scope = Scope::of_columns([&scope, &name, &target]);
+    Ok(Stop {
+        id: text("id")?,
+        scope: scope.ok_or_else(|| unknown("scope"))?,
+        org: row.try_get("org")?,
+        by_org: row.try_get("by_org")?,
+        mode: Mode::parse(&text("mode")?).ok_or_else(|| unknown("mode"))?,
+        reason: text("reason")?,
+        created_by: text("created_by")?,
+        created_at: Timestamp(row.try_get("created_at")?),
+        expires_at: row.try_get::<Option<i64>, _>("expires_at")?.map(Timestamp),
+        cancel: Cancel::parse(&text("cancel")?).ok_or_else(|| unknown("cancel"))?,
+        fence: row.try_get("fence")?,
+    })
+}

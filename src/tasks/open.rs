@@ -1,0 +1,264 @@
+//! Tasks that agents have begun and not ended, as far as responses tell: what a stop with `cancel_tasks` cancels. Owns the
+//! table `open_tasks`; all SQL for it is here.
+//!
+//! A task is written once it has been open for [`WRITTEN_AFTER`], so that short ones cost the store nothing, or at once when
+//! a stop comes. The task that writes owners hands it what it learns; no message waits for it.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use sqlx::Row as _;
+use tokio::sync::Notify;
+use tokio::time::{Instant, MissedTickBehavior, interval};
+
+use crate::config::Live;
+use crate::db::Db;
+use crate::ids::WorkspaceId;
+use crate::store::Unavailable;
+use crate::telemetry::Chain;
+use crate::workspace::Timestamp;
+
+/// Time after which an open task is written.
+const WRITTEN_AFTER: Duration = Duration::from_secs(2);
+
+/// Interval of writes.
+const WRITE_EVERY: Duration = Duration::from_secs(1);
+
+/// Interval of deletions of lapsed rows.
+const PURGE_EVERY: Duration = Duration::from_secs(60);
+
+/// Tasks that wait to be written, or deleted, on one replica at most. Beyond it further ones are not noted.
+const WAITING_MAX: usize = 50_000;
+
+/// Ended tasks that are remembered, so that each is deleted once however often it is asked for.
+const ENDED_MAX: usize = 20_000;
+
+/// Rows of one transaction.
+const BATCH_MAX: usize = 256;
+
+/// Rows that one statement deletes at most.
+const DELETED_MAX: i64 = 1000;
+
+const PUT: &str = "INSERT INTO open_tasks (target, task, caller, caller_org, expires_at) \
+    VALUES ($1, $2, $3, $4, $5) ON CONFLICT (target, task) DO UPDATE SET expires_at = excluded.expires_at";
+
+const DELETE: &str = "DELETE FROM open_tasks WHERE target = $1 AND task = $2";
+
+const PAGE: &str = "SELECT target, task, caller, caller_org FROM open_tasks \
+    WHERE (target > $1 OR (target = $1 AND task > $2)) AND expires_at > $3 ORDER BY target, task LIMIT $4";
+
+const DELETE_LAPSED: &str = "DELETE FROM open_tasks WHERE (target, task) IN \
+    (SELECT target, task FROM open_tasks WHERE expires_at <= $1 LIMIT $2)";
+
+/// A task that its agent has begun and not ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OpenTask {
+    /// The workspace of its agent.
+    pub target: WorkspaceId,
+    /// Its id, as its agent gave it.
+    pub task: String,
+    /// Its owner.
+    pub caller: String,
+    /// The org of an owner that is no workspace.
+    pub caller_org: Option<String>,
+}
+
+type Name = (WorkspaceId, String);
+
+#[derive(Default)]
+struct Waiting {
+    /// Tasks to be written, with the time of their beginning.
+    begun: HashMap<Name, (OpenTask, Instant)>,
+    /// Tasks to be deleted.
+    over: HashSet<Name>,
+    /// Tasks that were deleted.
+    ended: HashSet<Name>,
+}
+
+/// The open tasks of this replica, and the table.
+pub struct OpenTasks {
+    config: Live,
+    db: Db,
+    waiting: Mutex<Waiting>,
+    /// Notified when all are to be written at once.
+    hurry: Notify,
+}
+
+impl OpenTasks {
+    pub(super) fn new(config: Live, db: Db) -> Self {
+        Self {
+            config,
+            db,
+            waiting: Mutex::default(),
+            hurry: Notify::new(),
+        }
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn begin(&self, open: OpenTask) {
+        let name = (open.target.clone(), open.task.clone());
+        let mut waiting = self.waiting();
+        waiting.ended.remove(&name);
+        waiting.over.remove(&name);
+        if waiting.begun.len() < WAITING_MAX {
+            waiting.begun.insert(name, (open, Instant::now()));
+        }
+    }
+
+    pub(super) fn end(&self, name: Name) {
+        let mut waiting = self.waiting();
+        if waiting.begun.remove(&name).is_some() || waiting.ended.contains(&name) {
+            return;
+        }
+        if waiting.over.len() < WAITING_MAX {
+            waiting.over.insert(name);
+        }
+    }
+
+    /// Takes what is to be written and deleted now.
+    fn take(&self, all: bool) -> (Vec<OpenTask>, Vec<Name>) {
+        let mut waiting = self.waiting();
+        let due = |since: &Instant| all || since.elapsed() >= WRITTEN_AFTER;
+        let begun = waiting
+            .begun
+            .extract_if(|_, (_, since)| due(since))
+            .take(BATCH_MAX)
+            .map(|(_, (open, _))| open)
+            .collect();
+        let over: Vec<Name> = waiting.over.iter().take(BATCH_MAX).cloned().collect();
+        for name in &over {
+            waiting.over.remove(name);
+        }
+        (begun, over)
+    }
+
+    fn put_back(&self, begun: Vec<OpenTask>, over: Vec<Name>) {
+        let mut waiting = self.waiting();
+        waiting.over.extend(over);
+        // They were due.
+        let since = Instant::now() - WRITTEN_AFTER;
+        for open in begun {
+            let name = (open.target.clone(), open.task.clone());
+            waiting.begun.entry(name).or_insert((open, since));
+        }
+    }
+
+    fn deleted(&self, over: Vec<Name>) {
+        let mut waiting = self.waiting();
+        if waiting.ended.len() + over.len() > ENDED_MAX {
+            waiting.ended.clear();
+        }
+        waiting.ended.extend(over);
+    }
+
+    async fn write(
+        &self,
+        begun: &[OpenTask],
+        over: &[Name],
+        expires_at: Timestamp,
+    ) -> Result<(), Unavailable> {
+        let work = async {
+            let mut tx = self.db.begin().await?;
+            for open in begun {
+                let put = sqlx::query(PUT)
+                    .bind(open.target.as_str())
+                    .bind(&open.task)
+                    .bind(&open.caller)
+                    .bind(open.caller_org.as_deref())
+                    .bind(expires_at.0);
+                put.execute(&mut *tx).await?;
+            }
+            for (target, task) in over {
+                let delete = sqlx::query(DELETE).bind(target.as_str()).bind(task);
+                delete.execute(&mut *tx).await?;
+            }
+            tx.commit().await
+        };
+        self.db.run("open_tasks_write", work).await
+    }
+
+    async fn purge(&self) -> Result<(), Unavailable> {
+        loop {
+            let delete = sqlx::query(DELETE_LAPSED).bind(Timestamp::now().0);
+            let delete = delete.bind(DELETED_MAX);
+            let deleted = self.db.execute("open_tasks_purge", delete).await?;
+            if deleted < DELETED_MAX.unsigned_abs() {
+                return Ok(());
+            }
+        }
+    }
+}
+
+impl OpenTasks {
+    /// Has the open tasks of this replica written at once.
+    pub fn write_now(&self) {
+        self.hurry.notify_one();
+    }
+
+    /// Returns open tasks after the target and task `after`, in order.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub async fn page(
+        &self,
+        after: &(String, String),
+        limit: u32,
+    ) -> Result<Vec<OpenTask>, Unavailable> {
+        let query = sqlx::query(PAGE)
+            .bind(&after.0)
+            .bind(&after.1)
+            .bind(Timestamp::now().0)
+            .bind(i64::from(limit));
+        let work = async {
+            let rows = query.fetch_all(self.db.pool()).await?;
+            let open = rows.iter().map(|row| {
+                let target: String = row.try_get("target")?;
+                let target = WorkspaceId::parse(&target);
+                Ok(OpenTask {
+                    target: target.map_err(|error| sqlx::Error::Decode(Box::new(error)))?,
+                    task: row.try_get("task")?,
+                    caller: row.try_get("caller")?,
+                    caller_org: row.try_get("caller_org")?,
+                })
+            });
+            open.collect()
+        };
+        self.db.run("open_tasks_page", work).await
+    }
+
+    /// Writes open tasks. A background task; runs until it is dropped.
+    pub(super) async fn run(&self) {
+        let mut tick = interval(WRITE_EVERY);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut purged = Instant::now();
+        loop {
+            let all = tokio::select! {
+                _ = tick.tick() => false,
+                () = self.hurry.notified() => true,
+            };
+            loop {
+                let (begun, over) = self.take(all);
+                if begun.is_empty() && over.is_empty() {
+                    break;
+                }
+                let expires_at = Timestamp::now().after(self.config.get().a2a.task_ttl);
+                if let Err(error) = self.write(&begun, &over, expires_at).await {
+                    tracing::debug!(error = %Chain(&error), "failed to write open tasks; will retry");
+                    self.put_back(begun, over);
+                    break;
+                }
+                self.deleted(over);
+            }
+            if purged.elapsed() >= PURGE_EVERY {
+                purged = Instant::now();
+                if let Err(error) = self.purge().await {
+                    tracing::debug!(error = %Chain(&error), "failed to delete lapsed open tasks; will retry");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! Replicas count together: no more than the limit is used, nearly all of it is, and no message asks a store.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+
+use super::{assert_reached, hello, in_run, send, used};
+use crate::harness::servers::{self, Redis};
+use crate::harness::{Agent, Builder, Connection, Gateway, Pair, Request};
+
+/// Callers at once.
+const CALLERS: usize = 200;
+
+/// Gateways on one PostgreSQL and one Redis.
+async fn replicas(caps: &Value, count: usize) -> (Vec<Gateway>, Redis) {
+    let (redis, sql) = (Redis::start(), servers::postgres().database());
+    let mut gateways = Vec::new();
+    for _ in 0..count {
+        let builder = Builder::new(Pair::Embedded).stores(&sql, &redis.url());
+        let builder = builder.set("registry.heartbeat_ttl", "1h");
+        let builder = builder.set("limits.target_concurrency", "1000");
+        gateways.push(builder.set("cap", &caps.to_string()).start().await);
+    }
+    (gateways, redis)
+}
+
+/// Returns how often the gateways changed counters.
+async fn trips(gateways: &[Gateway]) -> f64 {
+    let mut sum = 0.0;
+    for gateway in gateways {
+        let labels = ["operation=\"count\""];
+        sum += gateway
+            .metric("a2a_gateway_store_seconds_count", &labels)
+            .await;
+    }
+    sum
+}
+
+/// Sends until the cap is reached, at the first of `at` that answers. Returns the calls that were answered.
+async fn send_until_reached(
+    at: Vec<std::net::SocketAddr>,
+    request: Request,
+    sent: Arc<AtomicUsize>,
+) {
+    let mut at = at.into_iter();
+    let mut here = at.next().unwrap();
+    'connections: loop {
+        let Ok(stream) = tokio::net::TcpStream::connect(here).await else {
+            here = at.next().expect("a gateway that lives");
+            continue;
+        };
+        let mut connection = Connection::over(stream);
+        loop {
+            let wire = request.wire(&here.to_string());
+            if connection.try_send(&wire).await.is_err() {
+                continue 'connections;
+            }
+            let Some(answer) = connection.try_answer().await.filter(|answer| answer.whole) else {
+                continue 'connections;
+            };
+            match answer.status {
+                200 => sent.fetch_add(1, Ordering::Relaxed),
+                429 => return assert_reached(&answer, "org"),
+                _ => panic!("{}", answer.text()),
+            };
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_hundred_callers_on_three_replicas_one_of_them_killed() {
+    const LIMIT: usize = 6000;
+    let caps =
+        json!([{"name": "org", "per": "org", "count": "messages", "limit": LIMIT, "window": "1h"}]);
+    let (mut gateways, _redis) = replicas(&caps, 3).await;
+    let (caller, target) = gateways[0].pair(Agent::scripted(hello).await).await;
+    let request = send(&target, &caller, &in_run("r"));
+    let before = trips(&gateways).await;
+    let sent = Arc::new(AtomicUsize::new(0));
+    let addresses: Vec<_> = gateways.iter().map(|gateway| gateway.public).collect();
+    let mut callers = JoinSet::new();
+    for n in 0..CALLERS {
+        let mut at = addresses.clone();
+        at.rotate_left(n % 3);
+        callers.spawn(send_until_reached(at, request.clone(), Arc::clone(&sent)));
+    }
+    while target.agent.count() < LIMIT / 2 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let killed_after = target.agent.count();
+    let of_killed = trips(&gateways[2..]).await;
+    gateways[2].kill();
+    while let Some(done) = callers.join_next().await {
+        done.unwrap();
+    }
+    let arrived = target.agent.count();
+    let answered = sent.load(Ordering::Relaxed);
+    let trips = trips(&gateways[..2]).await + of_killed - before;
+    println!(
+        "limit {LIMIT}: {arrived} arrived, {answered} answered, one replica killed after {killed_after}; \
+         {trips} changes of counters, one for {:.0} messages",
+        arrived as f64 / trips
+    );
+    assert!(arrived <= LIMIT, "{arrived} of {LIMIT}");
+    assert!(arrived * 100 >= LIMIT * 98, "{arrived} of {LIMIT}");
+    assert!(
+        trips * 10.0 <= arrived as f64,
+        "{trips} trips for {arrived} messages"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_small_limit_is_exact_wherever_its_calls_arrive() {
+    for limit in [1_usize, 3, 10, 40, 300] {
+        let caps = json!([{"name": "run", "per": "run", "count": "messages", "limit": limit}]);
+        let (gateways, _redis) = replicas(&caps, 3).await;
+        let (caller, target) = gateways[0].pair(Agent::scripted(hello).await).await;
+        let request = send(&target, &caller, &in_run("r"));
+        let mut turn = gateways.iter().cycle();
+        for n in 0..limit {
+            let answer = turn.next().unwrap().call(&request).await;
+            assert_eq!(answer.status, 200, "{n} of {limit}: {}", answer.text());
+        }
+        for gateway in &gateways {
+            assert_reached(&gateway.call(&request).await, "run");
+        }
+        assert_eq!(target.agent.count(), limit);
+        assert_eq!(used(&gateways[1], "run").await, limit as u64);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_one_replica_measures_the_others_know() {
+    let caps =
+        json!([{"name": "bytes", "per": "org", "count": "bytes", "limit": 4000, "window": "1h"}]);
+    let (gateways, _redis) = replicas(&caps, 2).await;
+    let (caller, target) = gateways[0].pair(Agent::scripted(hello).await).await;
+    let request = send(&target, &caller, &in_run("r"));
+    assert_eq!(gateways[1].call(&request).await.status, 200);
+    while gateways[0].call(&request).await.status == 200 {
+        assert!(target.agent.count() < 50);
+    }
+    crate::harness::until_holds("the other one knows", async || {
+        gateways[1].call(&request).await.status == 429
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_the_shared_state_a_share_is_used_up_and_then_calls_are_refused() {
+    let caps = json!([{"name": "org", "per": "org", "count": "messages", "limit": 100_000, "window": "1h"}]);
+    let (gateways, redis) = replicas(&caps, 1).await;
+    let gateway = &gateways[0];
+    let (caller, target) = gateway.pair(Agent::scripted(hello).await).await;
+    let request = send(&target, &caller, &in_run("r"));
+    for _ in 0..200 {
+        assert_eq!(gateway.call(&request).await.status, 200);
+    }
+    redis.kill();
+    let began = Instant::now();
+    let mut connection = Connection::open(gateway.public).await;
+    let mut passed = 0;
+    let refused = loop {
+        let answer = connection.call(&request).await;
+        if answer.status != 200 {
+            break answer;
+        }
+        passed += 1;
+        assert!(passed <= 2000 && began.elapsed() < Duration::from_secs(60));
+    };
+    assert_eq!(
+        (refused.status, refused.reason()),
+        (503, "store_unavailable".to_owned())
+    );
+    assert!(refused.field("retry-after").is_some());
+}

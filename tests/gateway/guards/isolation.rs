@@ -1,0 +1,125 @@
+//! A guard that hangs holds up only the calls that need it; a reload changes guards while calls go on.
+
+use std::time::Instant;
+
+use super::*;
+use crate::harness::until_holds;
+use crate::reload::Written;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_guard_that_hangs_holds_up_only_the_calls_that_need_it() {
+    let guard = guard().await;
+    let guards = json!([
+        table(
+            "hangs",
+            &guard,
+            "hang",
+            json!({"targets": ["target"], "phases": ["request"], "timeout": "2s", "concurrency": 8})
+        ),
+        table(
+            "lives",
+            &guard,
+            "pass",
+            json!({"targets": ["other"], "phases": ["request"], "timeout": "2s"})
+        ),
+    ]);
+    let case = Case::on(builder(Pair::Embedded, &guards), agent("hello").await).await;
+    let other = case.gateway.seat("other", "", agent("hello").await).await;
+    let began = Instant::now();
+    let hanging = async {
+        let calls = (0..20).map(|_| async {
+            case.gateway
+                .call(&case.request(Form::Rpc03, false, SECRET))
+                .await
+        });
+        futures_util::future::join_all(calls).await
+    };
+    let others = async {
+        let mut longest = Duration::ZERO;
+        while began.elapsed() < Duration::from_millis(1500) {
+            let asked = Instant::now();
+            let answer = case
+                .gateway
+                .call(&Form::Rpc03.request(&other, &case.caller, false, SECRET))
+                .await;
+            assert_eq!(answer.status, 200, "{}", answer.text());
+            longest = longest.max(asked.elapsed());
+        }
+        longest
+    };
+    let (hung, longest) = tokio::join!(hanging, others);
+    assert!(longest < Duration::from_millis(900), "{longest:?}");
+    let mut failures: Vec<_> = hung
+        .iter()
+        .map(|answer| {
+            assert_eq!(
+                (answer.status, answer.reason()),
+                (503, "guard_unavailable".into())
+            );
+            assert!(answer.field("retry-after").is_some());
+            answer.fact("failure").unwrap()
+        })
+        .collect();
+    failures.sort();
+    failures.dedup();
+    // Those that wait for a place get none in time, or the breaker has opened by then.
+    assert!(failures.contains(&"timeout".to_owned()), "{failures:?}");
+    assert!(failures.len() > 1, "{failures:?}");
+    // Now its breaker is open: no question, no wait.
+    let (asked, began) = (guard.count(), Instant::now());
+    let answer = case
+        .gateway
+        .call(&case.request(Form::Rpc03, false, SECRET))
+        .await;
+    assert_eq!(
+        answer.fact("failure").as_deref(),
+        Some("open"),
+        "{}",
+        answer.text()
+    );
+    assert!(began.elapsed() < Duration::from_secs(1) && guard.count() == asked);
+    assert_eq!(case.target.agent.count(), 0);
+    let open = case
+        .gateway
+        .metric(
+            "a2a_gateway_guard_verdicts_total",
+            &["guard=\"hangs\"", "verdict=\"open\""],
+        )
+        .await;
+    assert!(open >= 1.0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reload_changes_guards() {
+    const OFF: &str = "[rate]\ncaller_per_second = 0\nfailures_per_second = 0\n";
+    let guard = |text: &str| {
+        format!(
+            "{OFF}[[guard]]\nname = \"own\"\nbuiltin = \"patterns\"\npatterns = [{{name = \"word\", regex = \"{text}\"}}]\n"
+        )
+    };
+    let written = Written::new(OFF);
+    let case = Case::on(
+        Builder::new(Pair::Embedded).file(written.path()),
+        agent("hello").await,
+    )
+    .await;
+    let status = async || {
+        case.gateway
+            .call(&case.request(Form::Rpc03, false, "forbidden"))
+            .await
+            .status
+    };
+    assert_eq!(status().await, 200);
+    written.save(&guard("forbidden"));
+    until_holds("what is told in the end", async || status().await == 403).await;
+    // A wrong one changes nothing.
+    written.save(&guard("(forbidden"));
+    let failed = async || {
+        let config = case.gateway.admin_get("/config").await.unwrap().json();
+        !config["failure"].is_null() || config.to_string().contains("regular expression")
+    };
+    until_holds("what is told in the end", failed).await;
+    assert_eq!(status().await, 403);
+    written.save(OFF);
+    until_holds("what is told in the end", async || status().await == 200).await;
+}

@@ -1,0 +1,131 @@
+//! Several instances of one agent (contract §13): the registry's side.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::harness::{ADMIN, Agent, Answer, Builder, CALL, Gateway, Pair, Request, Seat, card};
+
+mod departure;
+mod liveness;
+mod registry;
+mod resolved;
+mod steady;
+mod urls;
+
+/// A workspace `target` without an agent yet, its token, and a caller.
+struct Set {
+    gateway: Gateway,
+    caller: Seat,
+}
+
+impl Set {
+    async fn on(builder: Builder) -> Self {
+        let gateway = builder.start().await;
+        let caller = gateway.seat("caller", "", Agent::json("{}").await).await;
+        gateway
+            .create(json!({"id": "target", "name": "target"}))
+            .await;
+        Self { gateway, caller }
+    }
+
+    async fn new(pair: Pair) -> Self {
+        Self::on(Builder::new(pair)).await
+    }
+
+    /// A token of the workspace itself.
+    async fn own_token(&self) -> String {
+        let request = Request::post("/workspaces/target/tokens", "{}");
+        let answer = self.gateway.as_operator(request).await;
+        assert_eq!(answer.status, 201, "{}", answer.text());
+        answer.json()["token"].as_str().unwrap().to_owned()
+    }
+
+    async fn post(&self, path: &str, body: Value) -> Answer {
+        let request = Request::post(path, body.to_string()).bearer(ADMIN);
+        self.gateway
+            .call(&request.field("X-Request-Id", "seen"))
+            .await
+    }
+
+    /// Registers an instance as the workspace itself; without an id if it is empty.
+    async fn try_register(&self, token: &str, instance: &str, url: &str) -> Answer {
+        let mut body = json!({"id": "target", "url": url, "agent_card": card("target")});
+        if !instance.is_empty() {
+            body["instance_id"] = instance.into();
+        }
+        let request = Request::post("/registry/register", body.to_string()).bearer(token);
+        self.gateway
+            .call(&request.field("X-Request-Id", "seen"))
+            .await
+    }
+
+    async fn register(&self, token: &str, instance: &str, agent: &Agent) {
+        let answer = self.try_register(token, instance, &agent.url()).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+    }
+
+    async fn beat(&self, instance: &str) -> Answer {
+        let mut body = json!({"workspace_id": "target"});
+        if !instance.is_empty() {
+            body["instance_id"] = instance.into();
+        }
+        self.post("/registry/heartbeat", body).await
+    }
+
+    async fn drain(&self, instance: &str) {
+        let body = json!({"workspace_id": "target", "instance_id": instance});
+        let answer = self.post("/registry/drain", body).await;
+        assert_eq!(
+            (answer.status, answer.json()),
+            (200, json!({"status": "draining"}))
+        );
+    }
+
+    async fn deregister(&self, instance: &str) {
+        let body = json!({"workspace_id": "target", "instance_id": instance});
+        let answer = self.post("/registry/deregister", body).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+    }
+
+    async fn view(&self) -> Value {
+        let request = Request::get("/workspaces/target");
+        self.gateway.as_operator(request).await.json()
+    }
+
+    /// Id and status of each instance.
+    async fn statuses(&self) -> Vec<(String, String)> {
+        let view = self.view().await;
+        let all = view["instances"].as_array().cloned().unwrap_or_default();
+        let text = |one: &Value, member: &str| one[member].as_str().unwrap().to_owned();
+        all.iter()
+            .map(|one| (text(one, "instance_id"), text(one, "status")))
+            .collect()
+    }
+
+    async fn assert_statuses(&self, expected: &[(&str, &str)]) {
+        let found = self.statuses().await;
+        let found: Vec<_> = found.iter().map(|(a, b)| (&**a, &**b)).collect();
+        assert_eq!(found, expected);
+    }
+
+    async fn call(&self) -> Answer {
+        let request = Request::post("/workspaces/target/a2a", CALL).bearer(&self.caller.token);
+        self.gateway.call(&request).await
+    }
+
+    /// Calls until `agent` got `count` more; fails if none does for 5 s.
+    async fn assert_calls_reach(&self, agent: &Agent) {
+        let before = agent.count();
+        let deadline = Instant::now() + Duration::from_secs(5);
+        while agent.count() == before {
+            let answer = self.call().await;
+            assert_eq!(answer.status, 200, "{}", answer.text());
+            assert!(Instant::now() < deadline, "no call reaches the agent");
+        }
+    }
+}
+
+async fn answering() -> Agent {
+    Agent::json(r#"{"jsonrpc":"2.0","id":"c-1","result":{}}"#).await
+}

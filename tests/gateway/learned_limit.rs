@@ -1,0 +1,79 @@
+//! The limit that is learned from an agent that says 429.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use futures_util::future::join_all;
+use tokio::time::sleep;
+
+use crate::harness::{Agent, Builder, CALL, Connection, Pair, Request, Step, ok_json};
+
+const OK: &str = r#"{"jsonrpc":"2.0","id":"c-1","result":{"kind":"message","messageId":"r","role":"agent","parts":[]}}"#;
+const TOO_MANY: &str = "HTTP/1.1 429 Too Many Requests\r\nContent-Length: 0\r\n\r\n";
+
+/// An agent that takes `most` calls at once, each for `each`, and says 429 beyond.
+async fn limited(most: usize, each: Duration) -> (Agent, Arc<Mutex<(u32, u32)>>) {
+    let counts = Arc::new(Mutex::new((0, 0)));
+    let (counted, busy) = (Arc::clone(&counts), Mutex::new(VecDeque::new()));
+    let agent = Agent::scripted(move |_| {
+        let (now, mut busy) = (Instant::now(), busy.lock().unwrap());
+        while busy.front().is_some_and(|end| *end <= now) {
+            busy.pop_front();
+        }
+        let mut counts = counted.lock().unwrap();
+        if busy.len() >= most {
+            counts.1 += 1;
+            return vec![Step::write(TOO_MANY)];
+        }
+        counts.0 += 1;
+        busy.push_back(now + each);
+        vec![Step::Wait(each), Step::Write(ok_json(OK))]
+    })
+    .await;
+    (agent, counts)
+}
+
+#[tokio::test]
+async fn an_agent_that_takes_eight_calls_is_seldom_asked_for_more_and_kept_busy() {
+    const EACH: Duration = Duration::from_millis(100);
+    let (agent, counts) = limited(8, EACH).await;
+    let gateway = Builder::new(Pair::Embedded)
+        .set("rate.caller_per_second", "0")
+        .start()
+        .await;
+    let (caller, target) = gateway.pair(agent).await;
+    let call = Request::post(target.path(), CALL).bearer(&caller.token);
+    let (learns, ends) = (
+        Instant::now() + Duration::from_secs(10),
+        Instant::now() + Duration::from_secs(20),
+    );
+    let offer = async || {
+        let mut connection = Connection::open(gateway.public).await;
+        while Instant::now() < ends {
+            if connection.call(&call).await.status != 200 {
+                sleep(Duration::from_millis(20)).await;
+            }
+        }
+    };
+    let offered = join_all((0..64).map(|_| offer()));
+    let after_learning = async {
+        sleep(learns - Instant::now()).await;
+        *counts.lock().unwrap()
+    };
+    let (_, (taken, refused)) = tokio::join!(offered, after_learning);
+    let (all_taken, all_refused) = *counts.lock().unwrap();
+    let (taken, refused) = (
+        f64::from(all_taken - taken),
+        f64::from(all_refused - refused),
+    );
+    let share = refused / (taken + refused);
+    let best = 8.0 * (ends - learns).as_secs_f64() / EACH.as_secs_f64();
+    println!(
+        "refused by the agent: {share:.4}; of its best: {:.3}",
+        taken / best
+    );
+    assert!(share < 0.02, "{share}");
+    // 0.95 is the aim on a machine that does nothing else.
+    assert!(taken / best > 0.5, "{taken} of {best}");
+}

@@ -1,0 +1,131 @@
+//! Many callers on two replicas wake an agent once, and each is sent once, in its order.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::{Asleep, parked, until};
+use crate::harness::servers::{self, Redis};
+use crate::harness::{
+    Agent, Builder, CALL, Connection, Gateway, Pair, Request, Step, holds_for, ok_json,
+};
+
+/// Callers of each replica.
+const CALLERS: usize = 250;
+
+/// Calls whose order is looked at.
+const NUMBERED: usize = 20;
+
+fn numbered(replica: usize, number: usize) -> String {
+    let mut call: Value = serde_json::from_str(CALL).unwrap();
+    call["id"] = json!(format!("{replica}-{number}"));
+    call.to_string()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn five_hundred_callers_on_two_replicas_wake_an_agent_once() {
+    let redis = Redis::start();
+    let sql = servers::postgres().database();
+    let keys = tempfile::tempdir().unwrap();
+    let builder = || {
+        Builder::new(Pair::Embedded)
+            .stores(&sql, &redis.url())
+            .set("keys.dir", &keys.path().display().to_string())
+    };
+    let agent = Agent::scripted(|request| {
+        let call: Value = serde_json::from_str(request.text()).unwrap();
+        let answer = json!({"jsonrpc": "2.0", "id": call["id"], "result": call["id"]});
+        vec![Step::Write(ok_json(&answer.to_string()))]
+    });
+    let asleep = Asleep::with(builder(), agent.await, Agent::json("{}").await).await;
+    let second = builder().start().await;
+    let gateways: [&Gateway; 2] = [&asleep.gateway, &second];
+    for gateway in gateways {
+        gateway.until_coherent().await;
+    }
+    let mut calls = Vec::new();
+    for number in 0..CALLERS {
+        for (replica, gateway) in gateways.into_iter().enumerate() {
+            let body = numbered(replica, number);
+            let request = Request::post(asleep.target.path(), &body).bearer(&asleep.caller.token);
+            let mut connection = Connection::open(gateway.public).await;
+            let wire = request.wire(&gateway.public.to_string());
+            connection.send(&wire).await;
+            calls.push((format!("{replica}-{number}"), connection));
+        }
+        // In order: each is parked before the next one is sent.
+        if number % 10 == 0 || number + 1 == CALLERS {
+            for gateway in gateways {
+                until(async || parked(gateway).await as usize == number + 1).await;
+            }
+        }
+    }
+    // Another second, in which a second request would be made.
+    let calm = async || asleep.waker.count() == 1 && asleep.target.agent.count() == 0;
+    holds_for(
+        Duration::from_millis(1_500),
+        "one request to the waker",
+        calm,
+    )
+    .await;
+    asleep.heartbeat().await;
+    let mut answered = BTreeSet::new();
+    for (id, mut connection) in calls {
+        let answer = connection.answer().await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        assert_eq!(answer.json()["result"], id.as_str());
+        assert!(answered.insert(id));
+    }
+    assert_eq!(answered.len(), 2 * CALLERS);
+    let mut arrived: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+    for request in asleep.target.agent.requests() {
+        let call: Value = serde_json::from_str(request.text()).unwrap();
+        let (replica, number) = call["id"].as_str().unwrap().split_once('-').unwrap();
+        let numbers = arrived.entry(replica.to_owned()).or_default();
+        numbers.push(number.parse().unwrap());
+    }
+    for (replica, numbers) in &arrived {
+        let once: BTreeSet<_> = numbers.iter().collect();
+        assert_eq!((once.len(), numbers.len()), (CALLERS, CALLERS), "{replica}");
+        // The order within ten is unknown here, and the agent reads its many sockets as it likes.
+        for (place, number) in numbers.iter().enumerate() {
+            assert!(
+                place.abs_diff(*number) <= 100,
+                "{replica}: {number} came as number {place}"
+            );
+        }
+    }
+    assert_eq!(asleep.waker.count(), 1);
+    let wakes: f64 = gateways[0].metric("a2a_gateway_wakes_total", &[]).await
+        + gateways[1].metric("a2a_gateway_wakes_total", &[]).await;
+    assert_eq!(wakes, 1.0);
+    for gateway in gateways {
+        assert_eq!(parked(gateway).await, 0);
+        gateway.assert_idle().await;
+    }
+}
+
+/// Where the agent takes one call at a time the order is exact.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn parked_calls_arrive_in_the_order_in_which_they_came() {
+    let agent = Agent::json(super::ANSWER).await;
+    let builder = Builder::new(Pair::Embedded);
+    let asleep = Asleep::with(builder, agent, Agent::json("{}").await).await;
+    let one = asleep.gateway.patch("target", json!({"max_concurrent": 1}));
+    assert_eq!(one.await.status, 200);
+    let mut calls = Vec::new();
+    for number in 0..NUMBERED {
+        let body = numbered(0, number);
+        let request = Request::post(asleep.target.path(), body).bearer(&asleep.caller.token);
+        calls.push(asleep.parked(request).await);
+    }
+    asleep.heartbeat().await;
+    for call in calls {
+        assert_eq!(call.await.unwrap().status, 200);
+    }
+    let arrived = asleep.target.agent.requests();
+    let arrived = arrived.iter().map(|request| request.text().to_owned());
+    let expected = (0..NUMBERED).map(|number| numbered(0, number));
+    assert_eq!(arrived.collect::<Vec<_>>(), expected.collect::<Vec<_>>());
+}

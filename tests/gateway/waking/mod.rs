@@ -1,0 +1,126 @@
+//! Calls to agents that sleep: parked, one request to the waker, and each sent once when the agent is awake.
+
+mod crowd;
+mod ends;
+mod forms;
+mod set_up;
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+
+use crate::harness::{Agent, Answer, Builder, CALL, Connection, Gateway, Pair, Request, Seat};
+
+const ANSWER: &str = r#"{"jsonrpc":"2.0","id":"c-1","result":{"ok":true}}"#;
+
+/// "Soon", on a machine that others use, too.
+const SOON: Duration = Duration::from_secs(10);
+
+/// A gateway with two siblings; `target` hibernates, and has a waker of its own.
+struct Asleep {
+    gateway: Gateway,
+    caller: Seat,
+    target: Seat,
+    waker: Agent,
+}
+
+impl Asleep {
+    async fn on(builder: Builder) -> Self {
+        Self::with(builder, Agent::json(ANSWER).await, Agent::json("{}").await).await
+    }
+
+    async fn with(builder: Builder, agent: Agent, waker: Agent) -> Self {
+        let gateway = builder.start().await;
+        let (caller, target) = gateway.pair(agent).await;
+        let asleep = Self {
+            gateway,
+            caller,
+            target,
+            waker,
+        };
+        asleep.set(json!({"url": asleep.wake_url()})).await;
+        asleep.hibernate().await;
+        asleep
+    }
+
+    fn wake_url(&self) -> String {
+        format!("{}wake?of=target", self.waker.url())
+    }
+
+    async fn set(&self, wake: Value) {
+        let answer = self.gateway.patch("target", json!({"wake": wake})).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+    }
+
+    async fn hibernate(&self) {
+        let status = json!({"status": "hibernated"});
+        let answer = self.gateway.patch("target", status).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+    }
+
+    fn request(&self) -> Request {
+        let request = Request::post(self.target.path(), CALL).bearer(&self.caller.token);
+        request.field("X-Request-Id", "seen")
+    }
+
+    /// A call in the background.
+    fn call(&self, request: Request) -> JoinHandle<Answer> {
+        let at = self.gateway.public;
+        tokio::spawn(async move { Connection::open(at).await.call(&request).await })
+    }
+
+    /// A call that is parked.
+    async fn parked(&self, request: Request) -> JoinHandle<Answer> {
+        let before = parked(&self.gateway).await;
+        let call = self.call(request);
+        until(async || parked(&self.gateway).await > before).await;
+        call
+    }
+
+    async fn heartbeat(&self) {
+        beat(&self.gateway, &self.target).await;
+    }
+
+    async fn until_woken(&self, times: usize) {
+        until(async || self.waker.count() >= times).await;
+        assert_eq!(self.waker.count(), times);
+    }
+}
+
+async fn beat(gateway: &Gateway, seat: &Seat) {
+    let body = json!({"workspace_id": seat.id}).to_string();
+    let request = Request::post("/registry/heartbeat", body).bearer(&seat.token);
+    let answer = gateway.call(&request).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+}
+
+async fn parked(gateway: &Gateway) -> u64 {
+    let parked = gateway.metric("a2a_gateway_parked_calls", &[]).await;
+    parked as u64
+}
+
+async fn until(mut holds: impl AsyncFnMut() -> bool) {
+    let deadline = Instant::now() + SOON;
+    while !holds().await {
+        assert!(Instant::now() < deadline, "it does not happen");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// The audit records of requests to wakers: outcome and detail.
+async fn wakes(gateway: &Gateway) -> Vec<(String, Value)> {
+    let path = "/audit?event_type=WORKSPACE_WAKE&limit=100";
+    let answer = gateway.admin_get(path).await.unwrap().json();
+    let records = answer["records"].as_array().unwrap().iter();
+    let told = records.map(|record| {
+        assert_eq!(record["target"], "target", "{record}");
+        let outcome = record["outcome"].as_str().unwrap().to_owned();
+        (outcome, record["detail"].clone())
+    });
+    told.collect()
+}
+
+fn quick(pair: Pair) -> Builder {
+    Builder::new(pair).set("wake.cool_down", "1s")
+}
