@@ -16,6 +16,8 @@ pub mod shares;
 pub mod config;
 pub mod rejection;
 
+pub mod breaker;
+
 // The protocol, a crate of its own: pure, no I/O, no clock.
 pub use a2a;
 

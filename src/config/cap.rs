@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
+use toml::Value;
 
 use super::Scope;
+use super::tables::{self, Forms};
 use crate::closed_set::words;
 
 /// Maximum caps: each counts each call that it covers.
@@ -89,6 +91,31 @@ fn window<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>
             "`{text}` is not a duration: write \"1h\" or \"30min\""
         ))
     })
+}
+
+/// The keys of an entry, and the forms of their values.
+const FORMS: &Forms = &[
+    ("name", "a text such as \"run-messages\""),
+    (
+        "per",
+        "\"run\", \"context\", \"caller\", \"pair\", \"target\" or \"org\"",
+    ),
+    (
+        "count",
+        "\"messages\", \"tasks\", \"streams\", \"bytes\" or \"seconds\"",
+    ),
+    ("limit", "a whole number from 1 on, without quotes"),
+    ("window", "a duration such as \"1h\""),
+    (
+        "scope",
+        "a list such as [\"my-agent\", \"org:acme\"] or [\"*\"]",
+    ),
+];
+
+/// Returns the problems of the first entry that cannot be read; `None`: it is no list of tables.
+pub(super) fn misfit(list: &Value) -> Option<String> {
+    let least = toml::toml! { name = "least" per = "run" count = "messages" limit = 1 };
+    tables::misfit::<Cap>("cap", list, FORMS, &least)
 }
 
 /// Returns the problems of the list.

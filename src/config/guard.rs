@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use a2a::method::Method;
-use regex::{Regex, RegexBuilder};
 use secrecy::{ExposeSecret as _, SecretString};
 use serde::Deserialize;
 
 use super::Scope;
+use super::pattern::{Pattern, problem_of};
+use super::tables::{self, Forms};
 use super::value::{ByteSize, duration, secret_url};
 use crate::closed_set::words;
 
@@ -19,12 +20,6 @@ const PATTERNS_MAX: usize = 100;
 
 /// Longest name of a guard or a pattern.
 const NAME_MAX: usize = 64;
-
-/// Longest regular expression, in bytes.
-const REGEX_MAX: usize = 4096;
-
-/// Maximum bytes that one compiled regular expression takes.
-const COMPILED_MAX: usize = 1 << 20;
 
 /// Bounds of `timeout`.
 const TIMEOUT: std::ops::RangeInclusive<Duration> =
@@ -85,16 +80,6 @@ words! {
     Builtin {
         /// Regular expressions.
         Patterns => "patterns",
-    }
-}
-
-words! {
-    /// Treatment of a text in which a pattern matches.
-    PatternAction {
-        /// The call is rejected.
-        Reject => "reject",
-        /// The match is replaced by the pattern's name in brackets.
-        Mask => "mask",
     }
 }
 
@@ -162,31 +147,6 @@ impl SecretHeader {
         let value = value.trim();
         let plain = !value.is_empty() && http::HeaderValue::from_str(value).is_ok();
         plain.then_some((name, value))
-    }
-}
-
-/// One pattern of a built-in guard.
-#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
-#[serde(deny_unknown_fields)]
-pub struct Pattern {
-    /// Its name, in rejections and in place of what it masks.
-    pub name: String,
-    /// The regular expression, in the syntax of the `regex` crate, which takes linear time.
-    pub regex: String,
-    /// Treatment of a text in which it matches.
-    #[serde(default = "reject_by_default")]
-    pub action: PatternAction,
-}
-
-impl Pattern {
-    /// Compiles the regular expression.
-    ///
-    /// # Errors
-    /// It is none, or too large.
-    pub fn compiled(&self) -> Result<Regex, regex::Error> {
-        RegexBuilder::new(&self.regex)
-            .size_limit(COMPILED_MAX)
-            .build()
     }
 }
 
@@ -270,31 +230,9 @@ impl Guard {
     }
 }
 
-fn problem_of(pattern: &Pattern) -> Option<String> {
-    let name = &pattern.name;
-    if !is_name(name) {
-        return Some(format!("pattern `{name}` {NAME_FORM}"));
-    }
-    if pattern.regex.len() > REGEX_MAX {
-        return Some(format!(
-            "`regex` of pattern `{name}` is longer than {REGEX_MAX} bytes"
-        ));
-    }
-    match pattern.compiled() {
-        Err(_) => Some(format!(
-            "`regex` of pattern `{name}` is no regular expression of the `regex` crate (no look-around, no \
-             back-references), or too large"
-        )),
-        Ok(regex) if regex.is_match("") => Some(format!(
-            "`regex` of pattern `{name}` matches the empty text, so it matches everywhere"
-        )),
-        Ok(_) => None,
-    }
-}
+pub(super) const NAME_FORM: &str = "has no good name: write 1 to 64 of a to z, 0 to 9, `_` and `-`";
 
-const NAME_FORM: &str = "has no good name: write 1 to 64 of a to z, 0 to 9, `_` and `-`";
-
-fn is_name(name: &str) -> bool {
+pub(super) fn is_name(name: &str) -> bool {
     let known = |c: u8| matches!(c, b'a'..=b'z' | b'0'..=b'9' | b'_' | b'-');
     (1..=NAME_MAX).contains(&name.len()) && name.bytes().all(known)
 }
@@ -305,6 +243,43 @@ fn is_plain(url: &url::Url) -> bool {
         && url.username().is_empty()
         && url.password().is_none()
         && url.fragment().is_none()
+}
+
+/// The keys of a table, and the forms of their values.
+const FORMS: &Forms = &[
+    ("name", "a text such as \"secrets\""),
+    ("url", "a URL such as \"http://127.0.0.1:9000/check\""),
+    ("builtin", "\"patterns\""),
+    (
+        "patterns",
+        "a list such as [{ name = \"aws-key\", regex = 'AKIA[0-9A-Z]{16}' }], where `action` may be \"reject\" or \"mask\"",
+    ),
+    (
+        "phases",
+        "a list of \"request\", \"response\" and \"event\"",
+    ),
+    (
+        "methods",
+        "a list such as [\"message/send\", \"SendMessage\"]",
+    ),
+    (
+        "targets",
+        "a list such as [\"my-agent\", \"org:acme\"] or [\"*\"]",
+    ),
+    ("timeout", "a duration such as \"2s\""),
+    ("on_failure", "\"deny\" or \"allow\""),
+    ("mode", "\"enforce\" or \"observe\""),
+    ("stream", "\"each\", \"final\" or \"off\""),
+    ("max_bytes", "a size such as \"1MiB\""),
+    ("concurrency", "a whole number, without quotes"),
+    ("header", "a text, \"Name: value\""),
+];
+
+/// Returns the problems of the first table that cannot be read; `None`: it is no list of tables. Values are not quoted: a
+/// header or a URL may hold a credential.
+pub(super) fn misfit(list: &Value) -> Option<String> {
+    let least = toml::toml! { name = "least" };
+    tables::misfit::<Guard>("guard", list, FORMS, &least)
 }
 
 /// Returns the problems of the list.
@@ -372,10 +347,6 @@ const fn one_mebibyte() -> ByteSize {
 
 const fn default_concurrency() -> usize {
     256
-}
-
-const fn reject_by_default() -> PatternAction {
-    PatternAction::Reject
 }
 
 #[cfg(test)]

@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 use strsim::levenshtein;
 use toml::{Table, Value};
 
-use super::guard;
 use super::load::DEFAULT;
+use super::{cap, guard};
 
 /// Keys with values that may contain a password.
 const SECRET: [&str; 3] = ["stores.sql", "stores.shared", "telemetry.otlp_headers"];
@@ -168,15 +168,16 @@ pub(super) fn misfit(dotted: &str, value: &Value, example: Option<&Value>) -> Op
              `audience`, all text, and nothing else; or, as one value, \
              [{\"issuer\":\"…\",\"jwks_url\":\"https://…\",\"audience\":\"…\"}]"
             .to_owned(),
-        ("cap", _) => "is not a list of caps: write [[cap]] and below it `name`, `per` (run, context, caller, pair, target, org), \
-             `count` (messages, tasks, streams, bytes, seconds), `limit` (a whole number), and, if need be, `window` (\"1h\") and \
-             `scope` ([\"my-agent\", \"org:acme\"]), and nothing else"
-            .to_owned(),
-        // The value is not quoted: a header may hold a credential.
-        ("guard", _) => "is not a list of guards: write [[guard]] and below it `name`, `url` (or `builtin = \"patterns\"` and \
-             `patterns`), and as needed `phases`, `methods`, `targets`, `timeout`, `on_failure`, `mode`, `stream`, `max_bytes`, \
-             `concurrency`, `header`, and nothing else; or, as one value, [{\"name\":\"…\",\"url\":\"https://…\"}]"
-            .to_owned(),
+        ("cap", _) => cap::misfit(value).unwrap_or_else(|| {
+            "is not a list of caps: write [[cap]] and below it `name`, `per`, `count` and `limit`; or, as one value, \
+             [{\"name\":\"…\",\"per\":\"run\",\"count\":\"messages\",\"limit\":500}]"
+                .to_owned()
+        }),
+        ("guard", _) => guard::misfit(value).unwrap_or_else(|| {
+            "is not a list of guards: write [[guard]] and below it `name` and `url` (or `builtin` and `patterns`); or, as \
+             one value, [{\"name\":\"…\",\"url\":\"https://…\"}]"
+                .to_owned()
+        }),
         // The value is not quoted: a URL may hold a password.
         ("telemetry.otlp_endpoint", _) => {
             "is not a URL: write \"http://127.0.0.1:4318\"".to_owned()

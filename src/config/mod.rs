@@ -20,11 +20,13 @@ mod issuers;
 mod layer;
 pub mod live;
 pub mod load;
+mod pattern;
 mod rate;
 pub mod reload;
 mod restart;
 mod scope;
 mod store_url;
+mod tables;
 mod telemetry;
 pub mod tls_pair;
 mod trusted;
@@ -50,11 +52,10 @@ pub use self::delivery::{Idempotency, Stream};
 pub use self::exposure::refuse_exposed;
 pub use self::file::open_regular;
 pub use self::forward::{Forward, commands_proxy};
-pub use self::guard::{
-    Builtin, Guard, GuardMode, GuardPhase, GuardStream, OnFailure, Pattern, PatternAction,
-};
+pub use self::guard::{Builtin, Guard, GuardMode, GuardPhase, GuardStream, OnFailure};
 pub use self::issuers::Issuer;
 pub use self::live::{Derived, Live};
+pub use self::pattern::{Pattern, PatternAction};
 pub use self::rate::Rate;
 pub use self::restart::RESTART_KEYS;
 pub use self::scope::{InvalidScope, Scope};
@@ -72,8 +73,10 @@ pub struct Config {
     /// URL prefixes of agents that may have any address except those of metadata services.
     pub trusted_agents: Vec<AgentPrefix>,
     /// `[[cap]]`
+    #[serde(default)]
     pub cap: Vec<Cap>,
     /// `[[guard]]`, in the order in which they are asked.
+    #[serde(default)]
     pub guard: Vec<Guard>,
     /// `[server]`
     pub server: Server,
@@ -232,6 +235,7 @@ pub struct Auth {
     #[serde(skip)]
     pub admin_token: Option<secrecy::SecretString>,
     /// Foreign issuers of canvas tokens.
+    #[serde(default)]
     pub issuers: Vec<Issuer>,
 }
 

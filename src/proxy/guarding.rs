@@ -120,7 +120,9 @@ pub(in crate::proxy) async fn ask_about_reply(
         return Ok(None);
     };
     let said = Bytes::copy_from_slice(said.get().as_bytes());
-    let changed = guarded.response(&said).await?;
+    let changed = guarded.response(&said).await;
+    guarded.record();
+    let changed = changed?;
     Ok(changed.and_then(|changed| serde_json::from_slice(&changed).ok()))
 }
 

@@ -164,7 +164,7 @@ impl Stops {
         Some(stop.refusal())
     }
 
-    /// As [`Stops::cut`], for a call whose permit cannot be had: by what the stops name.
+    /// As [`Stops::cut`], without a permit: finds only stops that name the caller, its org or the target, and those of all.
     pub fn cut_by_names(&self, caller: &Principal, target: &WorkspaceId) -> Option<Rejection> {
         if self.is_idle() {
             return None;

@@ -68,7 +68,12 @@ impl Merge {
                 let line = error
                     .span()
                     .map_or(1, |span| 1 + text[..span.start].matches('\n').count());
-                let reason = format!("line {line} is not TOML: {}", error.message());
+                let mut reason = format!("line {line} is not TOML: {}", error.message());
+                if error.message() == "duplicate key" {
+                    reason.push_str(
+                        "; a name stands once: as a section, as `name = …`, or as [[name]] tables",
+                    );
+                }
                 self.refuse(None, &source, reason.replace('\n', ", "));
             }
         }

@@ -105,33 +105,43 @@ impl Claim {
         if answer.status >= 500 {
             self.calls.settle(&self.run, End::Release).await;
         } else {
-            let ttl = self.calls.config.get().idempotency.ttl;
-            let expires_at = Timestamp::now().after(ttl).0;
-            let table = &self.calls.table;
-            let whose = (
-                self.run.as_str(),
-                self.key.owner.as_str(),
-                &*self.calls.bytes,
-            );
-            answer.kept = match table.keep(whose, &answer, task_state, expires_at).await {
-                Ok(kept) => {
-                    if !kept {
-                        self.calls.metrics.calls.counted("unkept");
-                        self.calls.metrics.kept.refused(KeptKind::Answer);
-                    }
-                    kept
-                }
-                Err(error) => {
-                    tracing::warn!(error = %Chain(&error), "failed to store an answer for replay");
-                    self.calls.metrics.calls.unstored.inc();
-                    self.calls.settle_later(self.run.clone(), End::Unknown);
-                    false
-                }
-            };
+            answer.kept = self.keep(&answer, task_state).await;
         }
         let kept = answer.kept;
         self.over(Outcome::Whole(Arc::new(answer))).await;
         kept
+    }
+
+    /// Settles a call with an answer that the gateway rejected for good. Replays get the rejection as `answer` has it.
+    pub async fn rejected(mut self, rejection: Rejection, answer: &Answer) {
+        self.keep(answer, None).await;
+        self.over(Outcome::Refused(rejection)).await;
+    }
+
+    /// Stores an answer. True if it is kept for replay.
+    async fn keep(&self, answer: &Answer, task_state: Option<TaskState>) -> bool {
+        let calls = &self.calls;
+        let expires_at = Timestamp::now().after(calls.config.get().idempotency.ttl).0;
+        let whose = (self.run.as_str(), self.key.owner.as_str(), &*calls.bytes);
+        match calls
+            .table
+            .keep(whose, answer, task_state, expires_at)
+            .await
+        {
+            Ok(kept) => {
+                if !kept {
+                    calls.metrics.calls.counted("unkept");
+                    calls.metrics.kept.refused(KeptKind::Answer);
+                }
+                kept
+            }
+            Err(error) => {
+                tracing::warn!(error = %Chain(&error), "failed to store an answer for replay");
+                calls.metrics.calls.unstored.inc();
+                calls.settle_later(self.run.clone(), End::Unknown);
+                false
+            }
+        }
     }
 
     /// Settles a call that the gateway rejected or cut off. If nothing was delivered the key is unclaimed again.

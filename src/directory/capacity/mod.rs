@@ -3,7 +3,6 @@
 //!
 //! All of it is of this replica. Nothing is read from a store for a call.
 
-mod breaker;
 mod learned;
 mod outcome;
 mod queue;

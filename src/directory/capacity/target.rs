@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::breaker::{Admission, Breaker, Phase, Turned};
 use super::learned::{Counted, Learned};
 use super::outcome::CallOutcome;
 use super::{CapacityWatch, Queue, TargetName};
 use crate::a2a::method::Method;
+use crate::breaker::{Admission, Breaker, Phase, Turned};
 use crate::config;
 use crate::ids::InstanceId;
 use crate::metrics::AgentFailure;
@@ -113,7 +113,7 @@ pub(super) struct Target {
 
 #[derive(Debug)]
 struct State {
-    breaker: Breaker,
+    breaker: Breaker<AgentFailure>,
     unary: Learned,
     streams: Learned,
     retries: Retries,

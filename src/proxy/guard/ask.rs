@@ -2,23 +2,27 @@
 //! connections of its own.
 
 use std::borrow::Cow;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::header;
 use secrecy::ExposeSecret as _;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use serde_json::value::RawValue;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout_at};
 
 use super::Judgement;
-use super::breaker::Breaker;
 use super::document::Document;
 use super::facts::Facts;
-use crate::config::{Config, Guard, GuardPhase, Live};
+use crate::audit::{Draft, EventType};
+use crate::breaker::{Breaker, Turned};
+use crate::config::{self, Config, Guard, GuardPhase, Live};
 use crate::drain::Drain;
 use crate::gateway::Gateway;
+use crate::ids::{RequestId, WorkspaceId};
 use crate::metrics::{GuardVerdict, Metrics};
 use crate::proxy::beside;
 use crate::proxy::relay::answer_head::refuse_redirect;
@@ -35,6 +39,15 @@ const ANSWER_BESIDE: usize = 64 * 1024;
 
 /// The field of the token if the guard's own field is `Authorization`.
 const TOKEN_FIELD: &str = "x-a2a-guard-token: ";
+
+/// Breaker of a guard: five failures in a row open it.
+const BREAKER: config::Breaker = config::Breaker {
+    failures: 5,
+    ratio: config::Ratio(0.0),
+    window: Duration::from_secs(30),
+    open: Duration::from_secs(5),
+    open_max: Duration::from_secs(60),
+};
 
 /// Needs of questions: connections, keys, addresses.
 pub(super) struct Asker {
@@ -57,11 +70,23 @@ impl Asker {
     }
 }
 
+impl Asker {
+    /// Records verdicts that no record of an exchange has.
+    pub(super) fn record(&self, facts: &Facts, verdicts: Value) {
+        let draft = Draft {
+            request_id: Some(RequestId::from_caller(Some(facts.request_id.as_bytes()))),
+            target: WorkspaceId::parse(&facts.target.id).ok(),
+            ..Draft::new(EventType::GuardsJudged)
+        };
+        self.gateway.audit.record(draft.with(verdicts));
+    }
+}
+
 /// The server of one guard.
 pub(super) struct Server {
     url: String,
     pub(super) places: Arc<Semaphore>,
-    breaker: Breaker,
+    breaker: Mutex<Breaker<GuardVerdict>>,
 }
 
 /// The members of a question in front of its payload.
@@ -99,8 +124,12 @@ impl Server {
         Self {
             url: url.as_str().to_owned(),
             places: Arc::new(Semaphore::new(concurrency)),
-            breaker: Breaker::default(),
+            breaker: Mutex::new(Breaker::new(Instant::now())),
         }
+    }
+
+    fn breaker(&self) -> MutexGuard<'_, Breaker<GuardVerdict>> {
+        self.breaker.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Asks about a document, and changes it if the guard replaces its payload.
@@ -136,8 +165,8 @@ impl Server {
         };
         let now = Instant::now();
         let patience = deadline.saturating_duration_since(now);
-        let admission = self.breaker.admit(now, patience);
-        let admission = admission.ok_or(GuardVerdict::Open)?;
+        let admission = self.breaker().admit(patience, now);
+        let admission = admission.map_err(|_| GuardVerdict::Open)?;
         let question = question(guard, phase, facts, document).await;
         let sent = self.send(asker, guard, question, deadline);
         let answered = timeout_at(deadline, sent).await;
@@ -145,9 +174,12 @@ impl Server {
         let is_verdict = answered.as_ref().is_ok_and(|answer| {
             serde_json::from_slice::<Answer<'_>>(answer).is_ok_and(|answer| answer.is_known())
         });
-        let failed = !is_verdict;
-        if self.breaker.judge(admission, failed, Instant::now()) {
-            let why = answered.as_ref().err().unwrap_or(&GuardVerdict::Invalid);
+        let why = *answered.as_ref().err().unwrap_or(&GuardVerdict::Invalid);
+        let failure = (!is_verdict).then_some(why);
+        let turned = self
+            .breaker()
+            .judge(admission, failure, &BREAKER, Instant::now());
+        if turned == Some(Turned::Opened) {
             tracing::warn!(
                 guard = guard.name,
                 why = why.as_str(),

@@ -6,7 +6,6 @@
 //! answer or event as its caller gets it ([`super::relay::rewrite`], [`stream`]).
 
 mod ask;
-mod breaker;
 mod document;
 mod facts;
 mod patterns;
@@ -294,6 +293,13 @@ impl Guarded {
         }
     }
 
+    /// Records the verdicts so far by themselves, for what no exchange records.
+    pub(in crate::proxy) fn record(&self) {
+        if let Some(verdicts) = self.verdicts.close() {
+            self.asker.record(&self.facts, verdicts);
+        }
+    }
+
     /// Asks the guards of a phase in order.
     async fn pass(
         self: &Arc<Self>,
@@ -320,7 +326,7 @@ impl Guarded {
                 }
             }
             if settings.mode == GuardMode::Observe {
-                self.observe(guard, phase, &document);
+                self.observe(guard, phase, &document).await;
                 continue;
             }
             let judged = self.judge(guard, phase, &mut document).await;
@@ -350,17 +356,42 @@ impl Guarded {
         self.verdicts.add(&guard.name, phase, verdict, elapsed);
     }
 
-    /// Asks beside the call, which does not wait. A guard with as many questions as may be is not asked.
-    fn observe(self: &Arc<Self>, guard: &Arc<Guard>, phase: GuardPhase, document: &Document) {
-        if let Judge::Server(server) = &guard.judge
-            && server.places.available_permits() == 0
-        {
-            return self.note(guard, phase, GuardVerdict::Busy, Instant::now());
+    /// Has a guard judge a document without following its verdict. The call waits for patterns, and not for a server: that
+    /// is asked beside it, unless it has as many questions as may be.
+    async fn observe(self: &Arc<Self>, guard: &Arc<Guard>, phase: GuardPhase, document: &Document) {
+        let mut document = document.clone();
+        match &guard.judge {
+            Judge::Patterns(_) => {
+                self.judge(guard, phase, &mut document).await;
+            }
+            Judge::Server(server) if server.places.available_permits() == 0 => {
+                self.note(guard, phase, GuardVerdict::Busy, Instant::now());
+            }
+            Judge::Server(_) => {
+                let (pending, guard) = (Pending::new(self), Arc::clone(guard));
+                tokio::spawn(async move {
+                    pending.0.judge(&guard, phase, &mut document).await;
+                });
+            }
         }
-        let (guarded, guard, mut document) =
-            (Arc::clone(self), Arc::clone(guard), document.clone());
-        tokio::spawn(async move {
-            guarded.judge(&guard, phase, &mut document).await;
-        });
+    }
+}
+
+/// A question that its exchange does not wait for. Its verdict is in the record of the exchange if it comes before that is
+/// written, else in a record of its own.
+struct Pending(Arc<Guarded>);
+
+impl Pending {
+    fn new(guarded: &Arc<Guarded>) -> Self {
+        guarded.verdicts.begin_pending();
+        Self(Arc::clone(guarded))
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        if let Some(late) = self.0.verdicts.end_pending() {
+            self.0.asker.record(&self.0.facts, late);
+        }
     }
 }

@@ -3,6 +3,7 @@
 //! Metrics, the access line and the audit record come from this one value, so they cannot disagree.
 //! `Drop` closes it, because a caller may leave, a task may be cancelled and a bug may panic.
 
+mod charged;
 pub(in crate::proxy) mod trace;
 
 use std::fmt;
@@ -259,32 +260,6 @@ impl Exchange {
 }
 
 impl Exchange {
-    /// Notes that the call is sent, or kept for its target: it counts for caps from here on.
-    pub(super) fn sent(&mut self) {
-        if let Some(charge) = &mut self.charge {
-            charge.sent();
-        }
-    }
-
-    /// Counts bytes of an answer that were passed on.
-    pub(super) fn passed(&mut self, bytes: usize) {
-        self.answer.bytes += bytes as u64;
-        if let Some(charge) = &mut self.charge {
-            charge.passed(self.request_bytes + self.answer.bytes);
-        }
-    }
-
-    /// Ends the counts of the call for caps.
-    fn settle(&mut self, outcome: Outcome) {
-        if let Some(mut charge) = self.charge.take() {
-            charge.passed(self.request_bytes + self.answer.bytes);
-            let answered = outcome == Outcome::Answered && self.answer.shape == Shape::Unary;
-            if answered && self.task.is_none() {
-                charge.began_no_task();
-            }
-        }
-    }
-
     /// Records the rule that allowed the exchange.
     pub(super) fn permitted(&mut self, permit: &Permit) {
         self.granted = Some(Granted {
@@ -396,7 +371,7 @@ impl Exchange {
             duration_ms: u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX),
             task_id: self.task.take(),
             bridged: self.translation(),
-            detail: self.verdicts.as_ref().and_then(|given| given.to_json()),
+            detail: self.verdicts.as_ref().and_then(|given| given.close()),
             ..Draft::new(EventType::A2aCall)
         });
     }
@@ -438,7 +413,7 @@ impl Drop for Exchange {
             rule = self.rule(),
             method = self.method.label(),
             bridged = self.translation(),
-            guards = self.verdicts.as_ref().map(tracing::field::display),
+            guards = self.verdicts.as_ref().and_then(|given| given.line()),
             outcome = outcome.as_str(),
             status = self.answer.status,
             request_bytes = self.request_bytes,

@@ -124,6 +124,7 @@ impl Unary<'_> {
             exchange.answer.status = head.status.as_u16();
         }
         self.begin(session, Some(rest.len() as u64)).await?;
+        exchange.completed(rest.len());
         self.write(session, exchange, rest, true).await?;
         Ok(Ended::Answered)
     }

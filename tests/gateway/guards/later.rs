@@ -80,6 +80,10 @@ on_both_pairs! {
             assert_eq!(seat.agent.count(), 1, "it is not sent again");
             if id == "masked" {
                 assert!(again.text().contains(MASK) && again.field("idempotent-replay") == Some("true"));
+            } else if id == "rejected" {
+                assert_eq!((again.status, again.reason()), (403, "guard_rejected".into()));
+                assert_eq!(again.text(), first.text());
+                assert_eq!(again.field("idempotent-replay"), Some("true"));
             } else {
                 assert!(again.status >= 400, "{}", again.text());
             }

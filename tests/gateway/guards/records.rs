@@ -51,10 +51,15 @@ async fn a_guard_that_observes_holds_up_nothing_and_is_recorded() {
     let case = Case::on(builder(Pair::Embedded, &guards), agent(SECRET).await).await;
     let began = std::time::Instant::now();
     for streams in [false, true] {
-        let answer = case
-            .gateway
-            .call(&case.request(Form::Rpc03, streams, SECRET))
-            .await;
+        let id = if streams {
+            "observed-stream"
+        } else {
+            "observed-unary"
+        };
+        let request = case
+            .request(Form::Rpc03, streams, SECRET)
+            .field("X-Request-Id", id);
+        let answer = case.gateway.call(&request).await;
         assert_eq!(answer.status, 200, "{}", answer.text());
         assert!(answer.text().contains(SECRET) && !answer.text().contains(MASK));
         assert!(wire(&case.target.agent).contains(SECRET));
@@ -78,6 +83,49 @@ async fn a_guard_that_observes_holds_up_nothing_and_is_recorded() {
         counted("replaces", "replace").await >= 4.0
     })
     .await;
+    // Those that came after the record of the call are in another one.
+    until_holds("each verdict is recorded", async || {
+        let request = "request_id=observed-unary&limit=100";
+        let path = format!("/audit?{request}");
+        let records = case.gateway.admin_get(&path).await.unwrap().json();
+        let records = records["records"].as_array().unwrap();
+        let given = records
+            .iter()
+            .filter_map(|one| one["detail"]["guards"].as_array());
+        let of = |guard: &str, verdict: &str| {
+            let equal = |one: &&Value| one["guard"] == guard && one["verdict"] == verdict;
+            given.clone().flatten().filter(equal).count()
+        };
+        let counts = [
+            of("rejects", "reject"),
+            of("replaces", "replace"),
+            of("hangs", "timeout"),
+        ];
+        // In the phases of the request and of the response.
+        counts == [2, 2, 2]
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn patterns_that_observe_are_in_the_record_of_the_call() {
+    let patterns = json!([{"name": "planted", "regex": SECRET}]);
+    let guards =
+        json!([{"name": "looks", "builtin": "patterns", "patterns": patterns, "mode": "observe"}]);
+    planted::plant(SECRET);
+    let case = Case::on(builder(Pair::Embedded, &guards), agent(SECRET).await).await;
+    let request = case
+        .request(Form::Rpc03, false, "hi")
+        .field("X-Request-Id", "looked");
+    assert_eq!(case.gateway.call(&request).await.status, 200);
+    let record = recorded(&case.gateway, "request_id=looked", 1)
+        .await
+        .remove(0);
+    let verdicts = record["detail"]["guards"].as_array().unwrap().iter();
+    let verdicts: Vec<_> = verdicts
+        .map(|one| [&one["phase"], &one["verdict"]])
+        .collect();
+    assert_eq!(verdicts, [["request", "pass"], ["response", "reject"]]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,20 +1,16 @@
 //! Calls that an operator stops: whose are refused, what ends, what waits, and what goes on (contract §17).
 
 mod bounds;
+mod commands;
 mod replicas;
 mod running;
 mod scopes;
 mod tasks;
 mod waiting;
 
-use std::time::{Duration, Instant};
-
 use serde_json::{Value, json};
 
-use crate::harness::{Answer, CALL, Gateway, Request, Seat};
-
-/// "Soon", on a machine that others use, too.
-const SOON: Duration = Duration::from_secs(10);
+use crate::harness::{Answer, CALL, Gateway, Request, Seat, until_holds as until};
 
 const REASON: &str = "it answers itself in a loop; ask ops";
 
@@ -59,14 +55,6 @@ fn assert_stopped(answer: &Answer, stop: &str, what: &str) {
     assert_eq!(answer.reason(), "stopped", "{shown}");
     assert_eq!(answer.fact("stop").as_deref(), Some(stop), "{shown}");
     assert_eq!(answer.json()["error"]["message"], REASON, "{shown}");
-}
-
-async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
-    let deadline = Instant::now() + SOON;
-    while !holds().await {
-        assert!(Instant::now() < deadline, "not in time: {what}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
 }
 
 async fn beat(gateway: &Gateway, seat: &Seat) -> u16 {

@@ -198,7 +198,7 @@ async fn the_end_of_the_replica_that_made_it_changes_nothing() {
         let mut replicas = Replicas::new().await;
         for cut in [false, true] {
             let others: Vec<&Gateway> = replicas.gateways[1..].iter().collect();
-            let open = replicas.open(&others, 60).await;
+            let open = replicas.open(&others, streams()).await;
             if cut {
                 replicas.cut_link();
             }

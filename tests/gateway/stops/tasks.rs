@@ -69,11 +69,10 @@ on_both_pairs! {
         let body = json!({"scope": {"workspace": "target"}, "mode": "running", "reason": REASON, "cancel_tasks": true});
         let stop = made(&gateway, &body).await;
         assert_eq!(stop["cancel"]["state"], "wanted", "{stop}");
-        let mut shown = Value::Null;
         until("each has an outcome", async || {
-            shown = listed(&gateway).await.remove(0);
-            shown["cancel"]["state"] == "done"
+            listed(&gateway).await[0]["cancel"]["state"] == "done"
         }).await;
+        let shown = listed(&gateway).await.remove(0);
         let expected = json!({"state": "done", "tasks": 5, "pending": 0, "canceled": 3, "over": 1, "failed": 1});
         assert_eq!(shown["cancel"], expected);
         let canceled = |agent: &Agent| {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use http::header;
+use http::{HeaderMap, HeaderValue, header};
 use pingora::http::ResponseHeader;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
@@ -28,7 +28,7 @@ use crate::proxy::relay::upstream::{Connection, Home};
 use crate::proxy::relay::verdict::of_rejection;
 use crate::proxy::relay::{Cut, Forward, Relay, await_head, is_event_stream, refuse_answer};
 use crate::proxy::respond::internal;
-use crate::rejection::{Delivery, Rejection};
+use crate::rejection::{Delivery, Reason, Rejection};
 use crate::shares::Share;
 use crate::standing::Needs;
 use crate::tasks::Learner;
@@ -98,13 +98,21 @@ impl Run {
                     let cut = Cut::of_drain(&self.relay.drain);
                     self.stream(upstream, (&head, cut), claim, live).await;
                 }
-                Ok((upstream, head)) => match self.whole(upstream, head, &mut cut).await {
-                    Ok(answer) => {
-                        let task_state = TaskState::of(&answer.body);
-                        claim.answered(answer, task_state).await;
+                Ok((upstream, head)) => {
+                    let told = (self.form.clone(), self.request_id.clone());
+                    match self.whole(upstream, head, &mut cut).await {
+                        Ok(answer) => {
+                            let task_state = TaskState::of(&answer.body);
+                            claim.answered(answer, task_state).await;
+                        }
+                        // The verdict of a guard is final: the agent is not asked again.
+                        Err(why) if why.reason == Reason::GuardRejected => {
+                            let answer = answer_of(&why, &told);
+                            claim.rejected(why, &answer).await;
+                        }
+                        Err(rejection) => refuse(claim, span, rejection).await,
                     }
-                    Err(rejection) => refuse(claim, span, rejection).await,
-                },
+                }
             }
         });
         pieces
@@ -250,6 +258,17 @@ async fn refuse(claim: Claim, mut span: Option<Box<CallSpan>>, rejection: Reject
     }
     drop(span);
     claim.refused(rejection).await;
+}
+
+/// Returns a rejection as the answer that its caller gets.
+fn answer_of(rejection: &Rejection, (form, request_id): &(ReplyForm, RequestId)) -> Answer {
+    let json = HeaderValue::from_static("application/json");
+    Answer {
+        status: rejection.status_in(form.dialect),
+        fields: HeaderMap::from_iter([(header::CONTENT_TYPE, json)]),
+        body: rejection.body(form, request_id).into(),
+        kept: true,
+    }
 }
 
 async fn changed(

@@ -5,7 +5,6 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::config;
-use crate::metrics::AgentFailure;
 
 /// Parts of the window that are forgotten one by one.
 const PARTS: usize = 10;
@@ -14,7 +13,7 @@ const CALLS_MIN: u32 = 20;
 
 /// State of a breaker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Phase {
+pub enum Phase {
     /// Calls pass.
     Closed,
     /// Calls are refused until then.
@@ -25,7 +24,7 @@ pub(super) enum Phase {
 
 /// Change of a breaker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Turned {
+pub enum Turned {
     /// Calls are refused from now on.
     Opened,
     /// Calls pass again.
@@ -34,16 +33,16 @@ pub(super) enum Turned {
 
 /// A call that the breaker admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Admission {
+pub struct Admission {
     /// Number of changes before it.
     generation: u32,
     /// True for the one call that tries.
-    pub(super) tries: bool,
+    pub tries: bool,
 }
 
-/// Breaker of one instance.
+/// Breaker of one server; `Cause`: the kind of its failures.
 #[derive(Debug)]
-pub(super) struct Breaker {
+pub struct Breaker<Cause> {
     phase: Phase,
     /// Number of changes so far. The outcome of a call from before a change does not count.
     generation: u32,
@@ -52,11 +51,12 @@ pub(super) struct Breaker {
     /// Time for which it was open last.
     period: Duration,
     /// The last failure, and its time, since it opened.
-    why: Option<(AgentFailure, Instant)>,
+    why: Option<(Cause, Instant)>,
 }
 
-impl Breaker {
-    pub(super) fn new(now: Instant) -> Self {
+impl<Cause: Copy> Breaker<Cause> {
+    /// Creates a closed one.
+    pub fn new(now: Instant) -> Self {
         Self {
             phase: Phase::Closed,
             generation: 0,
@@ -67,12 +67,13 @@ impl Breaker {
         }
     }
 
-    pub(super) fn phase(&self) -> Phase {
+    /// Returns its state.
+    pub fn phase(&self) -> Phase {
         self.phase
     }
 
     /// Returns the failure that opened it, and the time at which it opened.
-    pub(super) fn why(&self) -> Option<(AgentFailure, Instant)> {
+    pub fn why(&self) -> Option<(Cause, Instant)> {
         self.why
     }
 
@@ -80,7 +81,7 @@ impl Breaker {
     ///
     /// # Errors
     /// The time after which a call may be admitted.
-    pub(super) fn look(&self, now: Instant) -> Result<(), Duration> {
+    pub fn look(&self, now: Instant) -> Result<(), Duration> {
         match self.phase {
             Phase::Closed | Phase::Trying(None) => Ok(()),
             Phase::Open(until) | Phase::Trying(Some(until)) if until <= now => Ok(()),
@@ -90,7 +91,7 @@ impl Breaker {
     }
 
     /// Admits a call while it is closed.
-    pub(super) fn admit_closed(&self) -> Admission {
+    pub fn admit_closed(&self) -> Admission {
         Admission {
             generation: self.generation,
             tries: false,
@@ -101,11 +102,7 @@ impl Breaker {
     ///
     /// # Errors
     /// The time after which a call may be admitted.
-    pub(super) fn admit(
-        &mut self,
-        patience: Duration,
-        now: Instant,
-    ) -> Result<Admission, Duration> {
+    pub fn admit(&mut self, patience: Duration, now: Instant) -> Result<Admission, Duration> {
         self.look(now)?;
         let tries = self.phase != Phase::Closed;
         if tries {
@@ -119,10 +116,10 @@ impl Breaker {
     }
 
     /// Counts the outcome of an admitted call; `failure`: its failure, if it failed.
-    pub(super) fn judge(
+    pub fn judge(
         &mut self,
         admission: Admission,
-        failure: Option<AgentFailure>,
+        failure: Option<Cause>,
         config: &config::Breaker,
         now: Instant,
     ) -> Option<Turned> {
@@ -153,21 +150,21 @@ impl Breaker {
     }
 
     /// Frees the place of an admitted call without an outcome: its caller left.
-    pub(super) fn forget(&mut self, admission: Admission) {
+    pub fn forget(&mut self, admission: Admission) {
         if admission.tries && admission.generation == self.generation {
             self.phase = Phase::Trying(None);
         }
     }
 
     /// Lets the next call try: the agent gave a sign of life.
-    pub(super) fn let_try(&mut self) {
+    pub fn let_try(&mut self) {
         if matches!(self.phase, Phase::Open(_)) {
             self.phase = Phase::Trying(None);
         }
     }
 
     /// Lets calls pass.
-    pub(super) fn close(&mut self, now: Instant) -> Turned {
+    pub fn close(&mut self, now: Instant) -> Turned {
         self.phase = Phase::Closed;
         self.generation += 1;
         self.failures_in_a_row = 0;
@@ -227,6 +224,7 @@ impl Window {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::metrics::AgentFailure;
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -241,7 +239,7 @@ mod tests {
     }
 
     struct Driven {
-        breaker: Breaker,
+        breaker: Breaker<AgentFailure>,
         now: Instant,
     }
 
@@ -338,7 +336,7 @@ mod tests {
         driven.breaker.forget(one);
         let two = driven.admit().unwrap();
         assert!(two.tries);
-        let judged = |breaker: &mut Breaker, call, failure| {
+        let judged = |breaker: &mut Breaker<AgentFailure>, call, failure| {
             breaker.judge(call, failure, &config(), driven.now)
         };
         assert_eq!(

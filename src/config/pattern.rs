@@ -1,0 +1,85 @@
+//! Patterns of a built-in guard: regular expressions that take linear time.
+
+use regex::{Regex, RegexBuilder};
+use serde::Deserialize;
+
+use super::guard::{NAME_FORM, is_name};
+use crate::closed_set::words;
+
+/// Longest regular expression, in bytes.
+const REGEX_MAX: usize = 4096;
+
+/// Maximum bytes that one compiled regular expression takes.
+const COMPILED_MAX: usize = 1 << 20;
+
+words! {
+    /// Treatment of a text in which a pattern matches.
+    PatternAction {
+        /// The call is rejected.
+        Reject => "reject",
+        /// The match is replaced by the pattern's name in brackets.
+        Mask => "mask",
+    }
+}
+
+/// One pattern of a built-in guard.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[serde(deny_unknown_fields)]
+pub struct Pattern {
+    /// Its name, in rejections and in place of what it masks.
+    pub name: String,
+    /// The regular expression, in the syntax of the `regex` crate, which takes linear time.
+    pub regex: String,
+    /// Treatment of a text in which it matches.
+    #[serde(default = "reject_by_default")]
+    pub action: PatternAction,
+}
+
+impl Pattern {
+    /// Compiles the regular expression.
+    ///
+    /// # Errors
+    /// It is none, or too large.
+    pub fn compiled(&self) -> Result<Regex, regex::Error> {
+        RegexBuilder::new(&self.regex)
+            .size_limit(COMPILED_MAX)
+            .build()
+    }
+}
+
+/// Returns the problem of a pattern.
+pub(super) fn problem_of(pattern: &Pattern) -> Option<String> {
+    let name = &pattern.name;
+    if !is_name(name) {
+        return Some(format!("pattern `{name}` {NAME_FORM}"));
+    }
+    if pattern.regex.len() > REGEX_MAX {
+        return Some(format!(
+            "`regex` of pattern `{name}` is longer than {REGEX_MAX} bytes"
+        ));
+    }
+    match pattern.compiled() {
+        Err(regex::Error::CompiledTooBig(_)) => Some(format!(
+            "`regex` of pattern `{name}` takes more than {COMPILED_MAX} bytes when it is compiled: use shorter \
+             repetitions"
+        )),
+        Err(error) => {
+            // Several lines: the expression, a mark below the place, the reason.
+            let error = error.to_string();
+            let why = error.lines().last().unwrap_or_default();
+            Some(format!(
+                "`regex` of pattern `{name}` is no regular expression of the `regex` crate, which has neither \
+                 look-around nor back-references: {}",
+                why.trim_start_matches("error: ")
+            ))
+        }
+        Ok(regex) if regex.is_match("") => Some(format!(
+            "`regex` of pattern `{name}` matches the empty text, so it matches everywhere"
+        )),
+        Ok(_) => None,
+    }
+}
+
+const fn reject_by_default() -> PatternAction {
+    PatternAction::Reject
+}
