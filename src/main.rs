@@ -18,7 +18,7 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 /// The commands that show the gateway with agents of its own.
 #[derive(Debug, clap::Subcommand)]
 enum Example {
-    /// Try it out: a gateway, three example agents and a page of commands to paste
+    /// Try it out: a gateway, five example agents and a page of commands to paste
     Demo(demo::Arguments),
     /// Run one example agent (echo, slow, flaky or broken) as a process of its own
     // The last of the list.

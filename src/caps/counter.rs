@@ -63,8 +63,6 @@ pub(super) fn shown(count: CapCount, total: u64) -> u64 {
 /// Where a count is kept.
 #[derive(Clone, Debug)]
 pub(super) struct Place {
-    /// The name of its cap.
-    pub(super) cap: String,
     /// The key of the counter.
     pub(super) key: String,
     /// The index in which it is listed.
@@ -76,8 +74,8 @@ pub(super) struct Place {
 /// The count of one subject.
 pub(super) struct Counter {
     pub(super) place: Place,
-    /// True if a call is one unit.
-    pub(super) is_by_call: bool,
+    /// True if it is kept for further calls, which use what is left of a share.
+    is_kept: bool,
     state: Mutex<State>,
     /// Held by the only one that takes a share.
     pub(super) refilling: tokio::sync::Mutex<()>,
@@ -120,11 +118,19 @@ pub(super) enum Held {
 }
 
 impl Counter {
-    pub(super) fn new(place: Place, is_by_call: bool) -> Self {
+    /// Creates the counter of one call, which takes one unit.
+    pub(super) fn of_one_call(place: Place) -> Self {
+        Self {
+            is_kept: false,
+            ..Self::new(place)
+        }
+    }
+
+    pub(super) fn new(place: Place) -> Self {
         let now = Instant::now();
         Self {
             place,
-            is_by_call,
+            is_kept: true,
             state: Mutex::new(State {
                 life: String::new(),
                 number: 0,
@@ -190,7 +196,11 @@ impl Counter {
         let max = share_max(cap.limit);
         let busy = now.duration_since(state.refilled_at) < BUSY;
         state.wish = if busy { state.wish * 2 } else { state.wish / 2 }.clamp(2, max);
-        let want = state.wish.min(max.saturating_sub(state.held)).max(1);
+        let want = if self.is_kept {
+            state.wish.min(max.saturating_sub(state.held)).max(1)
+        } else {
+            1
+        };
         self.change(cap, &state.life, 0, want)
     }
 
@@ -394,14 +404,13 @@ mod tests {
         }
     }
 
-    fn counter(is_by_call: bool) -> Counter {
+    fn counter() -> Counter {
         let place = Place {
-            cap: "a".to_owned(),
             key: "k".to_owned(),
             index: "i".to_owned(),
             member: "m".to_owned(),
         };
-        Counter::new(place, is_by_call)
+        Counter::new(place)
     }
 
     fn counted(life: &str, total: u64, taken: u64) -> Counted {
@@ -415,7 +424,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn units_are_used_once_and_end_with_their_life() {
-        let (cap, counter) = (cap(100, CapCount::Messages), counter(true));
+        let (cap, counter) = (cap(100, CapCount::Messages), counter());
         assert_eq!(counter.take(&cap), Held::Empty);
         assert!(counter.refill(&counted("one", 2, 2)));
         let number = counter.life();
@@ -439,7 +448,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn shares_grow_with_use_and_lie_unused_for_a_moment_only() {
-        let (cap, counter) = (cap(10_000, CapCount::Messages), counter(true));
+        let (cap, counter) = (cap(10_000, CapCount::Messages), counter());
         let mut wants = Vec::new();
         for _ in 0..7 {
             let want = counter.wanted(&cap).want;
@@ -465,7 +474,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn time_is_that_of_all_calls_in_progress() {
-        let (cap, counter) = (cap(2, CapCount::Seconds), counter(false));
+        let (cap, counter) = (cap(2, CapCount::Seconds), counter());
         assert_eq!(counter.has_room(&cap), None);
         counter.reported(&counted("", 0, 0), 0);
         assert_eq!(counter.has_room(&cap), Some(true));

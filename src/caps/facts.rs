@@ -150,11 +150,10 @@ pub(super) struct Subject {
 
 impl Subject {
     /// Returns the place of its count.
-    pub(super) fn place(&self, cap: &str) -> Place {
+    pub(super) fn place(&self, cap: &Cap) -> Place {
         // Names are arbitrary text: JSON keeps them apart.
         let member = json!([self.org, self.name]).to_string();
         Place {
-            cap: cap.to_owned(),
             key: key(cap, &member),
             index: index(cap),
             member,
@@ -168,12 +167,12 @@ impl Subject {
     }
 }
 
-/// Returns the key of a count.
-pub(super) fn key(cap: &str, member: &str) -> String {
-    format!("gw:cap:{cap}:{member}")
+/// Returns the key of a count. A cap that counts something else after a reload begins again.
+pub(super) fn key(cap: &Cap, member: &str) -> String {
+    format!("gw:cap:{}:{}:{member}", cap.name, cap.count.as_str())
 }
 
 /// Returns the key of the index of a cap.
-pub(super) fn index(cap: &str) -> String {
-    format!("gw:caps:{cap}")
+pub(super) fn index(cap: &Cap) -> String {
+    format!("gw:caps:{}:{}", cap.name, cap.count.as_str())
 }

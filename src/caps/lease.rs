@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use super::counter::{Counter, Held};
+use super::facts::index;
 use super::{Caps, len};
 use crate::config::Cap;
 use crate::rejection::{Reason, Rejection};
@@ -173,7 +174,7 @@ impl Caps {
 
     /// Gives shares back: all, or those that lie unused.
     async fn give_back(&self, all: bool) {
-        let changes = self.changes(|cap, counter| match counter.is_by_call {
+        let changes = self.changes(|cap, counter| match cap.count.is_by_call() {
             true => counter.unused(cap, all),
             false => None,
         });
@@ -188,7 +189,7 @@ impl Caps {
 
     /// Reports what was measured, and reads the totals again that are in use.
     async fn report(&self) {
-        let changes = self.changes(|cap, counter| match counter.is_by_call {
+        let changes = self.changes(|cap, counter| match cap.count.is_by_call() {
             true => None,
             false => counter.report(cap, false),
         });
@@ -214,10 +215,10 @@ impl Caps {
         change: impl Fn(&Cap, &Counter) -> Option<Count>,
     ) -> Vec<(Arc<Counter>, Count)> {
         let config = self.config.hold();
-        let caps: HashMap<&str, &Cap> = config.cap.iter().map(|cap| (&*cap.name, cap)).collect();
+        let caps: HashMap<String, &Cap> = config.cap.iter().map(|cap| (index(cap), cap)).collect();
         let changes = self.counters.iter().filter_map(|counter| {
             // The counts of a cap that is gone lapse where they are.
-            let cap = caps.get(counter.place.cap.as_str())?;
+            let cap = caps.get(&counter.place.index)?;
             let changed = change(cap, &counter)?;
             Some((Arc::clone(&counter), changed))
         });
@@ -248,7 +249,10 @@ impl Caps {
                 continue;
             };
             let config = self.config.hold();
-            let cap = config.cap.iter().find(|cap| cap.name == counter.place.cap);
+            let cap = config
+                .cap
+                .iter()
+                .find(|cap| index(cap) == counter.place.index);
             let back = cap.and_then(|cap| counter.unused(cap, true));
             if let Some(back) = back
                 && let Err(error) = self.shared.count(&[back]).await

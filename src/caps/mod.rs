@@ -140,32 +140,28 @@ impl Caps {
             run_org = kept.clone().unwrap_or_default();
         }
         let subject = facts.subject(cap, &run_org);
-        Ok(subject.map(|subject| self.counter_at(cap, subject.place(&cap.name))))
+        Ok(subject.map(|subject| self.counter_at(cap, subject.place(cap))))
     }
 
     fn counter_at(&self, cap: &Cap, place: Place) -> Arc<Counter> {
-        let by_call = cap.count.is_by_call();
-        if let Some(counter) = self.counters.get(&place.key)
-            && counter.is_by_call == by_call
-        {
+        if let Some(counter) = self.counters.get(&place.key) {
             return Arc::clone(&counter);
         }
-        if self.counters.len() >= SUBJECTS_MAX {
+        // Callers choose the names of runs and contexts: those leave room for the rest.
+        let max = match cap.per {
+            CapPer::Run | CapPer::Context => SUBJECTS_MAX / 2,
+            CapPer::Caller | CapPer::Pair | CapPer::Target | CapPer::Org => SUBJECTS_MAX,
+        };
+        if self.counters.len() >= max {
             self.metrics.caps.dropped.inc();
-            return Arc::new(Counter::new(place, by_call));
+            return Arc::new(Counter::of_one_call(place));
         }
         let key = place.key.clone();
-        let counter = Arc::new(Counter::new(place, by_call));
         let kept = self
             .counters
             .entry(key)
-            .or_insert_with(|| Arc::clone(&counter));
-        // A cap of the same name counted something else before a reload.
-        let counter = if kept.is_by_call == by_call {
-            Arc::clone(&kept)
-        } else {
-            counter
-        };
+            .or_insert_with(|| Arc::new(Counter::new(place)));
+        let counter = Arc::clone(&kept);
         drop(kept);
         self.metrics.caps.subjects.set(len(self.counters.len()));
         counter

@@ -102,8 +102,8 @@ impl Caps {
     }
 
     async fn show(&self, cap: &Cap, wanted: &Wanted<'_>) -> Result<Shown, Unavailable> {
-        let index = index(&cap.name);
-        let counted = self.shared.counted(&index, |member| key(&cap.name, member));
+        let index = index(cap);
+        let counted = self.shared.counted(&index, |member| key(cap, member));
         let counted = counted.await?.into_iter();
         let subjects = counted.filter_map(|(member, counted)| {
             let subject = Subject::read(&member)?;
@@ -139,7 +139,7 @@ impl Caps {
             let subject = facts.subject(cap, &facts.org).filter(|_| !by_name);
             let used = match &subject {
                 Some(subject) => {
-                    let place = subject.place(&cap.name);
+                    let place = subject.place(cap);
                     let total = self.shared.total(&place.key).await?;
                     Some(total)
                 }

@@ -186,7 +186,11 @@ fn result(mut answer: Value, status: u16) -> Result<Value, SendError> {
         &answer["detail"],
     ];
     let message = said.into_iter().find_map(Value::as_str);
-    let message = message.map_or_else(|| answer.to_string(), str::to_owned);
+    let mut message = message.map_or_else(|| answer.to_string(), str::to_owned);
+    // The reason of a guard.
+    if let Some(why) = error["data"][0]["metadata"]["why"].as_str() {
+        message = format!("{message}: {why}");
+    }
     // A rejection of the gateway has a reason; any other error is the agent's.
     let advice = if reason.starts_with("the agent") {
         credential_advice(status)

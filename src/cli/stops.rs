@@ -274,7 +274,9 @@ fn line(stop: &Value) -> String {
         let _ = write!(text, "  until {at}");
     }
     let cancel = &stop["cancel"];
-    if !cancel.is_null() {
+    if matches!(cancel["state"].as_str(), Some("wanted")) {
+        text.push_str("  tasks: being looked for; `a2a-gateway stops` shows what becomes of them");
+    } else if !cancel.is_null() {
         let count = |name: &str| cancel[name].as_i64().unwrap_or_default();
         let _ = write!(
             text,

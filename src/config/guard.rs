@@ -5,6 +5,7 @@ use std::time::Duration;
 use a2a::method::Method;
 use secrecy::{ExposeSecret as _, SecretString};
 use serde::Deserialize;
+use toml::Value;
 
 use super::Scope;
 use super::pattern::{Pattern, problem_of};
@@ -307,10 +308,10 @@ pub(super) fn problems(guards: &[Guard]) -> Vec<String> {
 }
 
 /// Masks the header fields of the guards in a value of the key. `masked_url` masks a URL.
-pub(super) fn masked(value: &toml::Value, masked_url: fn(&str) -> String) -> toml::Value {
+pub(super) fn masked(value: &Value, masked_url: fn(&str) -> String) -> Value {
     let mut shown = value.clone();
     let tables = shown.as_array_mut().into_iter().flatten();
-    for table in tables.filter_map(toml::Value::as_table_mut) {
+    for table in tables.filter_map(Value::as_table_mut) {
         if let Some(header) = table.get_mut("header") {
             *header = "***".into();
         }

@@ -80,6 +80,16 @@ impl InForce {
         found.cloned()
     }
 
+    /// True if a message between these ends, of which the second has the inbox, waits there.
+    pub(super) fn holds_back(&self, ends: &[End<'_>; 2]) -> bool {
+        let now = Timestamp::now();
+        let mut candidates = self.candidates(ends);
+        candidates.any(|stop| {
+            let may = stop.by_org.is_none() || stop.by_org.as_deref() == ends[1].org;
+            may && stop.holds(now) && stop.covers(ends)
+        })
+    }
+
     fn candidates<'s>(&'s self, ends: &[End<'s>; 2]) -> impl Iterator<Item = &'s Arc<Stop>> {
         let of_end = |end: End<'s>| {
             let org = end.org.and_then(|org| self.orgs.get(org));
@@ -161,12 +171,39 @@ mod tests {
                 "{scope:?}"
             );
         }
-        let of_org = |by: &str| Stop {
+        let of_org = |by: &str, scope: Scope| Stop {
             by_org: Some(by.to_owned()),
-            ..stop(Scope::Subtree(id("top")), Mode::New)
+            ..stop(scope, Mode::New)
         };
-        assert_eq!(covered(of_org("acme")), both);
-        assert_eq!(covered(of_org("beta")), [false, false], "of another org");
+        for scope in [Scope::Subtree(id("top")), Scope::Workspace(id("a"))] {
+            assert_eq!(covered(of_org("acme", scope.clone())), both);
+            assert_eq!(
+                covered(of_org("beta", scope)),
+                [false, false],
+                "of another org"
+            );
+        }
+        let pair = of_org("acme", Scope::Pair(id("a"), id("b")));
+        assert_eq!(covered(pair), [false, false], "one end is in another org");
+    }
+
+    #[test]
+    fn a_stop_of_the_callers_org_holds_no_message_back_in_another_one() {
+        let (a, b) = (id("a"), id("b"));
+        let end = |id, org| End {
+            id: Some(id),
+            org: Some(org),
+            ancestors: &[],
+        };
+        let ends = [end(&a, "acme"), end(&b, "beta")];
+        let held = |by_org: Option<&str>| {
+            let stop = Stop {
+                by_org: by_org.map(str::to_owned),
+                ..stop(Scope::Workspace(id("a")), Mode::New)
+            };
+            InForce::new(vec![stop], Timestamp::now()).holds_back(&ends)
+        };
+        assert_eq!([held(None), held(Some("acme"))], [true, false]);
     }
 
     #[test]

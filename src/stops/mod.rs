@@ -27,7 +27,7 @@ pub use self::cancel::{Counts, TASKS_MAX};
 use self::in_force::InForce;
 pub use self::scope::{End, Scope};
 pub use self::stop::{Cancel, Mode, NewStop, Stop, TaskOutcome};
-use self::table::Table;
+use self::table::{Room, Table};
 use crate::audit::{Audit, Draft, EventType};
 use crate::coherence::{Coherence, Invalidation};
 use crate::db::Db;
@@ -44,6 +44,10 @@ use crate::workspace::Workspaces;
 
 /// Stops that may be in force at once.
 pub const STOPS_MAX: usize = 10_000;
+
+/// Stops that the tokens of one org may have in force, and those of all orgs: an operator can always stop something.
+pub const ORG_STOPS_MAX: usize = 500;
+const ALL_ORGS_STOPS_MAX: usize = 9_000;
 
 /// Interval of comparisons of the number of changes: a third of the second within which a stop is in force.
 const LOOK_EVERY: Duration = Duration::from_millis(300);
@@ -180,9 +184,10 @@ impl Stops {
         Some(stop.refusal())
     }
 
-    /// True if a stop covers calls between these ends.
-    pub fn is_stopped(&self, ends: &[End<'_>; 2]) -> bool {
-        !self.is_idle() && self.in_force.load().find(ends, false).is_some()
+    /// True if a message between these ends waits in an inbox. A stop that a token of the caller's org made keeps no
+    /// message from a workspace of another org.
+    pub fn holds_back(&self, ends: &[End<'_>; 2]) -> bool {
+        !self.is_idle() && self.in_force.load().holds_back(ends)
     }
 
     /// Checks that the stops are known.
@@ -206,14 +211,28 @@ impl Stops {
     /// # Errors
     /// `conflict` if there are as many as may be; `store_unavailable`: it may have been made.
     pub async fn stop(self: &Arc<Self>, new: &NewStop) -> Result<Stop, Rejection> {
-        let max = i64::try_from(STOPS_MAX).unwrap_or(i64::MAX);
-        let made = self.table.insert(new, Timestamp::now(), max).await;
+        let room = match new.by_org {
+            Some(_) => (ALL_ORGS_STOPS_MAX, ORG_STOPS_MAX),
+            None => (STOPS_MAX, STOPS_MAX),
+        };
+        let bound = |max: usize| i64::try_from(max).unwrap_or(i64::MAX);
+        let (all, own) = (bound(room.0), bound(room.1));
+        let made = self
+            .table
+            .insert(new, Timestamp::now(), Room { all, own })
+            .await;
         self.announce(&made).await;
         let Some(stop) = made? else {
-            let message = format!(
-                "as many stops as may be, {STOPS_MAX}, are in force: release some with DELETE /stops/{{id}}"
-            );
-            return Err(Rejection::new(Reason::Conflict, message).fact("limit", STOPS_MAX));
+            let message = match new.by_org {
+                Some(_) => format!(
+                    "the tokens of an org may have {ORG_STOPS_MAX} stops in force, those of all orgs \
+                     {ALL_ORGS_STOPS_MAX}: release some with DELETE /stops/{{id}}, or ask an operator"
+                ),
+                None => format!(
+                    "as many stops as may be, {STOPS_MAX}, are in force: release some with DELETE /stops/{{id}}"
+                ),
+            };
+            return Err(Rejection::new(Reason::Conflict, message).fact("limit", room.1));
         };
         if stop.cancel == Cancel::Wanted {
             self.cancels.notify_one();

@@ -96,21 +96,24 @@ impl Stop {
         self.expires_at.is_none_or(|end| now < end)
     }
 
-    /// True if it covers a call between these ends.
+    /// True if it covers a call between these ends. One that an org token made covers nothing of another org, also after
+    /// a move.
     pub fn covers(&self, ends: &[End<'_>; 2]) -> bool {
-        let at = |end: &End<'_>| match &self.scope {
-            Scope::All => true,
-            Scope::Org(org) => end.org == Some(org),
-            Scope::Workspace(id) => end.id == Some(id),
-            Scope::Subtree(id) => {
-                // An org token stops nothing of another org.
-                (end.id == Some(id) || end.ancestors.contains(id))
-                    && self.by_org.as_deref().is_none_or(|by| end.org == Some(by))
-            }
-            Scope::Pair(..) => false,
+        let own = |end: &End<'_>| self.by_org.is_none() || end.org == self.by_org.as_deref();
+        let at = |end: &End<'_>| {
+            own(end)
+                && match &self.scope {
+                    Scope::All => true,
+                    Scope::Org(org) => end.org == Some(org),
+                    Scope::Workspace(id) => end.id == Some(id),
+                    Scope::Subtree(id) => end.id == Some(id) || end.ancestors.contains(id),
+                    Scope::Pair(..) => false,
+                }
         };
         match &self.scope {
-            Scope::Pair(caller, target) => ends[0].id == Some(caller) && ends[1].id == Some(target),
+            Scope::Pair(caller, target) => {
+                ends[0].id == Some(caller) && ends[1].id == Some(target) && ends.iter().all(own)
+            }
             _ => ends.iter().any(at),
         }
     }

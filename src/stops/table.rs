@@ -23,7 +23,8 @@ const VERSION: &str = "SELECT noted FROM stop_changes WHERE id = 1";
 const CHANGED: &str = "INSERT INTO stop_changes (id, noted) VALUES (1, 1) \
     ON CONFLICT (id) DO UPDATE SET noted = stop_changes.noted + 1";
 
-const COUNT: &str = "SELECT COUNT(*) AS stops FROM stops";
+const COUNT: &str =
+    "SELECT COUNT(*) AS stops, COUNT(CASE WHEN by_org = $1 THEN 1 END) AS own FROM stops";
 
 const ALL: &str = concat!("SELECT ", columns!(), " FROM stops ORDER BY id LIMIT $1");
 
@@ -58,6 +59,15 @@ const CLAIM: &str = concat!(
 const RENEW: &str = "UPDATE stops SET leased_until = $3 WHERE id = $1 AND fence = $2";
 
 const ADVANCE: &str = "UPDATE stops SET cancel = $3 WHERE id = $1 AND fence = $2";
+
+/// Bounds on stops in force.
+#[derive(Clone, Copy)]
+pub(super) struct Room {
+    /// All of them.
+    pub(super) all: i64,
+    /// Those that the tokens of the maker's org made.
+    pub(super) own: i64,
+}
 
 /// The tables.
 pub(super) struct Table(pub(super) Db);
@@ -110,12 +120,12 @@ impl Table {
         self.0.run("stop_find", work).await
     }
 
-    /// Inserts a stop; `None` if there are `max` already.
+    /// Inserts a stop; `None` if there are as many as [`Room`] allows.
     pub(super) async fn insert(
         &self,
         new: &NewStop,
         now: Timestamp,
-        max: i64,
+        room: Room,
     ) -> Result<Option<Stop>, Unavailable> {
         let id = format!("stop-{}", uuid::Uuid::now_v7());
         let [scope, name, target] = new.scope.columns();
@@ -141,8 +151,11 @@ impl Table {
             let mut tx = self.0.begin().await?;
             // First: its row serializes the changes, so that the count still holds at the commit.
             sqlx::query(CHANGED).execute(&mut *tx).await?;
-            let count = sqlx::query(COUNT).fetch_one(&mut *tx).await?;
-            if count.try_get::<i64, _>("stops")? >= max {
+            let count = sqlx::query(COUNT).bind(new.by_org.as_deref().unwrap_or_default());
+            let count = count.fetch_one(&mut *tx).await?;
+            if count.try_get::<i64, _>("stops")? >= room.all
+                || count.try_get::<i64, _>("own")? >= room.own
+            {
                 return Ok(None);
             }
             let rows = insert.fetch_all(&mut *tx).await?;

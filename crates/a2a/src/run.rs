@@ -8,8 +8,8 @@ use super::walker::{Broken, Walker};
 /// Longest name of a run, in bytes.
 pub const RUN_BYTES_MAX: usize = 128;
 
-/// Longest id of a context, in bytes.
-const CONTEXT_BYTES_MAX: usize = super::refs::TASK_ID_BYTES_MAX;
+/// Bytes of an id that count. Ids that begin with the same ones count as one.
+const ID_BYTES_MAX: usize = super::refs::TASK_ID_BYTES_MAX;
 
 /// The names in a call that sends a message.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -18,28 +18,49 @@ pub struct Named {
     pub run: Option<String>,
     /// `contextId` of the message.
     pub context: Option<String>,
-    /// True if the message continues a task (`taskId`).
+    /// True if the message continues a task: its `taskId` is a text that is not blank.
     pub continues_task: bool,
 }
 
+/// What one object says that may be the params: of an envelope `params`, else the body.
+#[derive(Default)]
+struct Params {
+    run: Option<String>,
+    /// `message`, and `request`, by which some clients call it. The first is what agents read.
+    messages: [Option<Message>; 2],
+}
+
+#[derive(Default)]
+struct Message {
+    run: Option<String>,
+    /// `contextId` and `context_id`.
+    contexts: [Option<String>; 2],
+    /// `taskId` and `task_id`.
+    tasks: [Option<String>; 2],
+}
+
 impl Named {
-    /// Reads a JSON-RPC call, or the body of an HTTP+JSON request. Empty for one that cannot be read.
+    /// Reads a JSON-RPC call, or the body of an HTTP+JSON request. Empty for one that cannot be read. Of members that no
+    /// agent reads, such as a message beside the params of an envelope, none counts.
     pub fn of(body: &[u8]) -> Self {
-        let (mut named, mut bare) = (Self::default(), Self::default());
-        let (mut run, mut run_of_message) = (None, None);
+        let (mut params, mut bare) = (Params::default(), Params::default());
+        let mut is_envelope = false;
         let mut walker = Walker::new(body);
         // A broken end leaves what was read before it: the call is checked elsewhere.
         let _ = object(&mut walker, |walker, name| match name {
-            b"params" => named.params(walker, body),
-            b"metadata" => run_in(walker, body, &mut run),
-            b"message" | b"request" => bare.message(walker, body, &mut run_of_message),
-            _ => walker.value(),
+            b"params" => object(walker, |walker, name| params.member(walker, body, name)),
+            b"jsonrpc" | b"method" => {
+                is_envelope = true;
+                walker.value()
+            }
+            name => bare.member(walker, body, name),
         });
-        bare.run = run.or(run_of_message);
-        if named == Self::default() {
-            bare
-        } else {
-            named
+        let Params { run, messages } = if is_envelope { params } else { bare };
+        let message = messages.into_iter().flatten().next().unwrap_or_default();
+        Self {
+            run: run.or(message.run),
+            context: message.contexts.into_iter().flatten().next(),
+            continues_task: message.tasks.iter().any(Option::is_some),
         }
     }
 
@@ -47,39 +68,48 @@ impl Named {
     pub fn is_run(name: &str) -> bool {
         (1..=RUN_BYTES_MAX).contains(&name.len()) && name.bytes().all(|b| b.is_ascii_graphic())
     }
+}
 
-    fn params(&mut self, walker: &mut Walker<'_>, text: &[u8]) -> Result<Value, Broken> {
-        let (mut of_params, mut of_message) = (None, None);
-        let walked = object(walker, |walker, name| match name {
-            b"metadata" => run_in(walker, text, &mut of_params),
-            b"message" | b"request" => self.message(walker, text, &mut of_message),
-            _ => walker.value(),
-        });
-        self.run = of_params.or(of_message);
-        walked
-    }
-
-    fn message(
+impl Params {
+    fn member(
         &mut self,
         walker: &mut Walker<'_>,
         text: &[u8],
-        found: &mut Option<String>,
+        name: &[u8],
     ) -> Result<Value, Broken> {
-        object(walker, |walker, name| match name {
-            b"metadata" => run_in(walker, text, found),
-            b"contextId" | b"context_id" => {
-                let value = walker.value()?;
-                let id = string(value, text, CONTEXT_BYTES_MAX);
-                self.context = self.context.take().or(id);
-                Ok(value)
-            }
-            b"taskId" | b"task_id" => {
-                let value = walker.value()?;
-                self.continues_task |= !value.is_void();
-                Ok(value)
-            }
-            _ => walker.value(),
-        })
+        let place = match name {
+            b"metadata" => return run_in(walker, text, &mut self.run),
+            b"message" => 0,
+            b"request" => 1,
+            _ => return walker.value(),
+        };
+        let mut message = Message::default();
+        let value = object(walker, |walker, name| message.member(walker, text, name));
+        self.messages[place].get_or_insert(message);
+        value
+    }
+}
+
+impl Message {
+    fn member(
+        &mut self,
+        walker: &mut Walker<'_>,
+        text: &[u8],
+        name: &[u8],
+    ) -> Result<Value, Broken> {
+        let found = match name {
+            b"metadata" => return run_in(walker, text, &mut self.run),
+            b"contextId" => &mut self.contexts[0],
+            b"context_id" => &mut self.contexts[1],
+            b"taskId" => &mut self.tasks[0],
+            b"task_id" => &mut self.tasks[1],
+            _ => return walker.value(),
+        };
+        let value = walker.value()?;
+        if found.is_none() {
+            *found = beginning(value, text, ID_BYTES_MAX);
+        }
+        Ok(value)
     }
 }
 
@@ -92,17 +122,17 @@ fn run_in(
     object(walker, |walker, name| {
         let value = walker.value()?;
         if name == b"run_id" && found.is_none() {
-            *found = string(value, text, RUN_BYTES_MAX).filter(|name| Named::is_run(name));
+            *found = beginning(value, text, RUN_BYTES_MAX + 1).filter(|name| Named::is_run(name));
         }
         Ok(value)
     })
 }
 
-/// Returns a string of 1 to `max` bytes.
-fn string(value: Value, text: &[u8], max: usize) -> Option<String> {
+/// Returns the first `max` bytes of a string that is not blank.
+fn beginning(value: Value, text: &[u8], max: usize) -> Option<String> {
     let said = (value.kind == Kind::String).then(|| value.said(text))?;
-    let fits = (1..=max).contains(&said.len());
-    fits.then(|| String::from_utf8_lossy(&said).into_owned())
+    let said = &said[..said.len().min(max)];
+    (!said.trim_ascii().is_empty()).then(|| String::from_utf8_lossy(said).into_owned())
 }
 
 /// Walks over the value that follows; over its members if it is an object.
@@ -168,6 +198,29 @@ mod tests {
                 format!(r#"{{"jsonrpc":"2.0","id":1,"params":{params},"method":"message/send"}}"#);
             assert_eq!(Named::of(call.as_bytes()), expected, "{call}");
         }
+        for (call, expected) in [
+            (
+                r#"{"jsonrpc":"2.0","message":{"taskId":"x"},"params":{"request":{"taskId":"x"},"message":{"contextId":"c"}}}"#,
+                named(None, Some("c"), false),
+            ),
+            (
+                r#"{"message":{"context_id":"d","contextId":"c"},"request":{"taskId":"x"},"params":{"message":{"taskId":"x"}}}"#,
+                named(None, Some("c"), false),
+            ),
+            (
+                r#"{"request":{"task_id":"x","contextId":" "}}"#,
+                named(None, None, true),
+            ),
+            (
+                r#"{"message":{"taskId":" ","task_id":0}}"#,
+                named(None, None, false),
+            ),
+        ] {
+            assert_eq!(Named::of(call.as_bytes()), expected, "{call}");
+        }
+        let long = format!(r#"{{"message":{{"contextId":"{}"}}}}"#, "c".repeat(9999));
+        let context = Named::of(long.as_bytes()).context.unwrap();
+        assert_eq!(context.len(), ID_BYTES_MAX);
         let long = "r".repeat(RUN_BYTES_MAX + 1);
         assert!(!Named::is_run(&long) && Named::is_run(&long[1..]) && !Named::is_run(""));
     }

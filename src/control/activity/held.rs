@@ -47,7 +47,7 @@ pub(super) async fn hold_back(
         };
         if gateway
             .stops
-            .is_stopped(&[caller, End::at(id, to.as_deref())])
+            .holds_back(&[caller, End::at(id, to.as_deref())])
         {
             first = first.into_iter().chain([item.seq]).min();
         }
