@@ -13,10 +13,11 @@ const ENDINGS: [&str; 13] = [
 ];
 
 /// Folders at the root: a path that begins with one is meant from there.
-const FOLDERS: [&str; 13] = [
+const FOLDERS: [&str; 14] = [
     "benches",
     "config",
     "crates",
+    "deploy",
     "docs",
     "examples",
     "fuzz",
@@ -74,6 +75,7 @@ fn is_there(all: &BTreeSet<String>, named: &str) -> bool {
 fn others() -> Vec<PathBuf> {
     let folders = [
         "config",
+        "deploy",
         "docs",
         "grafana",
         "packaging",
