@@ -15,6 +15,7 @@ use sqlx::{AnyConnection, AssertSqlSafe, ConnectOptions as _, Connection as _, E
 
 use super::hosts::{Host, Hosts, takes_writes};
 use super::pooler::Pooler;
+use crate::config::of_each_host;
 use crate::store::InvalidUrl;
 
 /// The database behind the pool.
@@ -55,7 +56,7 @@ impl Location {
 fn postgres(text: &str) -> Result<Location, InvalidUrl> {
     let mut hosts = Vec::new();
     let mut password_file = None;
-    for text in split_hosts(text) {
+    for text in of_each_host(text) {
         let mut url = url::Url::parse(&text).map_err(|error| {
             invalid(format!(
                 "not a URL ({error}); percent-encode special characters in the password"
@@ -87,21 +88,6 @@ fn postgres(text: &str) -> Result<Location, InvalidUrl> {
         hosts: Some(hosts),
         file: None,
     })
-}
-
-/// Returns the URL of each host: `postgres://USER@ONE:5432,TWO:5433/DATABASE` has two.
-fn split_hosts(text: &str) -> Vec<String> {
-    let Some((scheme, rest)) = text.split_once("://") else {
-        return vec![text.to_owned()];
-    };
-    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
-    let (authority, path) = rest.split_at(end);
-    let (user, hosts) = match authority.rsplit_once('@') {
-        Some((user, hosts)) => (format!("{user}@"), hosts),
-        None => (String::new(), authority),
-    };
-    let one = |host: &str| format!("{scheme}://{user}{host}{path}");
-    hosts.split(',').map(one).collect()
 }
 
 /// Removes the parameters that the driver does not know, and names the gateway. Returns the file of the password.
@@ -334,16 +320,10 @@ mod tests {
 
     #[test]
     fn a_url_names_one_host_or_several() {
-        let text = "postgres://user:pa%2Css@one,two:5433/gateway?sslmode=require";
-        assert_eq!(
-            split_hosts(text),
-            [
-                "postgres://user:pa%2Css@one/gateway?sslmode=require",
-                "postgres://user:pa%2Css@two:5433/gateway?sslmode=require",
-            ]
-        );
-        assert_eq!(split_hosts("postgres://one/a"), ["postgres://one/a"]);
-        for good in [text, "postgres://one,two/a?target_session_attrs=read-write"] {
+        for good in [
+            "postgres://user:pa%2Css@one,two:5433/gateway?sslmode=require",
+            "postgres://one,two/a?target_session_attrs=read-write",
+        ] {
             let hosts = parse(good)
                 .ok()
                 .and_then(|location| location.hosts)

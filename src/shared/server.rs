@@ -11,6 +11,7 @@ use redis::{
 };
 
 use super::sentinel::{Address, Credential, SENTINEL_PORT, Sentinels};
+use crate::config::of_each_host;
 use crate::store::{Cause, InvalidUrl};
 
 /// The server of a URL.
@@ -234,27 +235,22 @@ fn parse_url(text: &str) -> Result<url::Url, InvalidUrl> {
     })
 }
 
-/// Splits the hosts from a URL with sentinels. Returns the URL with the first host alone, and all hosts.
+/// Returns the URL of the first of several sentinels, and the addresses of all.
 fn sentinel_url(scheme: &str, rest: &str) -> Result<(url::Url, Vec<Address>), InvalidUrl> {
-    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
-    let (authority, path) = rest.split_at(end);
-    let (user, hosts) = match authority.rsplit_once('@') {
-        Some((user, hosts)) => (format!("{user}@"), hosts),
-        None => (String::new(), authority),
-    };
+    let mut first = None;
     let mut addresses = Vec::new();
-    for host in hosts.split(',') {
-        let one = parse_url(&format!("{scheme}://{host}"))?;
-        let name = one.host_str().unwrap_or_default();
-        if name.is_empty() {
+    for text in of_each_host(&format!("{scheme}://{rest}")) {
+        let url = parse_url(&text)?;
+        let host = url.host_str().unwrap_or_default();
+        if host.is_empty() {
             return Err(invalid("a sentinel has no host: write HOST or HOST:PORT"));
         }
-        let name = name.trim_start_matches('[').trim_end_matches(']');
-        addresses.push((name.to_owned(), one.port().unwrap_or(SENTINEL_PORT)));
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        addresses.push((host.to_owned(), url.port().unwrap_or(SENTINEL_PORT)));
+        first.get_or_insert(url);
     }
-    let first = hosts.split(',').next().unwrap_or_default();
-    let url = parse_url(&format!("{scheme}://{user}{first}{path}"))?;
-    Ok((url, addresses))
+    let first = first.ok_or_else(|| invalid("name at least one sentinel"))?;
+    Ok((first, addresses))
 }
 
 /// Removes the name of the service from the path, `/SERVICE` or `/SERVICE/DB`.
