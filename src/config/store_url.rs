@@ -28,10 +28,12 @@ pub(super) fn sql(text: &str) -> Result<(), String> {
             "must be \"sqlite:PATH\" or \"postgres://user:password@host/database\"".to_owned(),
         );
     }
-    let url = parsed(text)?;
-    PgConnectOptions::from_url(&url)
-        .map(drop)
-        .map_err(|_| "a parameter of the PostgreSQL URL is not understood".to_owned())
+    for host in of_each_host(text) {
+        let url = parsed(&host)?;
+        PgConnectOptions::from_url(&url)
+            .map_err(|_| "a parameter of the PostgreSQL URL is not understood".to_owned())?;
+    }
+    Ok(())
 }
 
 /// Validates `stores.shared`.
@@ -42,10 +44,24 @@ pub(super) fn shared(text: &str) -> Result<(), String> {
     if text == "memory" {
         return Ok(());
     }
-    if !text.starts_with("redis://") && !text.starts_with("rediss://") {
+    let sentinels = text.split_once("+sentinel://");
+    if !["redis", "rediss"].iter().any(|scheme| {
+        text.starts_with(&format!("{scheme}://"))
+            || sentinels.is_some_and(|(own, _)| own == *scheme)
+    }) {
         return Err(
-            "must be \"memory\", \"redis://host:6379/0\" or \"rediss://host:6379/0\"".to_owned(),
+            "must be \"memory\", \"redis://host:6379/0\", \"rediss://host:6379/0\" or \
+             \"redis+sentinel://host:26379,host:26379/service\""
+                .to_owned(),
         );
+    }
+    if sentinels.is_some() {
+        return of_each_host(text)
+            .iter()
+            .try_for_each(|host| parsed(host).map(drop));
+    }
+    if names_several_hosts(text) {
+        return Err(SENTINELS.to_owned());
     }
     let mut url = parsed(text)?;
     if url.fragment().is_some() {
@@ -62,24 +78,32 @@ pub(super) fn shared(text: &str) -> Result<(), String> {
 }
 
 fn parsed(text: &str) -> Result<Url, String> {
-    if names_several_hosts(text) {
-        return Err(ONE_HOST.to_owned());
-    }
     Url::parse(text).map_err(|error| {
         format!("is not a URL ({error}); percent-encode special characters in the password")
     })
 }
 
-/// True if the host of a URL is a list, which URL parsers report as an invalid port.
-fn names_several_hosts(url: &str) -> bool {
-    let (_, rest) = url.split_once("://").unwrap_or_default();
-    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
-    let hosts = authority.rsplit('@').next().unwrap_or_default();
-    hosts.contains(',')
+/// Returns the URL of each host that a URL names: `postgres://USER@ONE:5432,TWO:5433/DATABASE` names two.
+pub fn of_each_host(text: &str) -> Vec<String> {
+    let Some((scheme, rest)) = text.split_once("://") else {
+        return vec![text.to_owned()];
+    };
+    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+    let (authority, path) = rest.split_at(end);
+    let (user, hosts) = match authority.rsplit_once('@') {
+        Some((user, hosts)) => (format!("{user}@"), hosts),
+        None => (String::new(), authority),
+    };
+    let one = |host: &str| format!("{scheme}://{user}{host}{path}");
+    hosts.split(',').map(one).collect()
 }
 
-const ONE_HOST: &str = "it names several hosts; write one: a name or an address that follows the primary \
-                        (docs/guide/connect-the-stores.md)";
+fn names_several_hosts(url: &str) -> bool {
+    of_each_host(url).len() > 1
+}
+
+const SENTINELS: &str = "it names several hosts; with sentinels write \"redis+sentinel://host:26379,host:26379/service\" \
+                         (docs/guide/connect-the-stores.md)";
 
 #[cfg(test)]
 mod tests {
@@ -100,6 +124,34 @@ mod tests {
             "memory",
         ] {
             assert!(!names_several_hosts(one), "{one}");
+        }
+    }
+
+    #[test]
+    fn each_host_has_a_url_with_all_else() {
+        let text = "postgres://user:pa%2Css@one,two:5433/gateway?sslmode=require";
+        assert_eq!(
+            of_each_host(text),
+            [
+                "postgres://user:pa%2Css@one/gateway?sslmode=require",
+                "postgres://user:pa%2Css@two:5433/gateway?sslmode=require",
+            ]
+        );
+        for good in [text, "postgres://one,two/a?target_session_attrs=read-write"] {
+            assert_eq!(sql(good), Ok(()), "{good}");
+        }
+        for good in [
+            "redis+sentinel://:p@one,two:1/main",
+            "rediss+sentinel://one/main/1",
+        ] {
+            assert_eq!(shared(good), Ok(()), "{good}");
+        }
+        for bad in [
+            "redis://one,two",
+            "http+sentinel://one/main",
+            "redis+sentinel://one:x/main",
+        ] {
+            assert!(shared(bad).is_err(), "{bad}");
         }
     }
 }

@@ -6,6 +6,7 @@
 //! on each database; only the audit's rows in SQLite have blobs, which are written through [`Db::write_to_file`].
 
 mod file;
+mod hosts;
 mod migrate;
 mod open;
 mod pooler;
@@ -110,12 +111,18 @@ impl Db {
             let options = AnyPoolOptions::new()
                 .max_connections(inner.connections)
                 .acquire_timeout(inner.timeout);
-            let options = inner
-                .location
-                .backend
-                .hooks(options, inner.timeout, &inner.pooler);
+            let hosts = inner.location.hosts.as_ref();
+            let options =
+                inner
+                    .location
+                    .backend
+                    .hooks(options, inner.timeout, &inner.pooler, hosts);
+            let connections = options.connect_lazy_with(inner.location.options.clone());
+            if let Some(hosts) = hosts {
+                hosts.serve(&connections);
+            }
             Pool {
-                connections: options.connect_lazy_with(inner.location.options.clone()),
+                connections,
                 pooler: Arc::clone(&inner.pooler),
             }
         })
@@ -273,6 +280,11 @@ impl Db {
             .metrics
             .store(STORE, operation, elapsed, result.is_ok());
         self.0.answering.note(STORE, &result);
+        if result.is_err()
+            && let Some(hosts) = &self.0.location.hosts
+        {
+            hosts.look();
+        }
         result
     }
 }

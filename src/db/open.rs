@@ -13,7 +13,9 @@ use sqlx::any::{AnyConnectOptions, AnyPoolOptions};
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{AnyConnection, AssertSqlSafe, ConnectOptions as _, Connection as _, Executor as _};
 
+use super::hosts::{Host, Hosts, takes_writes};
 use super::pooler::Pooler;
+use crate::config::of_each_host;
 use crate::store::InvalidUrl;
 
 /// The database behind the pool.
@@ -27,6 +29,8 @@ pub(super) enum Backend {
 pub(super) struct Location {
     pub(super) backend: Backend,
     pub(super) options: AnyConnectOptions,
+    /// The hosts of PostgreSQL.
+    pub(super) hosts: Option<Arc<Hosts>>,
     /// The path of the SQLite file.
     pub(super) file: Option<PathBuf>,
 }
@@ -50,23 +54,67 @@ impl Location {
 }
 
 fn postgres(text: &str) -> Result<Location, InvalidUrl> {
-    let mut url = url::Url::parse(text).map_err(|error| {
-        invalid(format!(
-            "not a URL ({error}); percent-encode special characters in the password"
-        ))
-    })?;
-    if !url.query_pairs().any(|(key, _)| key == "application_name") {
-        url.query_pairs_mut()
-            .append_pair("application_name", "a2a-gateway");
+    let mut hosts = Vec::new();
+    let mut password_file = None;
+    for text in of_each_host(text) {
+        let mut url = url::Url::parse(&text).map_err(|error| {
+            invalid(format!(
+                "not a URL ({error}); percent-encode special characters in the password"
+            ))
+        })?;
+        password_file = take_our_parameters(&mut url)?;
+        PgConnectOptions::from_url(&url)
+            .map_err(|_| invalid("a parameter of the PostgreSQL URL is not understood"))?;
+        let (host, port) = (
+            url.host_str().unwrap_or_default(),
+            url.port().unwrap_or(5432),
+        );
+        hosts.push(Host {
+            name: format!("{host}:{port}"),
+            url,
+        });
     }
-    PgConnectOptions::from_url(&url)
-        .map_err(|_| invalid("a parameter of the PostgreSQL URL is not understood"))?;
-    let options = AnyConnectOptions::from_url(&url).map_err(|_| invalid("not a PostgreSQL URL"))?;
+    if hosts.len() > 1 && hosts.iter().any(|host| host.name.starts_with(':')) {
+        return Err(invalid("a host is empty: write HOST:PORT,HOST:PORT"));
+    }
+    let hosts = Hosts::new(hosts, password_file);
+    let options = hosts.options().map_err(|error| InvalidUrl {
+        source: Some(Arc::new(error)),
+        ..invalid("not a PostgreSQL URL, or `password_file` cannot be read")
+    })?;
     Ok(Location {
         backend: Backend::Postgres,
         options,
+        hosts: Some(hosts),
         file: None,
     })
+}
+
+/// Removes the parameters that the driver does not know, and names the gateway. Returns the file of the password.
+fn take_our_parameters(url: &mut url::Url) -> Result<Option<PathBuf>, InvalidUrl> {
+    let mut password_file = None;
+    let mut others = Vec::new();
+    for (key, value) in url.query_pairs().into_owned() {
+        match (key.as_str(), value.as_str()) {
+            ("password_file", file) => password_file = Some(PathBuf::from(file)),
+            // What the gateway needs anyway.
+            ("target_session_attrs", "read-write" | "primary") => {}
+            ("target_session_attrs", _) => {
+                return Err(invalid(
+                    "the gateway writes: target_session_attrs is `read-write`, which needs not be written",
+                ));
+            }
+            _ => others.push((key, value)),
+        }
+    }
+    if password_file.is_some() && url.password().is_some() {
+        return Err(invalid("give a password or `password_file`, not both"));
+    }
+    if !others.iter().any(|(key, _)| key == "application_name") {
+        others.push(("application_name".to_owned(), "a2a-gateway".to_owned()));
+    }
+    url.query_pairs_mut().clear().extend_pairs(others);
+    Ok(password_file)
 }
 
 fn sqlite(path: &str) -> Result<Location, InvalidUrl> {
@@ -89,6 +137,7 @@ fn sqlite(path: &str) -> Result<Location, InvalidUrl> {
     Ok(Location {
         backend: Backend::Sqlite,
         options,
+        hosts: None,
         file: Some(path),
     })
 }
@@ -162,17 +211,29 @@ impl Backend {
         options: AnyPoolOptions,
         timeout: Duration,
         pooler: &Arc<Pooler>,
+        hosts: Option<&Arc<Hosts>>,
     ) -> AnyPoolOptions {
         let told = self.session(timeout);
         let known = Arc::clone(pooler);
+        let hosts = hosts.filter(|hosts| hosts.are_several()).cloned();
+        let several = hosts.clone();
         let options = options.after_connect(move |connection, _| {
             // A session lent by a pooler is not configured: its settings would stay for its next client.
             let told = known.has_own_sessions().then(|| told.clone());
+            let hosts = several.clone();
             Box::pin(async move {
-                match told {
-                    Some(told) => connection.execute(AssertSqlSafe(told)).await.map(|_| ()),
-                    None => Ok(()),
+                if let Some(told) = told {
+                    connection.execute(AssertSqlSafe(told)).await?;
                 }
+                if let Some(hosts) = hosts
+                    && !takes_writes(connection).await?
+                {
+                    hosts.look();
+                    return Err(sqlx::Error::Protocol(
+                        "the server takes no writes".to_owned(),
+                    ));
+                }
+                Ok(())
             })
         });
         if self == Self::Sqlite {
@@ -193,7 +254,11 @@ impl Backend {
                 if known.is_outdated(about.age) {
                     return Box::pin(ready(Ok(false)));
                 }
-                Box::pin(is_alive(connection, timeout / 4))
+                match &hosts {
+                    None => Box::pin(is_alive(connection, timeout / 4)),
+                    Some(hosts) if hosts.is_outdated(about.age) => Box::pin(ready(Ok(false))),
+                    Some(hosts) => Box::pin(is_of_use(connection, timeout / 4, Arc::clone(hosts))),
+                }
             })
             .after_release(move |connection, _| Box::pin(is_alive(connection, timeout)))
     }
@@ -223,10 +288,56 @@ async fn is_alive(connection: &mut AnyConnection, limit: Duration) -> sqlx::Resu
     Ok(matches!(answer, Ok(Ok(()))))
 }
 
+/// True if the server answers and takes writes. Where it does not, looks for another host.
+async fn is_of_use(
+    connection: &mut AnyConnection,
+    limit: Duration,
+    hosts: Arc<Hosts>,
+) -> sqlx::Result<bool> {
+    let answer = tokio::time::timeout(limit, takes_writes(connection)).await;
+    let is_of_use = matches!(answer, Ok(Ok(true)));
+    if !is_of_use {
+        hosts.look();
+    }
+    Ok(is_of_use)
+}
+
 fn invalid(problem: impl Into<String>) -> InvalidUrl {
     InvalidUrl {
         key: "stores.sql",
         problem: problem.into(),
         source: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Location, InvalidUrl> {
+        Location::parse(&SecretString::from(text.to_owned()))
+    }
+
+    #[test]
+    fn a_url_names_one_host_or_several() {
+        for good in [
+            "postgres://user:pa%2Css@one,two:5433/gateway?sslmode=require",
+            "postgres://one,two/a?target_session_attrs=read-write",
+        ] {
+            let hosts = parse(good)
+                .ok()
+                .and_then(|location| location.hosts)
+                .unwrap();
+            assert!(hosts.are_several(), "{good}");
+        }
+        for bad in [
+            "postgres://:secret@one,/a",
+            "postgres://:secret@one,two/a?target_session_attrs=any",
+            "postgres://:secret@one/a?password_file=/etc/hostname",
+            "postgres://one/a?password_file=/does/not/exist",
+        ] {
+            let error = parse(bad).err().map(|error| format!("{error} {error:?}"));
+            assert!(error.is_some_and(|e| !e.contains("secret@")), "{bad}");
+        }
     }
 }

@@ -11,20 +11,23 @@ use std::time::Duration;
 
 use dashmap::DashMap;
 use redis::aio::{MultiplexedConnection, SendError};
-use redis::{AsyncConnectionConfig, Client, PushInfo, PushKind};
+use redis::{AsyncConnectionConfig, PushInfo, PushKind};
 use tokio::runtime::{Handle, Id};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
 
+use super::server::Server;
 use crate::store::{Cause, TooSlow};
 
 /// Limit for TCP, TLS and the first commands of a connection.
 pub(super) const CONNECT_MAX: Duration = Duration::from_secs(1);
 
 pub(super) struct Connections {
-    client: Client,
+    pub(super) server: Arc<Server>,
     slots: DashMap<Id, Arc<Mutex<Slot>>>,
     losses: Arc<AtomicU64>,
+    /// The number of times that all connections were retired.
+    retired: AtomicU64,
 }
 
 /// The connection of one runtime. Locked while connecting, so that callers share one attempt.
@@ -42,6 +45,8 @@ pub(super) struct Connected {
     pub(super) connection: MultiplexedConnection,
     gone: Arc<AtomicBool>,
     losses: Arc<AtomicU64>,
+    /// The number of times that all connections had been retired before it.
+    retired: u64,
 }
 
 impl Connected {
@@ -59,11 +64,12 @@ fn give_up(gone: &AtomicBool, losses: &AtomicU64) {
 }
 
 impl Connections {
-    pub(super) fn new(client: Client) -> Self {
+    pub(super) fn new(server: Arc<Server>) -> Self {
         Self {
-            client,
+            server,
             slots: DashMap::new(),
             losses: Arc::default(),
+            retired: AtomicU64::default(),
         }
     }
 
@@ -80,6 +86,7 @@ impl Connections {
         let mut slot = slot.lock().await;
         if let Some(connected) = &slot.connected
             && !connected.gone.load(Ordering::Acquire)
+            && connected.retired == self.retired.load(Ordering::Acquire)
         {
             return Ok(connected.clone());
         }
@@ -114,6 +121,12 @@ impl Connections {
         }
     }
 
+    /// Retires the connections of all runtimes: their server is no master any more.
+    pub(super) fn retire_all(&self) {
+        self.retired.fetch_add(1, Ordering::AcqRel);
+        self.losses.fetch_add(1, Ordering::AcqRel);
+    }
+
     fn slot(&self) -> Arc<Mutex<Slot>> {
         let runtime = Handle::current().id();
         if let Some(slot) = self.slots.get(&runtime) {
@@ -123,9 +136,10 @@ impl Connections {
     }
 
     async fn make(&self) -> Result<Connected, Cause> {
+        let retired = self.retired.load(Ordering::Acquire);
         let gone = Arc::<AtomicBool>::default();
         let (told, losses) = (Arc::clone(&gone), Arc::clone(&self.losses));
-        let connection = connect(&self.client, move |push| {
+        let connection = connect(&self.server, move |push| {
             if push.kind == PushKind::Disconnection {
                 give_up(&told, &losses);
             }
@@ -134,13 +148,14 @@ impl Connections {
             connection: connection.await?,
             gone,
             losses: Arc::clone(&self.losses),
+            retired,
         })
     }
 }
 
-/// Opens a connection that is driven by the caller's runtime.
+/// Opens a connection that is driven by the caller's runtime. Where sentinels name the server, it is the master.
 pub(super) async fn connect(
-    client: &Client,
+    server: &Server,
     pushed: impl Fn(PushInfo) + Send + Sync + 'static,
 ) -> Result<MultiplexedConnection, Cause> {
     // Each caller has its own timeout for its answer.
@@ -151,9 +166,16 @@ pub(super) async fn connect(
             pushed(push);
             Ok::<(), SendError>(())
         });
-    let connection = client.get_multiplexed_async_connection_with_config(&config);
+    let connection = async {
+        let client = server.client().await?;
+        let connection = client.get_multiplexed_async_connection_with_config(&config);
+        let connection = connection.await;
+        let mut connection = connection.map_err(|error| Arc::new(error) as Cause)?;
+        server.check(&mut connection).await?;
+        Ok(connection)
+    };
     match timeout(CONNECT_MAX, connection).await {
-        Ok(connection) => connection.map_err(|error| Arc::new(error) as Cause),
+        Ok(connection) => connection,
         Err(_) => Err(Arc::new(TooSlow(CONNECT_MAX))),
     }
 }

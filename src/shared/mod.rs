@@ -3,7 +3,6 @@
 //!
 //! Modules own their key names and channels; the only Redis commands are in `redis/`.
 
-mod client;
 mod connections;
 mod counted;
 mod counters;
@@ -11,6 +10,8 @@ mod log;
 mod memory;
 mod numbered;
 mod redis;
+mod sentinel;
+mod server;
 mod subscription;
 
 use std::future::Future;

@@ -35,6 +35,7 @@ mod drain;
 mod events;
 mod explain;
 mod exposed;
+mod failover;
 mod fields;
 mod floods;
 mod grants;

@@ -7,6 +7,7 @@
 //! drops packets would cut the gateway off until the kernel gives up, after a quarter of an hour.
 
 pub(super) mod counted;
+mod link;
 mod numbered;
 mod ordered;
 mod probe;
@@ -18,29 +19,20 @@ use std::time::Duration;
 use dashmap::DashMap;
 use redis::aio::MultiplexedConnection;
 use redis::{
-    Client, Cmd, FromRedisValue, Pipeline, PushKind, RedisError, RedisResult, Value, cmd,
-    from_redis_value, pipe,
+    Cmd, FromRedisValue, Pipeline, PushKind, RedisError, RedisResult, Value, cmd, from_redis_value,
+    pipe,
 };
 use tokio::runtime::{Handle, Id};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, timeout, timeout_at};
 
+use self::link::{Listen, PROBE_EVERY, PROBE_MAX, keep_up};
 pub(super) use self::probe::{clock, refuses_writes, write_probe};
-use super::client::client;
 use super::connections::{CONNECT_MAX, Connections, connect};
 use super::log::{BATCH_MAX, Entry, EntryId, Look};
+use super::server::Server;
 use super::subscription::{Feed, Plan, Subscription};
 use crate::store::{Cause, InvalidUrl, TooSlow};
-
-/// Interval between probes of a subscription's link. With [`PROBE_MAX`] it is below 1 s, with a reserve for a busy
-/// machine.
-const PROBE_EVERY: Duration = Duration::from_millis(250);
-
-/// Limit for the answer to a probe.
-const PROBE_MAX: Duration = Duration::from_millis(500);
-
-/// First and longest pause between two attempts to connect.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
 /// The number of retries for a command when the connection breaks before its answer.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -52,8 +44,7 @@ enum Repeat {
 }
 
 pub(super) struct Redis {
-    client: Client,
-    connections: Connections,
+    connections: Arc<Connections>,
     timeout: Duration,
     /// By runtime; bounded by the requests in progress.
     unasked: DashMap<Id, Vec<Unasked>>,
@@ -67,10 +58,9 @@ struct Unasked {
 
 impl Redis {
     pub(super) fn open(url: &str, timeout: Duration) -> Result<Self, InvalidUrl> {
-        let client = client(url)?;
+        let server = Arc::new(Server::parse(url)?);
         Ok(Self {
-            connections: Connections::new(client.clone()),
-            client,
+            connections: Arc::new(Connections::new(server)),
             timeout,
             unasked: DashMap::new(),
         })
@@ -239,7 +229,7 @@ impl Redis {
 
     /// Opens a connection for following a log: its blocking reads delay no other operation.
     pub(super) async fn log_link(&self) -> Result<LogLink, Cause> {
-        connect(&self.client, |_| {}).await.map(LogLink)
+        connect(&self.connections.server, |_| {}).await.map(LogLink)
     }
 
     pub(super) async fn increment(&self, key: &str, ttl: Duration) -> Result<i64, Cause> {
@@ -264,8 +254,7 @@ impl Redis {
     }
 
     pub(super) fn lapses(&self, prefix: &str) -> Subscription {
-        let info = self.client.get_connection_info();
-        let database = info.redis_settings().db();
+        let database = self.connections.server.database();
         let mut listen = pipe();
         let channel = format!("__keyevent@{database}__:expired");
         listen.cmd("SUBSCRIBE").arg(channel);
@@ -290,7 +279,12 @@ impl Redis {
     /// not begin with `prefix` are skipped.
     fn link(&self, listen: Listen, prefix: String) -> Subscription {
         let feed = Arc::new(Feed::default());
-        let plan: Plan = Box::pin(keep_up(self.client.clone(), listen, prefix, feed.clone()));
+        let plan: Plan = Box::pin(keep_up(
+            Arc::clone(&self.connections),
+            listen,
+            prefix,
+            feed.clone(),
+        ));
         Subscription::linked(feed, plan)
     }
 
@@ -383,109 +377,12 @@ fn entry((id, pairs): RawEntry) -> Option<Entry> {
     Some(Entry { id, text })
 }
 
-/// The command that begins a subscription, if there is one, and a label for the log.
-type Listen = (Option<Pipeline>, &'static str);
-
-/// Keeps one subscription's link up. Ends when the subscription is dropped.
-async fn keep_up(client: Client, (listen, to): Listen, prefix: String, feed: Arc<Feed>) {
-    let mut pause = PAUSE.0;
-    let mut told = false;
-    loop {
-        let gone = Arc::new(Notify::new());
-        match listening(&client, listen.as_ref(), &prefix, &feed, &gone).await {
-            Ok(connection) => {
-                if told {
-                    tracing::info!(to, "Subscribed to shared state again");
-                } else {
-                    tracing::debug!(to, "Subscribed to shared state");
-                }
-                feed.up();
-                let since = Instant::now();
-                let cause = watch_over(connection, &gone).await;
-                feed.down();
-                tracing::warn!(to, error = %cause, "Lost a subscription to shared state; reconnecting");
-                told = true;
-                if PAUSE.1 < since.elapsed() {
-                    pause = PAUSE.0;
-                }
-            }
-            Err(error) => {
-                if !told {
-                    tracing::warn!(to, %error, "Cannot subscribe to shared state; retrying");
-                }
-                told = true;
-            }
-        }
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(PAUSE.1);
-    }
-}
-
-/// Opens a connection and waits until the server confirms the subscription.
-async fn listening(
-    client: &Client,
-    listen: Option<&Pipeline>,
-    prefix: &str,
-    feed: &Arc<Feed>,
-    gone: &Arc<Notify>,
-) -> Result<MultiplexedConnection, Cause> {
-    let (prefix, feed, gone) = (prefix.to_owned(), feed.clone(), gone.clone());
-    let mut connection = connect(client, move |push| match push.kind {
-        PushKind::Disconnection => gone.notify_one(),
-        PushKind::Message => {
-            // Channel, then message.
-            let message = push.data.into_iter().nth(1).map(text);
-            if let Some(message) = message.filter(|text| text.starts_with(&prefix)) {
-                feed.message(message);
-            }
-        }
-        PushKind::Invalidate => match push.data.into_iter().next() {
-            Some(Value::Array(keys)) => keys.into_iter().for_each(|key| feed.message(text(key))),
-            // The whole database was flushed.
-            _ => feed.gap(),
-        },
-        _ => {}
-    })
-    .await?;
-    if let Some(listen) = listen {
-        let confirmed = listen.query_async::<Value>(&mut connection);
-        timeout(CONNECT_MAX, confirmed)
-            .await
-            .map_err(|_| Arc::new(TooSlow(CONNECT_MAX)) as Cause)?
-            .map_err(|error| Arc::new(error) as Cause)?;
-    }
-    Ok(connection)
-}
-
-/// Waits until the link is lost: the driver reports it, or a probe gets no answer.
-async fn watch_over(mut connection: MultiplexedConnection, gone: &Notify) -> Cause {
-    let probe = cmd("PING");
-    loop {
-        tokio::select! {
-            () = gone.notified() => return Arc::new(std::io::Error::from(std::io::ErrorKind::ConnectionReset)),
-            () = tokio::time::sleep(PROBE_EVERY) => {}
-        }
-        match timeout(PROBE_MAX, probe.query_async::<Value>(&mut connection)).await {
-            Ok(Ok(_)) => {}
-            Ok(Err(error)) => return Arc::new(error),
-            Err(_) => return Arc::new(TooSlow(PROBE_MAX)),
-        }
-    }
-}
-
 /// Returns true if another connection may help: this one is broken, or its server does not take writes (any more,
 /// or yet).
 fn is_lost(error: &RedisError) -> bool {
     error.is_io_error()
         || error.is_unrecoverable_error()
         || matches!(error.code(), Some("READONLY" | "LOADING" | "MASTERDOWN"))
-}
-
-fn text(value: Value) -> String {
-    match value {
-        Value::BulkString(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
-        other => from_redis_value(other).unwrap_or_default(),
-    }
 }
 
 fn milliseconds(ttl: Duration) -> u64 {

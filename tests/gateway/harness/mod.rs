@@ -11,6 +11,7 @@ pub(crate) mod client;
 pub(crate) mod collector;
 pub(crate) mod dns;
 pub(crate) mod documents;
+pub(crate) mod failover;
 pub(crate) mod gateway;
 pub(crate) mod issuer;
 pub(crate) mod nginx;

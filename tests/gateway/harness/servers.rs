@@ -119,6 +119,11 @@ impl Redis {
         (relay, url)
     }
 
+    /// Its port.
+    pub(crate) fn port(&self) -> u16 {
+        self.server.address.port()
+    }
+
     /// Runs one command as another client and returns what `redis-cli` prints.
     pub(crate) fn command(&self, words: &[&str]) -> String {
         let port = self.server.address.port().to_string();
@@ -180,16 +185,34 @@ impl Postgres {
         self.server.folder.join("cert.pem")
     }
 
-    /// Its address.
+    /// Runs a statement as the superuser, and returns its values.
+    pub(crate) fn statement(&self, sql: &str) -> String {
+        let port = self.port().to_string();
+        let mut psql = Command::new(program("psql"));
+        psql.args(["-h", "127.0.0.1", "-U", "postgres", "-p", &port]);
+        run(psql.args(["-d", "postgres", "-qAt", "-c", sql]))
+    }
+
+    /// The folder of its data.
+    pub(crate) fn data(&self) -> PathBuf {
+        self.server.folder.join("data")
+    }
+
+    /// Its port.
     pub(crate) fn port(&self) -> u16 {
         self.server.address.port()
     }
 
     fn with(more: impl Fn(&Path) -> Vec<String>) -> Self {
+        Self::made(initialise, more)
+    }
+
+    /// Starts one on the data that `make` makes in a folder.
+    pub(super) fn made(make: impl Fn(&Path, &str), more: impl Fn(&Path) -> Vec<String>) -> Self {
         let server = Server::start("postgres", |folder, port| {
             let data = folder.join("data").display().to_string();
             if !Path::new(&data).exists() {
-                initialise(folder, &data);
+                make(folder, &data);
             }
             let mut command = as_postgres();
             command.push(program("postgres"));
@@ -445,7 +468,7 @@ fn write_certificate(folder: &Path) {
     std::fs::write(folder.join("key.pem"), made.signing_key.serialize_pem()).unwrap();
 }
 
-fn initialise(folder: &Path, data: &str) {
+pub(super) fn initialise(folder: &Path, data: &str) {
     let user = as_postgres();
     if !user.is_empty() {
         run(Command::new("chown").arg("postgres:postgres").arg(folder));
@@ -473,7 +496,7 @@ pub(super) fn as_postgres() -> Vec<String> {
 }
 
 /// A PostgreSQL program: the newest under `/usr/lib/postgresql`, else the one in the path.
-fn program(name: &str) -> String {
+pub(super) fn program(name: &str) -> String {
     let versions = std::fs::read_dir("/usr/lib/postgresql")
         .into_iter()
         .flatten();

@@ -1,0 +1,206 @@
+//! The hosts of `stores.sql`, of which one takes writes, and the file of its password.
+//!
+//! With several hosts each connection is asked whether its server takes writes, when it is opened and each time it leaves
+//! the pool. Where one does not, or cannot be reached, all hosts are asked at once, and the pool connects to the first
+//! that does.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use futures_util::future::join_all;
+use sqlx::any::AnyConnectOptions;
+use sqlx::{AnyConnection, AnyPool, ConnectOptions as _, Connection as _, Executor as _, Row as _};
+use tokio::time::{sleep, timeout};
+
+/// Limit for the answer of one host.
+const ASK_MAX: Duration = Duration::from_secs(1);
+
+/// Pause between two searches, and the longest time of searching before another failure begins a new one.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+const LOOK_MAX: Duration = Duration::from_secs(60);
+
+/// Interval of readings of the file of the password.
+const READ_EVERY: Duration = Duration::from_secs(2);
+
+/// 1 if the server takes writes: it is no standby, and no administrator has made it read-only.
+const TAKES_WRITES: &str = "SELECT CASE WHEN pg_is_in_recovery() OR current_setting('transaction_read_only') = 'on' \
+                            THEN 0 ELSE 1 END";
+
+/// One host: `HOST:PORT` for the log, and the URL with its password.
+pub(super) struct Host {
+    pub(super) name: String,
+    pub(super) url: url::Url,
+}
+
+/// The hosts.
+pub(super) struct Hosts {
+    hosts: Vec<Host>,
+    password_file: Option<PathBuf>,
+    /// The host that the pool connects to.
+    current: AtomicUsize,
+    is_looking: AtomicBool,
+    /// The time of the last change of the host: older connections lead to another one.
+    changed: Mutex<Option<Instant>>,
+    pool: OnceLock<AnyPool>,
+}
+
+impl Hosts {
+    /// Creates it. `hosts` has at least one; of a file there is none to choose.
+    pub(super) fn new(hosts: Vec<Host>, password_file: Option<PathBuf>) -> Arc<Self> {
+        Arc::new(Self {
+            hosts,
+            password_file,
+            current: AtomicUsize::new(0),
+            is_looking: AtomicBool::new(false),
+            changed: Mutex::new(None),
+            pool: OnceLock::new(),
+        })
+    }
+
+    /// Returns the options of the current host.
+    ///
+    /// # Errors
+    /// When the URL is no PostgreSQL URL.
+    pub(super) fn options(&self) -> Result<AnyConnectOptions, sqlx::Error> {
+        self.options_of(self.current.load(Ordering::Acquire))
+    }
+
+    fn options_of(&self, index: usize) -> Result<AnyConnectOptions, sqlx::Error> {
+        let mut url = self.hosts[index].url.clone();
+        if let Some(file) = &self.password_file {
+            // Percent-encodes what a URL cannot hold.
+            let _ = url.set_password(Some(&read(file)?));
+        }
+        AnyConnectOptions::from_url(&url)
+    }
+
+    /// True if there are several.
+    pub(super) fn are_several(&self) -> bool {
+        self.hosts.len() > 1
+    }
+
+    /// Serves this pool from now on. Must be called inside a runtime.
+    pub(super) fn serve(self: &Arc<Self>, pool: &AnyPool) {
+        let _ = self.pool.set(pool.clone());
+        self.look();
+        if self.password_file.is_some() {
+            tokio::spawn(Arc::clone(self).follow_password());
+        }
+    }
+
+    /// True if a connection of this age leads to an earlier host.
+    pub(super) fn is_outdated(&self, age: Duration) -> bool {
+        self.changed()
+            .is_some_and(|changed| changed.elapsed() < age)
+    }
+
+    /// Looks for the host that takes writes, in the background, since a connection or a statement failed. One search at a
+    /// time; none if there is one host.
+    pub(super) fn look(self: &Arc<Self>) {
+        if !self.are_several() || self.pool.get().is_none() {
+            return;
+        }
+        if self.is_looking.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        tokio::spawn(Arc::clone(self).search());
+    }
+
+    async fn search(self: Arc<Self>) {
+        let began = Instant::now();
+        let mut told = false;
+        while began.elapsed() < LOOK_MAX && self.pool.get().is_some_and(|pool| !pool.is_closed()) {
+            let asked = (0..self.hosts.len()).map(|index| self.asks_yes(index));
+            let answers = join_all(asked).await;
+            let current = self.current.load(Ordering::Acquire);
+            let found = match answers.get(current) {
+                Some(true) => Some(current),
+                _ => answers.iter().position(|takes_writes| *takes_writes),
+            };
+            if let Some(index) = found {
+                self.choose(index);
+                break;
+            }
+            if !told {
+                tracing::warn!("no host of stores.sql takes writes; asking them until one does");
+                told = true;
+            }
+            sleep(LOOK_EVERY).await;
+        }
+        // A failure that is met while the search ends begins the next one at once; not more often than this.
+        sleep(LOOK_EVERY).await;
+        self.is_looking.store(false, Ordering::Release);
+    }
+
+    /// True if the host takes writes.
+    async fn asks_yes(&self, index: usize) -> bool {
+        let asked = async {
+            let mut connection = self.options_of(index)?.connect().await?;
+            let takes_writes = takes_writes(&mut connection).await;
+            let _ = connection.close().await;
+            takes_writes
+        };
+        matches!(timeout(ASK_MAX, asked).await, Ok(Ok(true)))
+    }
+
+    fn choose(&self, index: usize) {
+        let (Some(pool), Ok(options)) = (self.pool.get(), self.options_of(index)) else {
+            return;
+        };
+        if self.current.swap(index, Ordering::AcqRel) == index {
+            return;
+        }
+        pool.set_connect_options(options);
+        *self.changed() = Some(Instant::now());
+        tracing::info!(
+            server.address = self.hosts[index].name,
+            "stores.sql: another host takes the writes; connecting to it"
+        );
+    }
+
+    /// Gives the pool a password that the file has since.
+    async fn follow_password(self: Arc<Self>) {
+        let (Some(file), Some(pool)) = (&self.password_file, self.pool.get()) else {
+            return;
+        };
+        let mut known = read(file).ok();
+        while !pool.is_closed() {
+            sleep(READ_EVERY).await;
+            let now = match tokio::fs::read_to_string(file).await {
+                Ok(text) => text.trim_end().to_owned(),
+                // Files are replaced; the next reading finds the new one.
+                Err(_) => continue,
+            };
+            if known.as_ref() != Some(&now)
+                && let Ok(options) = self.options()
+            {
+                pool.set_connect_options(options);
+                known = Some(now);
+                tracing::info!(
+                    "stores.sql: password_file has another password; new connections use it"
+                );
+            }
+        }
+    }
+
+    fn changed(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.changed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// True if the server of a connection takes writes.
+///
+/// # Errors
+/// When it does not answer.
+pub(super) async fn takes_writes(connection: &mut AnyConnection) -> Result<bool, sqlx::Error> {
+    // A simple query: nothing is prepared.
+    let row = connection.fetch_one(TAKES_WRITES).await?;
+    Ok(row.try_get::<i32, _>(0)? == 1)
+}
+
+fn read(file: &Path) -> Result<String, sqlx::Error> {
+    let text = std::fs::read_to_string(file)?;
+    Ok(text.trim_end().to_owned())
+}

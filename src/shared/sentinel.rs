@@ -1,0 +1,110 @@
+//! Sentinels: asking for the master of a service.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::stream::{FuturesUnordered, StreamExt as _};
+use redis::{AsyncConnectionConfig, Client, RedisResult, cmd};
+use tokio::time::{Instant, timeout_at};
+
+use crate::store::Cause;
+
+/// Port of a sentinel that a URL names without one.
+pub(super) const SENTINEL_PORT: u16 = 26379;
+
+/// Limit for the answers of all sentinels. Below the limit for a connection, which comes after it.
+const ASK_MAX: Duration = Duration::from_millis(400);
+
+/// Host and port.
+pub(super) type Address = (String, u16);
+
+/// User and password for the sentinels.
+pub(super) type Credential = (Option<String>, Option<String>);
+
+/// The sentinels of a service.
+pub(super) struct Sentinels {
+    addresses: Vec<Address>,
+    service: String,
+    credential: Credential,
+}
+
+/// The sentinels name no master.
+#[derive(Debug, thiserror::Error)]
+#[error("none of {asked} sentinels names a master of `{service}` in time; the last error: {last}")]
+struct NoMaster {
+    asked: usize,
+    service: String,
+    last: String,
+}
+
+impl Sentinels {
+    pub(super) fn new(addresses: Vec<Address>, service: String, credential: Credential) -> Self {
+        Self {
+            addresses,
+            service,
+            credential,
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn addresses(&self) -> &[Address] {
+        &self.addresses
+    }
+
+    #[cfg(test)]
+    pub(super) fn service(&self) -> &str {
+        &self.service
+    }
+
+    /// Asks all sentinels at once. Returns the address that more than half of them name, or else the one that most name
+    /// in time: one that was cut off from the others may name an old master.
+    ///
+    /// # Errors
+    /// When none names a master.
+    pub(super) async fn master(
+        &self,
+        client: impl Fn(&Address, &Credential) -> RedisResult<Client>,
+    ) -> Result<Address, Cause> {
+        let deadline = Instant::now() + ASK_MAX;
+        let asked = self.addresses.iter().map(|address| {
+            let client = client(address, &self.credential);
+            async move { timeout_at(deadline, self.ask(client)).await }
+        });
+        let mut asked: FuturesUnordered<_> = asked.collect();
+        let mut votes: HashMap<Address, usize> = HashMap::new();
+        let mut last = "no answer in time".to_owned();
+        while let Some(answer) = asked.next().await {
+            match answer {
+                Ok(Ok(Some(address))) => {
+                    let count = votes.entry(address.clone()).or_default();
+                    *count += 1;
+                    if *count * 2 > self.addresses.len() {
+                        return Ok(address);
+                    }
+                }
+                Ok(Ok(None)) => last = "no such service".to_owned(),
+                Ok(Err(error)) => last = error.to_string(),
+                Err(_) => {}
+            }
+        }
+        let most = votes.into_iter().max_by_key(|(_, count)| *count);
+        most.map(|(address, _)| address).ok_or_else(|| {
+            Arc::new(NoMaster {
+                asked: self.addresses.len(),
+                service: self.service.clone(),
+                last,
+            }) as Cause
+        })
+    }
+
+    async fn ask(&self, client: RedisResult<Client>) -> RedisResult<Option<Address>> {
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(None)
+            .set_response_timeout(None);
+        let connection = client?.get_multiplexed_async_connection_with_config(&config);
+        let mut ask = cmd("SENTINEL");
+        ask.arg("GET-MASTER-ADDR-BY-NAME").arg(&self.service);
+        ask.query_async(&mut connection.await?).await
+    }
+}

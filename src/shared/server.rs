@@ -1,0 +1,361 @@
+//! The Redis server of `stores.shared`: the forms of its URL, TLS, and the server that is connected to: the one of the
+//! URL, or the master that its sentinels name.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use redis::aio::MultiplexedConnection;
+use redis::{
+    Client, Cmd, ConnectionAddr, ConnectionInfo, IntoConnectionInfo as _, ProtocolVersion,
+    TlsCertificates, Value, cmd,
+};
+
+use super::sentinel::{Address, Credential, SENTINEL_PORT, Sentinels};
+use crate::config::of_each_host;
+use crate::store::{Cause, InvalidUrl};
+
+/// The server of a URL.
+pub(super) struct Server {
+    /// The server, or one that stands for the master, with the user, the password and the database.
+    info: ConnectionInfo,
+    tls: bool,
+    issuer: Option<Vec<u8>>,
+    /// The file of the password, read for each connection: a new password needs no restart.
+    password_file: Option<PathBuf>,
+    sentinels: Option<Sentinels>,
+}
+
+/// The server cannot be connected to yet, or any more.
+#[derive(Debug, thiserror::Error)]
+enum ServerError {
+    #[error(
+        "the server that the sentinels name is no master: a failover is under way, or the sentinels disagree"
+    )]
+    NoMaster,
+    #[error("cannot read `password_file` of stores.shared")]
+    PasswordFile(#[source] std::io::Error),
+}
+
+impl Server {
+    /// Parses a URL: `redis://`, `rediss://`, or with sentinels `redis+sentinel://` and `rediss+sentinel://`. Uses RESP3,
+    /// which push messages need.
+    ///
+    /// # Errors
+    /// When it has no known form, or names a certificate or a password file that cannot be read.
+    pub(super) fn parse(text: &str) -> Result<Self, InvalidUrl> {
+        let tls = text.starts_with("rediss");
+        let known = ["redis://", "rediss://"]
+            .iter()
+            .any(|form| text.starts_with(form));
+        let (mut url, hosts) = match text.split_once("+sentinel://") {
+            Some((scheme @ ("redis" | "rediss"), rest)) => {
+                let (url, hosts) = sentinel_url(scheme, rest)?;
+                (url, Some(hosts))
+            }
+            None if known => (parse_url(text)?, None),
+            _ => {
+                return Err(invalid(
+                    "write `memory`, `redis://HOST`, `rediss://HOST` or `redis+sentinel://HOST,HOST,HOST/SERVICE`",
+                ));
+            }
+        };
+        if url.fragment().is_some() {
+            return Err(invalid(
+                "certificates are always checked: instead of `#insecure` name the issuer, `?sslrootcert=FILE`",
+            ));
+        }
+        let issuer = match take(&mut url, "sslrootcert") {
+            Some(path) => Some(read("sslrootcert", &path)?),
+            None => None,
+        };
+        let password_file = take(&mut url, "password_file").map(PathBuf::from);
+        if let Some(file) = &password_file {
+            read("password_file", &file.display().to_string())?;
+            if url.password().is_some() {
+                return Err(invalid("give a password or `password_file`, not both"));
+            }
+        }
+        let credential = (
+            take(&mut url, "sentinel_username"),
+            take(&mut url, "sentinel_password"),
+        );
+        let service = hosts
+            .is_some()
+            .then(|| take_service(&mut url))
+            .transpose()?;
+        let info = url
+            .into_connection_info()
+            .map_err(|error| invalid(format!("not a Redis URL: {error}")))?;
+        let settings = info
+            .redis_settings()
+            .clone()
+            .set_protocol(ProtocolVersion::RESP3);
+        let tcp = info.tcp_settings().clone().set_nodelay(true);
+        let info = info.set_redis_settings(settings).set_tcp_settings(tcp);
+        let sentinels = hosts
+            .zip(service)
+            .map(|(hosts, service)| Sentinels::new(hosts, service, credential));
+        let server = Self {
+            info,
+            tls,
+            issuer,
+            password_file,
+            sentinels,
+        };
+        server
+            .build(server.info.clone())
+            .map_err(|error| invalid(format!("not a Redis URL: {error}")))?;
+        Ok(server)
+    }
+
+    /// Returns the number of the database.
+    pub(super) fn database(&self) -> i64 {
+        self.info.redis_settings().db()
+    }
+
+    /// Returns a client for the server. Asks the sentinels, if there are some.
+    ///
+    /// # Errors
+    /// When they name no master, or the file of the password cannot be read.
+    pub(super) async fn client(&self) -> Result<Client, Cause> {
+        let mut info = self.info.clone();
+        if let Some(sentinels) = &self.sentinels {
+            let connect = |address: &Address, credential: &Credential| {
+                self.build(of_sentinel(&self.info, self.tls, address, credential))
+            };
+            let master = sentinels.master(connect).await?;
+            info = info.set_addr(addr(self.tls, &master));
+        }
+        if let Some(file) = &self.password_file {
+            let password = tokio::fs::read_to_string(file).await;
+            let password = password.map_err(|error| Arc::new(ServerError::PasswordFile(error)))?;
+            let settings = info.redis_settings().clone();
+            info = info.set_redis_settings(settings.set_password(password.trim_end()));
+        }
+        self.build(info).map_err(|error| Arc::new(error) as Cause)
+    }
+
+    /// Checks that a server which sentinels named is the master.
+    ///
+    /// # Errors
+    /// When it is not, or does not answer.
+    pub(super) async fn check(&self, connection: &mut MultiplexedConnection) -> Result<(), Cause> {
+        if self.sentinels.is_none() {
+            return Ok(());
+        }
+        let answer = self.probe().query_async(connection).await;
+        self.judge(&answer.map_err(|error| Arc::new(error) as Cause)?)
+    }
+
+    /// Returns the command that shows that a connection is of use.
+    pub(super) fn probe(&self) -> Cmd {
+        cmd(if self.sentinels.is_some() {
+            "ROLE"
+        } else {
+            "PING"
+        })
+    }
+
+    /// Judges the answer to the probe.
+    ///
+    /// # Errors
+    /// When the server is no master any more.
+    pub(super) fn judge(&self, answer: &Value) -> Result<(), Cause> {
+        let role = match answer {
+            Value::Array(parts) => parts.first(),
+            _ => None,
+        };
+        let is_master = match role {
+            Some(Value::BulkString(name)) => name == b"master",
+            Some(Value::SimpleString(name)) => name == "master",
+            _ => false,
+        };
+        if self.sentinels.is_some() && !is_master {
+            return Err(Arc::new(ServerError::NoMaster));
+        }
+        Ok(())
+    }
+
+    fn build(&self, info: ConnectionInfo) -> redis::RedisResult<Client> {
+        if !self.tls {
+            return Client::open(info);
+        }
+        // rustls panics without a provider. Pingora installs the same one with the first listener, so
+        // an error here means that one is installed already.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let root_cert = self.issuer.clone();
+        Client::build_with_tls(
+            info,
+            TlsCertificates {
+                client_tls: None,
+                root_cert,
+            },
+        )
+    }
+}
+
+/// Returns the connection to a sentinel: TLS and socket options as those of its master.
+fn of_sentinel(
+    master: &ConnectionInfo,
+    tls: bool,
+    address: &Address,
+    (user, password): &Credential,
+) -> ConnectionInfo {
+    let mut settings = redis::RedisConnectionInfo::default().set_skip_set_lib_name();
+    if let Some(user) = user {
+        settings = settings.set_username(user);
+    }
+    if let Some(password) = password {
+        settings = settings.set_password(password);
+    }
+    master
+        .clone()
+        .set_addr(addr(tls, address))
+        .set_redis_settings(settings)
+}
+
+fn addr(tls: bool, (host, port): &Address) -> ConnectionAddr {
+    let (host, port) = (host.clone(), *port);
+    if tls {
+        return ConnectionAddr::TcpTls {
+            host,
+            port,
+            insecure: false,
+            tls_params: None,
+        };
+    }
+    ConnectionAddr::Tcp(host, port)
+}
+
+fn parse_url(text: &str) -> Result<url::Url, InvalidUrl> {
+    url::Url::parse(text).map_err(|error| {
+        invalid(format!(
+            "not a URL ({error}); percent-encode special characters in the password"
+        ))
+    })
+}
+
+/// Returns the URL of the first of several sentinels, and the addresses of all.
+fn sentinel_url(scheme: &str, rest: &str) -> Result<(url::Url, Vec<Address>), InvalidUrl> {
+    let mut first = None;
+    let mut addresses = Vec::new();
+    for text in of_each_host(&format!("{scheme}://{rest}")) {
+        let url = parse_url(&text)?;
+        let host = url.host_str().unwrap_or_default();
+        if host.is_empty() {
+            return Err(invalid("a sentinel has no host: write HOST or HOST:PORT"));
+        }
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        addresses.push((host.to_owned(), url.port().unwrap_or(SENTINEL_PORT)));
+        first.get_or_insert(url);
+    }
+    let first = first.ok_or_else(|| invalid("name at least one sentinel"))?;
+    Ok((first, addresses))
+}
+
+/// Removes the name of the service from the path, `/SERVICE` or `/SERVICE/DB`.
+fn take_service(url: &mut url::Url) -> Result<String, InvalidUrl> {
+    let path = url.path().trim_start_matches('/').to_owned();
+    let (service, database) = path.split_once('/').unwrap_or((&path, ""));
+    if service.is_empty() {
+        return Err(invalid(
+            "name the service as the sentinels know it: `redis+sentinel://HOST,HOST,HOST/SERVICE`",
+        ));
+    }
+    url.set_path(database);
+    Ok(service.to_owned())
+}
+
+/// Removes a parameter from the query.
+fn take(url: &mut url::Url, name: &str) -> Option<String> {
+    let (ours, rest): (Vec<_>, Vec<_>) = url
+        .query_pairs()
+        .into_owned()
+        .partition(|(key, _)| key == name);
+    url.set_query(None);
+    if !rest.is_empty() {
+        url.query_pairs_mut().extend_pairs(rest);
+    }
+    ours.into_iter().next().map(|(_, value)| value)
+}
+
+fn read(parameter: &str, path: &str) -> Result<Vec<u8>, InvalidUrl> {
+    std::fs::read(path).map_err(|error| InvalidUrl {
+        source: Some(Arc::new(error)),
+        ..invalid(format!("`{parameter}`: cannot read `{path}`"))
+    })
+}
+
+fn invalid(problem: impl Into<String>) -> InvalidUrl {
+    InvalidUrl {
+        key: "stores.shared",
+        problem: problem.into(),
+        source: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_are_checked_and_never_repeated() {
+        for good in [
+            "redis://127.0.0.1",
+            "redis://user:pass%40word@redis.internal:6380/3",
+            "rediss://:secret@redis.internal",
+            "redis+sentinel://user:secret@one,two:26380,[::1]/main",
+            "rediss+sentinel://one/main/2?sentinel_password=other",
+        ] {
+            assert!(Server::parse(good).is_ok(), "{good}");
+        }
+        for bad in [
+            "rabbit://:secret@host",
+            "rabbit+sentinel://:secret@host/main",
+            "redis://:secret@",
+            "redis://:secret@host:port",
+            "redis://:secret@host/db",
+            "rediss://:secret@host#insecure",
+            "rediss://:secret@host?sslrootcert=/does/not/exist",
+            "redis://:secret@host?password_file=/etc/hostname",
+            "redis://host?password_file=/does/not/exist",
+            "redis+sentinel://:secret@one,two",
+            "redis+sentinel://:secret@one,/main",
+            "redis+sentinel://:secret@one/main/db",
+        ] {
+            let error = Server::parse(bad)
+                .err()
+                .map(|error| format!("{error} {error:?}"));
+            assert!(error.is_some_and(|e| !e.contains("secret@")), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_url_names_the_sentinels_the_service_and_the_database() {
+        let text = "redis+sentinel://user:pass@one,two:26380,[::1]/main/3";
+        let server = Server::parse(text).unwrap();
+        assert_eq!(server.database(), 3);
+        let settings = server.info.redis_settings();
+        assert_eq!(settings.username(), Some("user"));
+        assert_eq!(settings.password(), Some("pass"));
+        let sentinels = server.sentinels.unwrap();
+        let named = |host: &str, port| (host.to_owned(), port);
+        let expected = [
+            named("one", 26379),
+            named("two", 26380),
+            named("::1", 26379),
+        ];
+        assert_eq!(sentinels.addresses(), expected);
+        assert_eq!(sentinels.service(), "main");
+    }
+
+    #[test]
+    fn only_a_master_is_of_use_where_sentinels_name_it() {
+        let role = |name: &str| Value::Array(vec![Value::BulkString(name.into())]);
+        let sentinels = Server::parse("redis+sentinel://one/main").unwrap();
+        assert!(sentinels.judge(&role("master")).is_ok());
+        assert!(sentinels.judge(&role("slave")).is_err());
+        let fixed = Server::parse("redis://one").unwrap();
+        assert!(fixed.judge(&Value::SimpleString("PONG".to_owned())).is_ok());
+    }
+}

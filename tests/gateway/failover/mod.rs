@@ -1,0 +1,140 @@
+//! Stores that fail over under load: no wrong answer, nothing lost that SQL acknowledged, and one gateway again within a
+//! second of the recovery (`docs/guide/connect-the-stores.md`).
+
+mod postgres;
+mod redis;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use tokio::task::JoinHandle;
+
+use crate::harness::{
+    ADMIN, Agent, Builder, CALL, Connection, Gateway, Pair, Request, Seat, until_holds,
+};
+
+/// The contract's promise (§2).
+const OBEYED: Duration = Duration::from_secs(1);
+
+/// Two replicas, and a caller that calls an agent at both.
+struct Replicas {
+    gateways: [Gateway; 2],
+    caller: Seat,
+    target: Seat,
+}
+
+impl Replicas {
+    async fn new(sql: &str, shared: &str) -> Self {
+        let start = async || {
+            let builder = Builder::new(Pair::Embedded).stores(sql, shared);
+            builder.set("registry.heartbeat_ttl", "1h").start().await
+        };
+        let gateways = [start().await, start().await];
+        let agent = Agent::json(r#"{"jsonrpc":"2.0","id":"c-1","result":{}}"#).await;
+        let (caller, target) = gateways[0].pair(agent).await;
+        let replicas = Self {
+            gateways,
+            caller,
+            target,
+        };
+        replicas.coherent().await;
+        replicas
+    }
+
+    async fn coherent(&self) {
+        for gateway in &self.gateways {
+            gateway.until_coherent().await;
+        }
+    }
+
+    /// Calls through both replicas until it is told to end. Each call must be answered by the agent: what it needs is in
+    /// memory. Returns the number of calls.
+    fn load(&self) -> (Arc<AtomicBool>, JoinHandle<u32>) {
+        let over = Arc::<AtomicBool>::default();
+        let told = Arc::clone(&over);
+        let request = Request::post(self.target.path(), CALL).bearer(&self.caller.token);
+        let at = [self.gateways[0].public, self.gateways[1].public];
+        let load = tokio::spawn(async move {
+            let mut calls = 0;
+            while !told.load(Ordering::Acquire) {
+                for public in at {
+                    let answer = Connection::open(public).await.call(&request).await;
+                    assert_eq!(answer.status, 200, "call {calls}: {}", answer.text());
+                    calls += 1;
+                }
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            calls
+        });
+        (over, load)
+    }
+
+    /// Asserts that both are one gateway: a revoked token is refused at the other within a second, a beat counts.
+    async fn are_one(&self, round: &str) {
+        let [one, other] = &self.gateways;
+        let tokens = format!("/workspaces/{}/tokens", self.caller.id);
+        let issued = one.as_operator(Request::post(&tokens, "{}")).await.json();
+        let call = Request::post(self.target.path(), CALL);
+        let call = call.bearer(issued["token"].as_str().unwrap());
+        assert_eq!(other.call(&call).await.status, 200, "{round}");
+        let path = format!("{tokens}/{}", issued["id"].as_str().unwrap());
+        let revoked = one.as_operator(Request::new("DELETE", path)).await;
+        assert_eq!(revoked.status, 200, "{}", revoked.text());
+        let since = Instant::now();
+        while other.call(&call).await.status != 401 {
+            assert!(
+                since.elapsed() < OBEYED,
+                "{round}: a revoked token still calls"
+            );
+        }
+        let body = json!({"workspace_id": self.target.id}).to_string();
+        let beat = Request::post("/registry/heartbeat", body).bearer(&self.target.token);
+        assert_eq!(other.call(&beat).await.status, 200);
+    }
+}
+
+/// Creates workspaces at a replica until it is told to end. Returns the ids that were acknowledged.
+fn creations(gateway: &Gateway) -> (Arc<AtomicBool>, JoinHandle<Vec<String>>) {
+    let over = Arc::<AtomicBool>::default();
+    let told = Arc::clone(&over);
+    let public = gateway.public;
+    let created = tokio::spawn(async move {
+        let mut acknowledged = Vec::new();
+        for n in 0.. {
+            if told.load(Ordering::Acquire) {
+                break;
+            }
+            let id = format!("made-{n}");
+            let body = json!({"id": id, "name": id}).to_string();
+            let request = Request::post("/workspaces", body).bearer(ADMIN);
+            let answer = Connection::open(public).await.call(&request).await;
+            match answer.status {
+                201 => acknowledged.push(id),
+                // An outage in words: the workspace may have been created.
+                503 => assert_eq!(answer.reason(), "store_unavailable", "{}", answer.text()),
+                other => panic!("{other}: {}", answer.text()),
+            }
+        }
+        acknowledged
+    });
+    (over, created)
+}
+
+/// Waits until both replicas take changes; returns the time it took.
+async fn recovered(replicas: &Replicas, round: &str) -> Duration {
+    let since = Instant::now();
+    for (n, gateway) in replicas.gateways.iter().enumerate() {
+        let id = format!("after-{round}-{n}");
+        let body = json!({"id": id, "name": id}).to_string();
+        until_holds("changes are taken again", async || {
+            let request = Request::post("/workspaces", body.clone());
+            // It exists if an attempt before was given up.
+            matches!(gateway.as_operator(request).await.status, 201 | 409)
+        })
+        .await;
+    }
+    replicas.coherent().await;
+    since.elapsed()
+}

@@ -1,0 +1,134 @@
+//! Redis behind sentinels, and a password that changes in its file.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use super::{Replicas, recovered};
+use crate::harness::failover::Sentinels;
+use crate::harness::servers::{self, Redis};
+use crate::harness::{Builder, Gateway, Pair, calmly, until_holds};
+
+/// Time for the sentinels to find the master dead and to make the replica one, and for the gateways to follow.
+const FOLLOWED: Duration = Duration::from_secs(15);
+
+/// Clients of a server that subscribe or track keys: the gateways' links.
+fn links(redis: &Redis) -> usize {
+    let clients = redis.command(&["CLIENT", "LIST"]);
+    let is_link = |client: &&str| {
+        let flags = client
+            .split(' ')
+            .find_map(|word| word.strip_prefix("flags="));
+        // `P` and `t`; sentinels subscribe, too, by RESP2.
+        flags.is_some_and(|flags| flags.contains(['P', 't'])) && client.contains("resp=3")
+    };
+    clients.lines().filter(is_link).count()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_killed_master_is_replaced_and_a_demoted_one_is_left() {
+    calmly(async || {
+        let sentinels = Sentinels::start();
+        let sql = servers::postgres().database();
+        let replicas = Replicas::new(&sql, &sentinels.url()).await;
+        replicas.are_one("before").await;
+
+        // A planned change: the old master goes on, as a replica.
+        let (over, load) = replicas.load();
+        let (old, _) = sentinels.roles();
+        sentinels.fail_over();
+        let took = recovered(&replicas, "demoted").await;
+        println!("master demoted: one gateway again after {took:?}");
+        assert!(took < FOLLOWED, "{took:?}");
+        replicas.are_one("demoted").await;
+        until_holds("nothing listens to the old master", async || {
+            links(old) == 0
+        })
+        .await;
+
+        // It dies; the sentinels make the other one the master.
+        let (master, _) = sentinels.roles();
+        master.kill();
+        until_holds("the death is noticed", async || {
+            replicas.gateways[0]
+                .metric("a2a_gateway_coherent", &[])
+                .await
+                == 0.0
+        })
+        .await;
+        let took = recovered(&replicas, "killed").await;
+        println!("master killed: one gateway again after {took:?}");
+        assert!(took < FOLLOWED, "{took:?}");
+        replicas.are_one("killed").await;
+        assert!(links(sentinels.roles().0) > 0);
+
+        // It comes back, and becomes a replica.
+        master.restart();
+        replicas.are_one("back").await;
+        over.store(true, Ordering::Release);
+        println!("{} calls, none refused", load.await.unwrap());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn without_sentinels_a_gateway_is_not_ready_and_says_why() {
+    let sql = servers::postgres().database();
+    let url = "redis+sentinel://127.0.0.1:1,127.0.0.1:2/main";
+    let gateway = Builder::new(Pair::Embedded).stores(&sql, url).spawn();
+    until_holds("the log says why", async || {
+        let log = gateway.log();
+        log.contains("none of 2 sentinels names a master of `main` in time")
+    })
+    .await;
+}
+
+/// Has Redis take another password, as its user and in the file.
+fn set_password(redis: &Redis, file: &std::path::Path, password: &str) {
+    std::fs::write(file, format!("{password}\n")).unwrap();
+    let rule = format!(">{password}");
+    redis.command(&[
+        "ACL",
+        "SETUSER",
+        "gateway",
+        "on",
+        "resetpass",
+        &rule,
+        "~*",
+        "&*",
+        "+@all",
+    ]);
+}
+
+#[tokio::test]
+async fn a_password_changes_in_its_file_without_a_restart() {
+    let redis = Redis::start();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("password");
+    set_password(&redis, &file, "first");
+    let sql = servers::postgres().database();
+    let port = redis.port();
+    let url = format!(
+        "redis://gateway@127.0.0.1:{port}?password_file={}",
+        file.display()
+    );
+    let gateway: Gateway = Builder::new(Pair::Embedded)
+        .stores(&sql, &url)
+        .start()
+        .await;
+    gateway.until_coherent().await;
+    set_password(&redis, &file, "second");
+    // Connections that were made with the first end: each is made again.
+    redis.command(&["CLIENT", "KILL", "USER", "gateway"]);
+    until_holds("the links are down", async || {
+        gateway
+            .log()
+            .contains("Lost a subscription to shared state")
+    })
+    .await;
+    gateway.until_coherent().await;
+    gateway
+        .create(serde_json::json!({"id": "later", "name": "later"}))
+        .await;
+    let log = gateway.log();
+    assert!(!log.contains("first") && !log.contains("second"), "{log}");
+}

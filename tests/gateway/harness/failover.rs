@@ -1,0 +1,154 @@
+//! Stores that fail over: Redis with a replica and three sentinels, PostgreSQL with a synchronous standby.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use super::planted::DATABASE_PASSWORD;
+use super::servers::{Postgres, Redis, Server, as_postgres, program, run};
+
+/// The service, as the sentinels name it.
+const SERVICE: &str = "main";
+
+/// Time for what a server does in the background, on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Two Redis servers, of which one is the master, and three sentinels.
+pub(crate) struct Sentinels {
+    servers: [Redis; 2],
+    sentinels: Vec<Server>,
+}
+
+impl Sentinels {
+    /// Starts them, and waits until the sentinels know each other and the replica.
+    pub(crate) fn start() -> Self {
+        let servers = [Redis::start(), Redis::start()];
+        servers[1].follow(&servers[0]);
+        let master = servers[0].port();
+        let sentinel = |_| {
+            Server::start("sentinel", |folder, port| {
+                let file = folder.join("sentinel.conf");
+                let text = format!(
+                    "port {port}\nbind 127.0.0.1\nsentinel monitor {SERVICE} 127.0.0.1 {master} 2\n\
+                     sentinel down-after-milliseconds {SERVICE} 500\nsentinel failover-timeout {SERVICE} 3000\n"
+                );
+                std::fs::write(&file, text).unwrap();
+                let file = file.display().to_string();
+                vec!["redis-server".into(), file, "--sentinel".into()]
+            })
+        };
+        let started = Self {
+            servers,
+            sentinels: (0..3).map(sentinel).collect(),
+        };
+        until("the sentinels know each other and the replica", || {
+            (0..3).all(|sentinel| {
+                let known = started.ask(sentinel, &["SENTINEL", "MASTER", SERVICE]);
+                let field = |name: &str| {
+                    let mut lines = known.lines();
+                    lines.find(|line| *line == name)?;
+                    lines.next()
+                };
+                field("num-other-sentinels") == Some("2") && field("num-slaves") == Some("1")
+            })
+        });
+        started
+    }
+
+    /// The URL for `stores.shared`.
+    pub(crate) fn url(&self) -> String {
+        let hosts: Vec<String> = self
+            .sentinels
+            .iter()
+            .map(|one| one.address().to_string())
+            .collect();
+        format!("redis+sentinel://{}/{SERVICE}", hosts.join(","))
+    }
+
+    /// The server that the first sentinel names the master, and the other one.
+    pub(crate) fn roles(&self) -> (&Redis, &Redis) {
+        let named = self.ask(0, &["SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE]);
+        let port = named.lines().nth(1).unwrap_or_default();
+        let [one, other] = &self.servers;
+        if port == one.port().to_string() {
+            (one, other)
+        } else {
+            (other, one)
+        }
+    }
+
+    /// Has the sentinels make the replica the master though the master is well.
+    pub(crate) fn fail_over(&self) {
+        let (master, _) = self.roles();
+        let before = master.port();
+        self.ask(0, &["SENTINEL", "FAILOVER", SERVICE]);
+        until("another server is the master", || {
+            self.roles().0.port() != before
+        });
+    }
+
+    fn ask(&self, sentinel: usize, words: &[&str]) -> String {
+        let port = self.sentinels[sentinel].address().port().to_string();
+        run(Command::new("redis-cli").args(["-p", &port]).args(words))
+    }
+}
+
+/// A PostgreSQL server that acknowledges no commit before its standby has it.
+pub(crate) struct Standby {
+    pub(crate) primary: Postgres,
+    pub(crate) standby: Postgres,
+}
+
+impl Standby {
+    /// Starts both, and waits until commits wait for the standby.
+    pub(crate) fn start() -> Self {
+        let commits = |_: &Path| vec!["synchronous_commit=on".to_owned()];
+        let primary = Postgres::made(super::servers::initialise, commits);
+        let port = primary.port().to_string();
+        let copy = |folder: &Path, data: &str| {
+            let user = as_postgres();
+            if !user.is_empty() {
+                run(Command::new("chown").arg("postgres:postgres").arg(folder));
+            }
+            let backup = [program("pg_basebackup")];
+            let mut words = user.iter().chain(&backup);
+            run(Command::new(words.next().unwrap())
+                .args(words)
+                .args(["-h", "127.0.0.1", "-U", "postgres", "-p", &port])
+                .args(["-D", data, "-R", "-X", "stream", "-c", "fast", "--no-sync"]));
+        };
+        let standby = Postgres::made(copy, commits);
+        primary.statement("ALTER SYSTEM SET synchronous_standby_names = '*'");
+        primary.statement("SELECT pg_reload_conf()");
+        until("commits wait for the standby", || {
+            primary.statement("SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'")
+                == "1"
+        });
+        Self { primary, standby }
+    }
+
+    /// The URL of a new database on both, the first host first.
+    pub(crate) fn database(&self, hosts: [&Postgres; 2]) -> String {
+        let url = self.primary.database();
+        let (_, name) = url.rsplit_once('/').unwrap();
+        until("the standby has the database", || {
+            let known = format!("SELECT count(*) FROM pg_database WHERE datname = '{name}'");
+            self.standby.statement(&known) == "1"
+        });
+        let [one, other] = hosts.map(Postgres::port);
+        format!("postgres://postgres:{DATABASE_PASSWORD}@127.0.0.1:{one},127.0.0.1:{other}/{name}")
+    }
+
+    /// Makes the standby take writes.
+    pub(crate) fn promote(&self) {
+        assert_eq!(self.standby.statement("SELECT pg_promote()"), "t");
+    }
+}
+
+fn until(what: &str, holds: impl Fn() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(Instant::now() < deadline, "not in time: {what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
