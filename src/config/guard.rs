@@ -8,7 +8,7 @@ use serde::Deserialize;
 use toml::Value;
 
 use super::Scope;
-use super::pattern::{Pattern, problem_of};
+use super::pattern::{NAME_FORM, Pattern, is_name, problem_of};
 use super::tables::{self, Forms};
 use super::value::{ByteSize, duration, secret_url};
 use crate::closed_set::words;
@@ -18,9 +18,6 @@ const GUARDS_MAX: usize = 32;
 
 /// Maximum patterns of one guard.
 const PATTERNS_MAX: usize = 100;
-
-/// Longest name of a guard or a pattern.
-const NAME_MAX: usize = 64;
 
 /// Bounds of `timeout`.
 const TIMEOUT: std::ops::RangeInclusive<Duration> =
@@ -229,13 +226,6 @@ impl Guard {
         problems.extend(self.patterns.iter().filter_map(problem_of));
         problems
     }
-}
-
-pub(super) const NAME_FORM: &str = "has no good name: write 1 to 64 of a to z, 0 to 9, `_` and `-`";
-
-pub(super) fn is_name(name: &str) -> bool {
-    let known = |c: u8| matches!(c, b'a'..=b'z' | b'0'..=b'9' | b'_' | b'-');
-    (1..=NAME_MAX).contains(&name.len()) && name.bytes().all(known)
 }
 
 fn is_plain(url: &url::Url) -> bool {

@@ -3,8 +3,10 @@
 use regex::{Regex, RegexBuilder};
 use serde::Deserialize;
 
-use super::guard::{NAME_FORM, is_name};
 use crate::closed_set::words;
+
+/// Longest name of a guard or a pattern.
+const NAME_MAX: usize = 64;
 
 /// Longest regular expression, in bytes.
 const REGEX_MAX: usize = 4096;
@@ -82,4 +84,13 @@ pub(super) fn problem_of(pattern: &Pattern) -> Option<String> {
 
 const fn reject_by_default() -> PatternAction {
     PatternAction::Reject
+}
+
+/// Form of a name, in each rejection.
+pub(super) const NAME_FORM: &str = "has no good name: write 1 to 64 of a to z, 0 to 9, `_` and `-`";
+
+/// True if it may be the name of a guard or a pattern.
+pub(super) fn is_name(name: &str) -> bool {
+    let known = |c: u8| matches!(c, b'a'..=b'z' | b'0'..=b'9' | b'_' | b'-');
+    (1..=NAME_MAX).contains(&name.len()) && name.bytes().all(known)
 }

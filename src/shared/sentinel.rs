@@ -102,7 +102,8 @@ impl Sentinels {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(None)
             .set_response_timeout(None);
-        let connection = client?.get_multiplexed_async_connection_with_config(&config);
+        let client = client?;
+        let connection = client.get_multiplexed_async_connection_with_config(&config);
         let mut ask = cmd("SENTINEL");
         ask.arg("GET-MASTER-ADDR-BY-NAME").arg(&self.service);
         ask.query_async(&mut connection.await?).await

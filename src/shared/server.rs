@@ -128,7 +128,8 @@ impl Server {
         }
         if let Some(file) = &self.password_file {
             let password = tokio::fs::read_to_string(file).await;
-            let password = password.map_err(|error| Arc::new(ServerError::PasswordFile(error)))?;
+            let password =
+                password.map_err(|error| Arc::new(ServerError::PasswordFile(error)) as Cause)?;
             let settings = info.redis_settings().clone();
             info = info.set_redis_settings(settings.set_password(password.trim_end()));
         }

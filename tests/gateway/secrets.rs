@@ -271,8 +271,8 @@ async fn no_token_no_body_and_no_password_is_seen_anywhere() {
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
     loop {
         let answer = session.send(request.clone()).await;
-        if answer.status == 502 {
-            assert_eq!(answer.reason(), "address_forbidden");
+        // The old address may still be known; what listens there is no agent of A2A.
+        if answer.status == 502 && answer.reason() == "address_forbidden" {
             break;
         }
         let now = std::time::Instant::now();

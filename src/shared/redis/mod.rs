@@ -19,16 +19,15 @@ use std::time::Duration;
 use dashmap::DashMap;
 use redis::aio::MultiplexedConnection;
 use redis::{
-    Cmd, FromRedisValue, Pipeline, PushKind, RedisError, RedisResult, Value, cmd, from_redis_value,
-    pipe,
+    Cmd, FromRedisValue, Pipeline, RedisError, RedisResult, Value, cmd, from_redis_value, pipe,
 };
 use tokio::runtime::{Handle, Id};
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use self::link::{Listen, PROBE_EVERY, PROBE_MAX, keep_up};
 pub(super) use self::probe::{clock, refuses_writes, write_probe};
-use super::connections::{CONNECT_MAX, Connections, connect};
+use super::connections::{Connections, connect};
 use super::log::{BATCH_MAX, Entry, EntryId, Look};
 use super::server::Server;
 use super::subscription::{Feed, Plan, Subscription};

@@ -23,7 +23,11 @@ async fn a_promoted_standby_has_all_that_was_acknowledged() {
 
         let (over, load) = replicas.load();
         let (enough, created) = creations(&replicas.gateways[0]);
-        tokio::time::sleep(Duration::from_secs(1)).await;
+        until_holds("some are acknowledged", async || {
+            let made = Request::get("/workspaces/made-20");
+            replicas.gateways[1].as_operator(made).await.status == 200
+        })
+        .await;
         both.primary.kill();
         until_holds("changes are refused", async || {
             let body = r#"{"id":"lost","name":"lost"}"#;
@@ -38,7 +42,6 @@ async fn a_promoted_standby_has_all_that_was_acknowledged() {
         let took = recovered(&replicas, "promoted").await;
         println!("standby promoted: changes are taken after {took:?}");
         assert!(took < FOLLOWED, "{took:?}");
-        tokio::time::sleep(Duration::from_millis(500)).await;
         enough.store(true, Ordering::Release);
         let acknowledged = created.await.unwrap();
         replicas.are_one("promoted").await;

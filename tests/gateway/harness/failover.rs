@@ -5,7 +5,8 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use super::planted::DATABASE_PASSWORD;
-use super::servers::{Postgres, Redis, Server, as_postgres, program, run};
+use super::programs::{as_postgres, initialise, program, run};
+use super::servers::{Postgres, Redis, Server};
 
 /// The service, as the sentinels name it.
 const SERVICE: &str = "main";
@@ -103,7 +104,7 @@ impl Standby {
     /// Starts both, and waits until commits wait for the standby.
     pub(crate) fn start() -> Self {
         let commits = |_: &Path| vec!["synchronous_commit=on".to_owned()];
-        let primary = Postgres::made(super::servers::initialise, commits);
+        let primary = Postgres::made(initialise, commits);
         let port = primary.port().to_string();
         let copy = |folder: &Path, data: &str| {
             let user = as_postgres();

@@ -20,6 +20,7 @@ pub(crate) mod numbered;
 pub(crate) mod packages;
 pub(crate) mod planted;
 pub(crate) mod pooler;
+mod programs;
 pub(crate) mod prometheus;
 pub(crate) mod refusal;
 pub(crate) mod relay;

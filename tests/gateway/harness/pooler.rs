@@ -4,7 +4,8 @@ use std::path::Path;
 use std::process::Command;
 
 use super::documents::block_of;
-use super::servers::{Server, as_postgres, postgres, run};
+use super::programs::{as_postgres, run};
+use super::servers::{Server, postgres};
 
 /// A PgBouncer. Dropping it ends it.
 pub(crate) struct PgBouncer {

@@ -4,7 +4,6 @@
 
 use std::io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
-use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -14,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use super::gateway::free_address;
 use super::planted::DATABASE_PASSWORD;
+use super::programs::{as_postgres, initialise, program, run, write_certificate};
 use super::relay::Relay;
 
 /// Time that a server may take to answer for the first time, on a busy machine.
@@ -459,65 +459,4 @@ fn redis_arguments(folder: &Path) -> Vec<String> {
         "no",
     ];
     words.map(String::from).into()
-}
-
-fn write_certificate(folder: &Path) {
-    let names = ["localhost".to_owned(), "127.0.0.1".to_owned()];
-    let made = rcgen::generate_simple_self_signed(names).unwrap();
-    std::fs::write(folder.join("cert.pem"), made.cert.pem()).unwrap();
-    std::fs::write(folder.join("key.pem"), made.signing_key.serialize_pem()).unwrap();
-}
-
-pub(super) fn initialise(folder: &Path, data: &str) {
-    let user = as_postgres();
-    if !user.is_empty() {
-        run(Command::new("chown").arg("postgres:postgres").arg(folder));
-    }
-    let initdb = [program("initdb")];
-    let mut words = user.iter().chain(&initdb);
-    run(Command::new(words.next().unwrap())
-        .args(words)
-        .args(["-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8"])
-        .args(["--locale=C", "--no-sync", "--no-instructions"]));
-}
-
-/// PostgreSQL refuses to run as root.
-pub(super) fn as_postgres() -> Vec<String> {
-    if std::fs::metadata("/proc/self").unwrap().uid() != 0 {
-        return Vec::new();
-    }
-    let words = [
-        "setpriv",
-        "--reuid=postgres",
-        "--regid=postgres",
-        "--clear-groups",
-    ];
-    words.map(String::from).into()
-}
-
-/// A PostgreSQL program: the newest under `/usr/lib/postgresql`, else the one in the path.
-pub(super) fn program(name: &str) -> String {
-    let versions = std::fs::read_dir("/usr/lib/postgresql")
-        .into_iter()
-        .flatten();
-    versions
-        .flatten()
-        .map(|version| version.path().join("bin").join(name))
-        .filter(|path| path.exists())
-        .max()
-        .map_or_else(|| name.to_owned(), |path| path.display().to_string())
-}
-
-pub(super) fn run(command: &mut Command) -> String {
-    let output = command.stdin(Stdio::null()).output();
-    let output = output.unwrap_or_else(|error| {
-        panic!("{command:?}: {error} (install redis-server and postgresql)")
-    });
-    let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-    assert!(
-        output.status.success(),
-        "{command:?}: {text} {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    text
 }
