@@ -5,6 +5,7 @@ use std::time::Duration;
 use a2a::method::Method;
 use secrecy::{ExposeSecret as _, SecretString};
 use serde::Deserialize;
+use toml::Value;
 
 use super::Scope;
 use super::pattern::{Pattern, problem_of};
