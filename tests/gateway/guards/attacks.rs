@@ -95,6 +95,16 @@ async fn a_call_that_makes_a_guard_fail_does_not_stop_the_others() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rejection_without_a_reason_says_so() {
+    let guard = Agent::scripted(|_| verdict(&json!({"action": "reject"}))).await;
+    let guards = json!([table("g", &guard, "", json!({"phases": ["request"]}))]);
+    let case = Case::on(builder(Pair::Embedded, &guards), agent("hello").await).await;
+    let request = case.request(Form::Rpc03, false, "hi");
+    let answer = case.gateway.call(&request).await;
+    assert_eq!(answer.fact("why").as_deref(), Some("no reason given"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_stands_beside_a_message_is_judged() {
     let guard = guard().await;
     for table in [
@@ -331,11 +341,18 @@ async fn the_clock_of_a_call_and_stops_end_the_wait_for_guards() {
     );
     assert_eq!(answer.fact("delivered").as_deref(), Some("false"));
     assert_eq!(case.target.agent.count(), 0);
-    for phase in ["request", "response"] {
+    for (phase, key) in [
+        ("request", None),
+        ("response", None),
+        ("response", Some("key")),
+    ] {
         let more = json!({"timeout": "20s", "phases": [phase]});
         let guards = json!([table("g", &guard, "hang", more)]);
         let case = Case::on(builder(Pair::Embedded, &guards), agent(SECRET).await).await;
-        let request = case.request(Form::Rpc03, false, SECRET);
+        let mut request = case.request(Form::Rpc03, false, SECRET);
+        if let Some(key) = key {
+            request = request.field("Idempotency-Key", key);
+        }
         let asked = guard.count();
         let (answer, ()) = tokio::join!(case.gateway.call(&request), async {
             crate::harness::until_holds("it waits", async || guard.count() > asked).await;
