@@ -14,7 +14,8 @@ use sha2::{Digest, Sha256};
 use crate::gateway::Gateway;
 use crate::identity::{CANVAS_TTL_DEFAULT, CANVAS_TTL_MAX, CANVAS_TYP};
 use crate::trust::{
-    CALLER_TTL, PAIR_SCOPE, PAIR_TYP, SigningAlgorithm, WAKE_SCOPE, WAKE_TTL, WAKE_TYP,
+    CALLER_TTL, GUARD_SCOPE, GUARD_TTL, GUARD_TYP, PAIR_SCOPE, PAIR_TYP, SigningAlgorithm,
+    WAKE_SCOPE, WAKE_TTL, WAKE_TYP,
 };
 
 /// Caching of the documents. A key is published long before it signs, so verifiers may cache them.
@@ -25,6 +26,10 @@ const CLAIMS: [&str; 11] = [
 ];
 
 const WAKE_CLAIMS: [&str; 8] = ["iss", "sub", "aud", "iat", "nbf", "exp", "jti", "scope"];
+
+const GUARD_CLAIMS: [&str; 9] = [
+    "iss", "sub", "aud", "iat", "nbf", "exp", "jti", "scope", "bh",
+];
 
 /// `GET /.well-known/jwks.json`.
 pub(super) async fn jwks(State(gateway): State<Arc<Gateway>>, headers: HeaderMap) -> Response {
@@ -60,6 +65,13 @@ pub(super) async fn discovery(State(gateway): State<Arc<Gateway>>, headers: Head
                 "lifetime_seconds": WAKE_TTL.as_secs(),
                 "claims": WAKE_CLAIMS,
                 "headers": ["authorization", "x-a2a-wake-token"],
+            },
+            "guard": {
+                "typ": GUARD_TYP,
+                "scope": GUARD_SCOPE,
+                "lifetime_seconds": GUARD_TTL.as_secs(),
+                "claims": GUARD_CLAIMS,
+                "headers": ["authorization", "x-a2a-guard-token"],
             },
             "canvas": {
                 "typ": CANVAS_TYP,

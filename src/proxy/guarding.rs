@@ -6,10 +6,11 @@ use bytes::Bytes;
 use http::HeaderMap;
 use pingora::protocols::http::ServerSession;
 use serde_json::value::RawValue;
+use tokio::time::sleep_until;
 
 use super::admit::Admitted;
 use super::context::Context;
-use super::guard::{Facts, Guarded, Party, trace_of};
+use super::guard::{Facts, Guarded, Party, Side, trace_of};
 use super::outcome::Ended;
 use super::record::Exchange;
 use super::relay::rewrite::Rewrite;
@@ -21,7 +22,7 @@ use crate::config::GuardPhase;
 use crate::delivery::jobs::{Job, request_id};
 use crate::hierarchy::Permit;
 use crate::identity::{Principal, Proof};
-use crate::rejection::{Reason, Rejection};
+use crate::rejection::{Delivery, Reason, Rejection};
 
 /// Sets the guards of a call, before it is translated. `headers`: those of the request that it stands for. Without
 /// guards in the configuration that is one look at an empty list.
@@ -50,19 +51,23 @@ pub(in crate::proxy) fn set_guards(
         }
     };
     let target = (permit.target(), target_org);
-    let is_rpc = exchange.binding == Binding::Rpc;
-    call.guarded = context.guards.of(exchange.method, target, is_rpc, facts);
+    let side = || Side {
+        is_rpc: exchange.binding == Binding::Rpc,
+        rpc_id: exchange.rpc_id.clone(),
+    };
+    call.guarded = context.guards.of(exchange.method, target, side, facts);
     if let Some(guarded) = &call.guarded {
         exchange.verdicts = Some(Arc::clone(&guarded.verdicts));
     }
 }
 
 /// Asks the guards of a call about it, in the form that its agent gets, and puts what they replace into it. `caller`: a
-/// caller that may leave meanwhile.
+/// caller that may leave meanwhile. The clock of the whole call holds, and stops end the wait.
 ///
 /// # Errors
-/// `guard_rejected`, `guard_unavailable`; the caller left.
+/// `guard_rejected`, `guard_unavailable`, `agent_timeout`, `stopped`; the caller left.
 pub(in crate::proxy) async fn ask_about_call(
+    (context, admitted): (&Context, &Admitted),
     mut caller: Option<&mut ServerSession>,
     exchange: &Exchange,
     call: &mut CheckedCall,
@@ -75,15 +80,27 @@ pub(in crate::proxy) async fn ask_about_call(
     }
     let (is_rpc, sends) = (call.method_name.is_some(), exchange.method.sends());
     let asked = guarded.request(&call.body, is_rpc, sends);
+    let total = admitted.timeout.unwrap_or(exchange.config.timeouts.total);
+    let mut cut = context.relay.watch(exchange);
     let changed: Result<_, Rejection> = tokio::select! {
         biased;
         asked = asked => asked,
+        why = cut.requested(Delivery::NotSent) => Err(why),
+        () = sleep_until(exchange.started + total) => Err(late()),
         () = gone(&mut caller) => return Err(Ended::CallerLeft),
     };
     if let Some(changed) = changed? {
         call.body = changed;
     }
     Ok(())
+}
+
+fn late() -> Rejection {
+    let message =
+        "guards did not judge the call within its time (timeouts.total); nothing was sent";
+    Rejection::new(Reason::AgentTimeout, message)
+        .fact("clock", "total")
+        .delivered(Delivery::NotSent)
 }
 
 /// Asks guards about what an agent that polls replied to a job. Returns another form of it; `None`: it passes as it is.
@@ -116,7 +133,11 @@ pub(in crate::proxy) async fn ask_about_reply(
         )
     };
     let target = (permit.target(), target_org);
-    let Some(guarded) = context.guards.of(Method::SendMessage, target, false, facts) else {
+    let side = || Side {
+        is_rpc: false,
+        rpc_id: None,
+    };
+    let Some(guarded) = context.guards.of(Method::SendMessage, target, side, facts) else {
         return Ok(None);
     };
     let said = Bytes::copy_from_slice(said.get().as_bytes());

@@ -14,7 +14,7 @@ pub const GUARD_TYP: &str = "a2a-guard+jwt";
 pub const GUARD_SCOPE: &str = "a2a:guard";
 
 /// Lifetime of the token.
-const GUARD_TTL: Duration = Duration::from_secs(60);
+pub const GUARD_TTL: Duration = Duration::from_secs(60);
 
 /// The claims of a guard token. Times are whole seconds since 1970.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

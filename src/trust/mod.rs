@@ -15,7 +15,7 @@ mod wake;
 
 pub use card::{CardSignError, sign_card};
 pub use certificate::{CertificateSummary, Certificates, PEM_BYTES_MAX, PemError, private_key};
-pub use guard::{GUARD_SCOPE, GUARD_TYP, GuardClaims};
+pub use guard::{GUARD_SCOPE, GUARD_TTL, GUARD_TYP, GuardClaims};
 pub use jwks::{KEYS_MAX, KeySet, KeySetError, PublicKey};
 pub use keys::{
     KeyError, KeyInfo, Keys, Known, LookError, PUBLISHED_FIRST, RotateError, Rotated, SignError,

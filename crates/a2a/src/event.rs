@@ -86,6 +86,25 @@ pub struct Splitter {
     place: Place,
     framing: Framing,
     final_seen: bool,
+    mark: Mark,
+}
+
+/// The byte order mark in UTF-8, which a stream may begin with.
+const MARK: [u8; 3] = *b"\xef\xbb\xbf";
+
+/// The progress through a byte order mark at the start of a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mark {
+    /// So many of its bytes were read.
+    Read(usize),
+    /// The stream has begun.
+    Over,
+}
+
+impl Default for Mark {
+    fn default() -> Self {
+        Self::Read(0)
+    }
 }
 
 /// The position of the next byte in a block.
@@ -113,10 +132,12 @@ impl Splitter {
         Self::default()
     }
 
-    /// Takes the next chunk and returns the complete events.
+    /// Takes the next chunk and returns the complete events, without a byte order mark at the start
+    /// of the stream. A later mark is part of its line.
     ///
     /// Copies nothing if no event was open and the chunk ends with one.
-    pub fn push(&mut self, chunk: Bytes) -> Passed {
+    pub fn push(&mut self, mut chunk: Bytes) -> Passed {
+        self.skip_mark(&mut chunk);
         let mut events = 0;
         let mut from = 0;
         let mut at = 0;
@@ -151,6 +172,29 @@ impl Splitter {
         self.passed(bytes, events)
     }
 
+    fn skip_mark(&mut self, chunk: &mut Bytes) {
+        while let Mark::Read(read) = self.mark {
+            match chunk.first() {
+                None => return,
+                Some(byte) if *byte == MARK[read] => {
+                    *chunk = chunk.slice(1..);
+                    self.mark = match read + 1 {
+                        read if read < MARK.len() => Mark::Read(read),
+                        _ => Mark::Over,
+                    };
+                }
+                Some(_) => {
+                    self.mark = Mark::Over;
+                    if read > 0 {
+                        // What looked like a mark is the start of a line.
+                        self.pending.extend_from_slice(&MARK[..read]);
+                        self.place = Place::Line;
+                    }
+                }
+            }
+        }
+    }
+
     /// Returns the number of buffered bytes of an incomplete event.
     pub fn pending_len(&self) -> usize {
         self.pending.len()
@@ -175,7 +219,10 @@ impl Splitter {
 
     /// Returns the incomplete event at the end of the agent's stream, unchanged.
     pub fn take_rest(self) -> Bytes {
-        Bytes::from(self.pending)
+        match self.mark {
+            Mark::Read(read) => Bytes::from_static(&MARK[..read]),
+            Mark::Over => Bytes::from(self.pending),
+        }
     }
 
     fn passed(&self, bytes: Bytes, events: u32) -> Passed {
@@ -261,10 +308,9 @@ pub(super) fn line_end(block: &[u8]) -> &'static [u8] {
     }
 }
 
-/// Returns the lines of a block, without their line ends. Drops a byte order mark, which only the
-/// first line of a stream may have.
+/// Returns the lines of a block, without their line ends.
 pub(super) fn lines(block: &[u8]) -> impl Iterator<Item = &[u8]> {
-    let mut rest = block.strip_prefix(b"\xef\xbb\xbf").unwrap_or(block);
+    let mut rest = block;
     std::iter::from_fn(move || {
         if rest.is_empty() {
             return None;

@@ -168,7 +168,8 @@ async fn prepare(
     agents.set_path(caller, exchange, call).await?;
     if call.guarded.is_some() {
         let caller = Some(&mut *request.session);
-        rare(ask_about_call(caller, request.exchange, call)).await?;
+        let about = (context, admitted);
+        rare(ask_about_call(about, caller, request.exchange, call)).await?;
     }
     request.exchange.will_call(&callee(agent, call));
     let origin = Origin {

@@ -215,7 +215,7 @@ impl Sender {
             let options = admitted.options();
             let met = meet_inbox(context, options, exchange, &mut call).await;
             met.map_err(not_sent)?;
-            let asked = ask_about_call(None, exchange, &mut call).await;
+            let asked = ask_about_call((context, admitted), None, exchange, &mut call).await;
             asked.map_err(refused)?;
             return self.put_into_inbox(job, call).await;
         };
@@ -228,7 +228,7 @@ impl Sender {
         met.map_err(refused)?;
         let path = agents.set_path(None, exchange, &mut call).await;
         path.map_err(refused)?;
-        let asked = ask_about_call(None, exchange, &mut call).await;
+        let asked = ask_about_call((context, admitted), None, exchange, &mut call).await;
         asked.map_err(refused)?;
         let asker = LookupFor::calling(admitted.allowed.account());
         let address = address(context, agent, call.path.as_deref(), asker).await;
@@ -312,7 +312,9 @@ impl Sender {
         exchange.answer.status = head.status.as_u16();
         exchange.answer.bytes = body.len() as u64;
         if let Some(rewrite) = rewrite {
-            body = rewrite.answer(&mut head, body).await?;
+            let deadline = question.deadline;
+            let answer = (&mut head, body);
+            body = rewrite.answer_within(answer, deadline, &mut cut).await?;
         }
         let ending = read(&head, &body)?;
         exchange.look_at(&body).await;

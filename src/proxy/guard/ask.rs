@@ -14,9 +14,10 @@ use serde_json::value::RawValue;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout_at};
 
-use super::Judgement;
 use super::document::Document;
 use super::facts::Facts;
+use super::{Judgement, TOO_DEEP};
+use crate::a2a::texts::nests_too_deep;
 use crate::audit::{Draft, EventType};
 use crate::breaker::{Breaker, Turned};
 use crate::config::{self, Config, Guard, GuardPhase, Live};
@@ -105,7 +106,37 @@ struct Head<'a> {
     run_id: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     metadata: Option<&'a RawValue>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    beside: Option<Box<RawValue>>,
     texts: Vec<String>,
+}
+
+/// The reason that a question has no answer.
+struct Failure {
+    verdict: GuardVerdict,
+    /// For the log. It names no content.
+    cause: Cow<'static, str>,
+}
+
+impl Failure {
+    fn new(verdict: GuardVerdict, cause: impl Into<Cow<'static, str>>) -> Self {
+        Self {
+            verdict,
+            cause: cause.into(),
+        }
+    }
+
+    fn late() -> Self {
+        Self::new(GuardVerdict::Timeout, "it did not answer in time")
+    }
+
+    /// True if the server of the guard fails, for whatever question: a sender cannot choose it.
+    fn is_of_server(&self) -> bool {
+        matches!(
+            self.verdict,
+            GuardVerdict::Timeout | GuardVerdict::Unreachable
+        )
+    }
 }
 
 /// The verdict of a guard on the wire.
@@ -140,13 +171,29 @@ impl Server {
         (phase, facts): (GuardPhase, &Arc<Facts>),
         document: &mut Document,
     ) -> Judgement {
+        let limit = guard.max_bytes.0;
+        if document.asked_len() as u64 > limit {
+            return Judgement::Unfit(GuardVerdict::TooLarge, "");
+        }
+        if beside::on(document.json(), nests_too_deep).await {
+            return Judgement::Unfit(GuardVerdict::Invalid, TOO_DEEP);
+        }
         let deadline = Instant::now() + guard.timeout;
         let asked = self.ask(asker, guard, (phase, facts), (document, deadline));
         let asked = timeout_at(deadline, asked).await;
-        match asked.unwrap_or(Err(GuardVerdict::Timeout)) {
+        let judged = match asked.unwrap_or_else(|_| Err(Failure::late())) {
             Ok(answer) => read(&answer, document).await,
-            Err(failure) => Judgement::Failed(failure),
+            Err(failure) => {
+                let cause = &*failure.cause;
+                tracing::debug!(guard = guard.name, cause, "a guard gave no verdict");
+                return Judgement::Failed(failure.verdict);
+            }
+        };
+        if let Judgement::Failed(_) | Judgement::Unfit(..) = judged {
+            let cause = "its answer is no verdict, or replaces what it may not";
+            tracing::debug!(guard = guard.name, cause, "a guard gave no verdict");
         }
+        judged
     }
 
     async fn ask(
@@ -155,34 +202,36 @@ impl Server {
         guard: &Guard,
         (phase, facts): (GuardPhase, &Arc<Facts>),
         (document, deadline): (&Document, Instant),
-    ) -> Result<Bytes, GuardVerdict> {
-        if document.payload().len() as u64 > guard.max_bytes.0 {
-            return Err(GuardVerdict::TooLarge);
-        }
+    ) -> Result<Bytes, Failure> {
         let place = match timeout_at(deadline, self.places.acquire()).await {
             Ok(place) => place.ok(),
-            Err(_) => return Err(GuardVerdict::Busy),
+            Err(_) => {
+                let cause = "as many questions as may be are in progress";
+                return Err(Failure::new(GuardVerdict::Busy, cause));
+            }
         };
         let now = Instant::now();
         let patience = deadline.saturating_duration_since(now);
         let admission = self.breaker().admit(patience, now);
-        let admission = admission.map_err(|_| GuardVerdict::Open)?;
+        let admission = admission
+            .map_err(|_| Failure::new(GuardVerdict::Open, "it failed too often before"))?;
         let question = question(guard, phase, facts, document).await;
         let sent = self.send(asker, guard, question, deadline);
         let answered = timeout_at(deadline, sent).await;
-        let answered = answered.unwrap_or(Err(GuardVerdict::Timeout));
-        let is_verdict = answered.as_ref().is_ok_and(|answer| {
-            serde_json::from_slice::<Answer<'_>>(answer).is_ok_and(|answer| answer.is_known())
-        });
-        let why = *answered.as_ref().err().unwrap_or(&GuardVerdict::Invalid);
-        let failure = (!is_verdict).then_some(why);
-        let turned = self
-            .breaker()
-            .judge(admission, failure, &BREAKER, Instant::now());
-        if turned == Some(Turned::Opened) {
+        let answered = answered.unwrap_or_else(|_| Err(Failure::late()));
+        let failure = answered.as_ref().err();
+        let failure = failure.filter(|failure| failure.is_of_server());
+        let turned = self.breaker().judge(
+            admission,
+            failure.map(|failure| failure.verdict),
+            &BREAKER,
+            Instant::now(),
+        );
+        if let (Some(Turned::Opened), Some(failure)) = (turned, failure) {
             tracing::warn!(
                 guard = guard.name,
-                why = why.as_str(),
+                failure = failure.verdict.as_str(),
+                cause = &*failure.cause,
                 "A guard fails; it is not asked for a while, and calls that need it are rejected unless its on_failure is \"allow\""
             );
         }
@@ -196,17 +245,17 @@ impl Server {
         guard: &Guard,
         question: Bytes,
         deadline: Instant,
-    ) -> Result<Bytes, GuardVerdict> {
+    ) -> Result<Bytes, Failure> {
         let addresses = &asker.gateway.directory.addresses;
         let found = addresses.guard_address(&self.url).await;
-        let (endpoint, address) = found.map_err(|why| unreached(guard, &why))?;
+        let (endpoint, address) = found.map_err(|why| unreached(&why))?;
         let config: Arc<Config> = asker.config.hold();
         let scheme = if endpoint.tls { "https" } else { "http" };
         let audience = format!("{scheme}://{}", endpoint.host);
         let hash = beside::on(&question, body_hash).await;
         let signed = &asker.gateway.identity.signed;
         let token = signed.issue_guard(&guard.name, audience, hash);
-        let token = token.map_err(|why| unreached(guard, &why))?;
+        let token = token.map_err(|why| unreached(&why))?;
         let mut wire = format!(
             "POST {} HTTP/1.1\r\nhost: {}\r\ncontent-type: application/json\r\naccept: application/json\r\n\
              user-agent: a2a-gateway\r\ncontent-length: {}\r\n",
@@ -237,10 +286,11 @@ impl Server {
             late,
         };
         let asked = question.ask(&asker.upstream, &asker.metrics).await;
-        let (head, body) = asked.map_err(|why| unreached(guard, &why))?;
-        refuse_redirect(&head).map_err(|why| unreached(guard, &why))?;
+        let (head, body) = asked.map_err(|why| unreached(&why))?;
+        refuse_redirect(&head).map_err(|why| unreached(&why))?;
         if !head.status.is_success() {
-            return Err(GuardVerdict::Invalid);
+            let cause = format!("it answered with the status {}", head.status.as_u16());
+            return Err(Failure::new(GuardVerdict::Invalid, cause));
         }
         Ok(body)
     }
@@ -265,6 +315,9 @@ async fn question(
             context_id: names.context,
             run_id: facts.run(),
             metadata: document.metadata().and_then(raw),
+            beside: document
+                .beside()
+                .and_then(|beside| RawValue::from_string(beside).ok()),
             texts: document.texts(),
         };
         let mut question = serde_json::to_vec(&head).unwrap_or_default();
@@ -281,12 +334,6 @@ async fn question(
     Box::pin(beside::run(move || write(&name, &facts, &document))).await
 }
 
-impl Answer<'_> {
-    fn is_known(&self) -> bool {
-        matches!(&*self.action, "pass" | "reject" | "replace")
-    }
-}
-
 /// Reads a verdict, and replaces the payload of the document.
 async fn read(answer: &Bytes, document: &mut Document) -> Judgement {
     let mut next = document.clone();
@@ -297,11 +344,16 @@ async fn read(answer: &Bytes, document: &mut Document) -> Judgement {
         match (&*answer.action, answer.payload) {
             ("pass", _) => (Judgement::Pass, None),
             ("reject", _) => {
-                let reason = answer.reason.unwrap_or_default();
+                let reason = answer.reason.filter(|reason| !reason.trim().is_empty());
+                let reason = reason.unwrap_or(Cow::Borrowed("no reason given"));
                 (Judgement::Reject(reason.into_owned()), None)
             }
             ("replace", Some(payload)) if next.replace(payload.get().as_bytes()) => {
                 (Judgement::Replaced, Some(next))
+            }
+            ("replace", Some(_)) => {
+                let unfit = "replaces what it may not";
+                (Judgement::Unfit(GuardVerdict::Invalid, unfit), None)
             }
             _ => (Judgement::Failed(GuardVerdict::Invalid), None),
         }
@@ -314,18 +366,14 @@ async fn read(answer: &Bytes, document: &mut Document) -> Judgement {
 }
 
 /// Returns the failure of a question that was not answered.
-fn unreached(guard: &Guard, why: &Rejection) -> GuardVerdict {
-    // Messages of the relay name no content.
-    tracing::debug!(
-        guard = guard.name,
-        why = why.message.as_ref(),
-        "failed to ask a guard"
-    );
-    match why.reason {
+fn unreached(why: &Rejection) -> Failure {
+    let verdict = match why.reason {
         Reason::AgentTimeout => GuardVerdict::Timeout,
         Reason::ResponseTooLarge | Reason::AgentRedirected => GuardVerdict::Invalid,
         _ => GuardVerdict::Unreachable,
-    }
+    };
+    // Messages of the relay name no content.
+    Failure::new(verdict, why.message.clone())
 }
 
 fn late() -> Rejection {

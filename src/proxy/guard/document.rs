@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 use crate::a2a::texts::{
-    Payload, Place, Root, is_last, keeps_names, of_answer, of_request, strings,
+    Payload, Place, Root, is_last, keeps_names, odd_strings, of_answer, of_request, strings,
 };
 
 /// Where the payload of a body is.
@@ -53,6 +53,13 @@ impl Document {
         })
     }
 
+    /// True if it is no JSON and looks like it: a reader that is less strict may find strings in it.
+    pub(super) fn is_broken(&self) -> bool {
+        let text = || serde_json::from_slice::<String>(&self.body).unwrap_or_default();
+        let is_blank = |c: char| c.is_whitespace() || c == '\u{feff}';
+        self.is_text && text().trim_start_matches(is_blank).starts_with(['{', '['])
+    }
+
     /// Returns the JSON that holds the payload.
     pub(super) fn json(&self) -> &Bytes {
         &self.body
@@ -76,16 +83,49 @@ impl Document {
         self.payload.metadata.clone().map(|range| &self.body[range])
     }
 
-    /// Returns the texts of the payload.
+    /// Returns the members beside the message and its `metadata`, as an object.
+    pub(super) fn beside(&self) -> Option<String> {
+        let ranges = self.payload.beside.iter().cloned();
+        let members: Vec<_> = ranges
+            .map(|range| String::from_utf8_lossy(&self.body[range]))
+            .collect();
+        (!members.is_empty()).then(|| format!("{{{}}}", members.join(",")))
+    }
+
+    /// Returns the texts of the payload, all strings beside a message, and those of the envelope of a call that are no
+    /// identifiers.
     pub(super) fn texts(&self) -> Vec<String> {
         let mut texts = Vec::new();
-        // It was walked before.
-        let _ = strings(self.payload(), self.payload.root, |found| {
-            if found.place == Place::Text {
-                texts.push(found.text.into_owned());
-            }
-        });
+        let mut add = |json: &[u8], root| {
+            // It was walked before.
+            let _ = strings(json, root, |found| {
+                if found.place == Place::Text {
+                    texts.push(found.text.into_owned());
+                }
+            });
+        };
+        add(self.payload(), self.payload.root);
+        if let Some(beside) = self.beside() {
+            add(beside.as_bytes(), Root::Free);
+        }
+        if matches!(self.form, Form::Request { is_rpc: true, .. }) {
+            texts.extend(odd_strings(&self.body));
+        }
         texts
+    }
+
+    /// Returns the number of bytes that guards are asked about.
+    pub(super) fn asked_len(&self) -> usize {
+        let beside = self.payload.beside.iter().map(ExactSizeIterator::len);
+        let metadata = self.metadata().map_or(0, <[u8]>::len);
+        self.payload().len() + metadata + beside.sum::<usize>()
+    }
+
+    /// True if it has a string that a sender chooses.
+    pub(super) fn says_something(&self) -> bool {
+        let mut said = false;
+        let walked = strings(&self.body, self.root(), |_| said = true);
+        said || walked.is_err()
     }
 
     /// True if it is the last event of a turn.
@@ -180,6 +220,35 @@ mod tests {
             )
             .is_none()
         );
+    }
+
+    #[test]
+    fn what_stands_beside_a_message_is_asked_about() {
+        let body = r#"{"jsonrpc":"2.0","id":"my id","params":{"note":["a"],"message":{"parts":[{"text":"b"}]},"configuration":{"x":"c"},"metadata":{"k":1}}}"#;
+        let form = Form::Request {
+            is_rpc: true,
+            sends: true,
+        };
+        let call = Document::read(Bytes::from_static(body.as_bytes()), form).unwrap();
+        let beside = r#"{"note":["a"],"configuration":{"x":"c"}}"#;
+        assert_eq!(call.beside().as_deref(), Some(beside));
+        assert_eq!(call.texts(), ["b", "a", "c", "my id"]);
+        assert!(call.asked_len() > beside.len());
+    }
+
+    #[test]
+    fn protocol_words_say_nothing() {
+        let says = |body| answer(body).says_something();
+        assert!(!says(
+            r#"{"id":1,"result":{"kind":"status-update","taskId":"t","status":{"state":"working"}}}"#
+        ));
+        for body in [
+            r#"{"id":1,"result":{"kind":"status-update","metadata":{"a":1}}}"#,
+            r#"{"id":1,"result":{"parts":[{"text":"a"}]}}"#,
+            "secret",
+        ] {
+            assert!(says(body), "{body}");
+        }
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::sync::OnceLock;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 use super::document::Document;
 
@@ -61,7 +62,8 @@ struct Named<'a> {
     task_id: Option<Cow<'a, str>>,
     #[serde(borrow)]
     context_id: Option<Cow<'a, str>>,
-    metadata: Option<Value>,
+    #[serde(borrow)]
+    metadata: Option<&'a RawValue>,
     task: Option<Box<Named<'a>>>,
     message: Option<Box<Named<'a>>>,
     status_update: Option<Box<Named<'a>>>,
@@ -77,13 +79,11 @@ impl Facts {
     /// Notes the run that a message names.
     pub(super) fn note_run(&self, document: &Document) {
         let beside = document.metadata();
-        let beside = beside.and_then(|metadata| serde_json::from_slice::<Value>(metadata).ok());
         let own = || {
-            serde_json::from_slice::<Named<'_>>(document.payload())
-                .ok()?
-                .metadata
+            let named = serde_json::from_slice::<Named<'_>>(document.payload());
+            Some(named.ok()?.metadata?.get().as_bytes())
         };
-        let run = beside.as_ref().and_then(run_of).or_else(|| run_of(&own()?));
+        let run = beside.and_then(run_of).or_else(|| run_of(own()?));
         if let Some(run) = run {
             let _ = self.run.set(run);
         }
@@ -118,7 +118,8 @@ impl Facts {
     }
 }
 
-fn run_of(metadata: &Value) -> Option<String> {
+fn run_of(metadata: &[u8]) -> Option<String> {
+    let metadata = serde_json::from_slice::<Value>(metadata).ok()?;
     let run = metadata.get("run_id")?.as_str()?;
     (!run.is_empty() && run.len() <= ID_MAX).then(|| run.to_owned())
 }

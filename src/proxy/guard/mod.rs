@@ -9,6 +9,7 @@ mod ask;
 mod document;
 mod facts;
 mod patterns;
+mod reading;
 pub(in crate::proxy) mod stream;
 pub(in crate::proxy) mod verdict;
 
@@ -24,6 +25,7 @@ pub(in crate::proxy) use self::facts::{Facts, Party, trace_of};
 use self::patterns::Patterns;
 use self::verdict::Verdicts;
 use crate::a2a::method::Method;
+use crate::a2a::texts::only_call;
 use crate::config::{
     Config, Derived, Guard as Settings, GuardMode, GuardPhase, GuardStream, OnFailure,
 };
@@ -35,6 +37,9 @@ use crate::rejection::{Delivery, Reason, Rejection};
 
 /// Longest reason of a guard that callers get, in characters.
 const REASON_MAX: usize = 500;
+
+/// The reason that a document is unfit.
+const TOO_DEEP: &str = "is not asked about what nests deeper than 100 levels";
 
 /// Time after which a call that a guard could not judge may succeed.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
@@ -69,6 +74,9 @@ enum Judgement {
     Replaced,
     /// There is no verdict.
     Failed(GuardVerdict),
+    /// The document, or what is to replace it, is none that the guard may be asked about or that may pass. A sender can
+    /// choose that, so it is rejected under `on_failure = "allow"`, too. With the reason in words.
+    Unfit(GuardVerdict, &'static str),
 }
 
 impl Judgement {
@@ -77,7 +85,7 @@ impl Judgement {
             Self::Pass => GuardVerdict::Pass,
             Self::Reject(_) => GuardVerdict::Reject,
             Self::Replaced => GuardVerdict::Replace,
-            Self::Failed(failure) => *failure,
+            Self::Failed(failure) | Self::Unfit(failure, _) => *failure,
         }
     }
 }
@@ -123,6 +131,11 @@ impl Guard {
         }
     }
 
+    fn is_asked_about_events(&self) -> bool {
+        let settings = &self.settings;
+        settings.phases.contains(&GuardPhase::Event) && settings.stream != GuardStream::Off
+    }
+
     fn rejected(&self, reason: &str, delivered: Delivery) -> Rejection {
         let plain = |c: char| if c.is_control() { ' ' } else { c };
         let why: String = reason.chars().take(REASON_MAX).map(plain).collect();
@@ -136,7 +149,11 @@ impl Guard {
             .delivered(delivered)
     }
 
-    fn unavailable(&self, failure: GuardVerdict, delivered: Delivery) -> Rejection {
+    fn unavailable(
+        &self,
+        (failure, unfit): (GuardVerdict, Option<&'static str>),
+        delivered: Delivery,
+    ) -> Rejection {
         let (name, settings) = (&self.name, &self.settings);
         let why = match failure {
             GuardVerdict::Timeout => format!(
@@ -153,21 +170,33 @@ impl Guard {
                 settings.concurrency
             ),
             GuardVerdict::Open => "failed too often and is not asked for a while".to_owned(),
-            _ => "gave an answer that is no verdict".to_owned(),
+            _ => unfit
+                .unwrap_or("gave an answer that is no verdict")
+                .to_owned(),
         };
-        let message = format!(
-            "the guard `{name}` must be asked about this and {why}; an operator looks at the guard, or sets its \
-             on_failure"
-        );
+        let remedy = match unfit {
+            Some(_) => "that is rejected whatever its on_failure is",
+            None => "an operator looks at the guard, or sets its on_failure",
+        };
+        let message = format!("the guard `{name}` must be asked about this and {why}; {remedy}");
         let rejection = Rejection::new(Reason::GuardUnavailable, message)
             .fact("guard", name)
             .fact("failure", failure.as_str())
             .delivered(delivered);
         match failure {
             GuardVerdict::TooLarge => rejection.fact("limit", settings.max_bytes.0),
+            _ if unfit.is_some() => rejection,
             _ => rejection.retry_after(RETRY_AFTER),
         }
     }
+}
+
+/// The caller's side of a call.
+pub(in crate::proxy) struct Side {
+    /// True if it is JSON-RPC.
+    pub(in crate::proxy) is_rpc: bool,
+    /// The id of the call, as it is spelled; `None`: unknown.
+    pub(in crate::proxy) rpc_id: Option<String>,
 }
 
 /// The guards of one call.
@@ -175,8 +204,10 @@ pub(in crate::proxy) struct Guarded {
     asker: Arc<Asker>,
     guards: Vec<Arc<Guard>>,
     facts: Arc<Facts>,
-    /// True if the caller's side is JSON-RPC.
-    is_rpc: bool,
+    /// The caller's side.
+    side: Side,
+    /// True if the method is answered with a stream.
+    streams: bool,
     /// The verdicts so far.
     pub(in crate::proxy) verdicts: Arc<Verdicts>,
 }
@@ -202,12 +233,12 @@ impl Guards {
         about.cloned().collect()
     }
 
-    /// Returns the guards of a call; `None` if there are none. `is_rpc`: the caller's side is JSON-RPC.
+    /// Returns the guards of a call; `None` if there are none.
     pub(in crate::proxy) fn of(
         &self,
         method: Method,
         target: (&WorkspaceId, Option<&str>),
-        is_rpc: bool,
+        side: impl FnOnce() -> Side,
         facts: impl FnOnce() -> Facts,
     ) -> Option<Arc<Guarded>> {
         let guards = self.about(method, target);
@@ -218,7 +249,8 @@ impl Guards {
             asker: Arc::clone(&self.asker),
             guards,
             facts: Arc::new(facts()),
-            is_rpc,
+            side: side(),
+            streams: method.streams(),
             verdicts: Arc::default(),
         }))
     }
@@ -243,10 +275,19 @@ impl Guards {
 impl Guarded {
     /// True if a guard is asked in `phase`.
     pub(in crate::proxy) fn has(&self, phase: GuardPhase) -> bool {
+        self.guards.iter().any(|guard| match phase {
+            GuardPhase::Event => guard.is_asked_about_events(),
+            phase => guard.settings.phases.contains(&phase),
+        })
+    }
+
+    /// True if a guard whose verdicts count is asked about the last event of a stream only.
+    fn holds_events(&self) -> bool {
         self.guards.iter().any(|guard| {
             let settings = &guard.settings;
-            settings.phases.contains(&phase)
-                && (phase != GuardPhase::Event || settings.stream != GuardStream::Off)
+            guard.is_asked_about_events()
+                && settings.stream == GuardStream::Final
+                && settings.mode == GuardMode::Enforce
         })
     }
 
@@ -265,12 +306,17 @@ impl Guarded {
             return Ok(None);
         }
         let form = Form::Request { is_rpc, sends };
-        let document = Document::read(body.clone(), form).ok_or_else(|| {
+        let drops = is_rpc && self.enforces(GuardPhase::Request);
+        let text = std::str::from_utf8(body).ok().filter(|_| drops);
+        let only = text.and_then(only_call).map(Bytes::from);
+        let document = Document::read(only.as_ref().unwrap_or(body).clone(), form);
+        let document = document.ok_or_else(|| {
             let message = "the call has its message twice, or cannot be read";
             Rejection::new(Reason::InvalidRequest, message)
         })?;
         self.facts.note_run(&document);
-        self.pass(GuardPhase::Request, document).await
+        let changed = self.pass(GuardPhase::Request, (document, false)).await?;
+        Ok(changed.or(only))
     }
 
     /// Asks about an answer as its caller gets it. Returns another body if one was replaced.
@@ -284,11 +330,8 @@ impl Guarded {
         if body.is_empty() || !self.has(GuardPhase::Response) {
             return Ok(None);
         }
-        let form = Form::Answer {
-            is_rpc: self.is_rpc,
-        };
-        match Document::read(body.clone(), form) {
-            Some(document) => self.pass(GuardPhase::Response, document).await,
+        match self.answer(GuardPhase::Response, body)? {
+            Some(document) => self.pass(GuardPhase::Response, (document, true)).await,
             None => Ok(None),
         }
     }
@@ -300,11 +343,11 @@ impl Guarded {
         }
     }
 
-    /// Asks the guards of a phase in order.
+    /// Asks the guards of a phase in order. `is_last`: of an event, it is the last one of its turn.
     async fn pass(
         self: &Arc<Self>,
         phase: GuardPhase,
-        mut document: Document,
+        (mut document, is_last): (Document, bool),
     ) -> Result<Option<Bytes>, Rejection> {
         let delivered = match phase {
             GuardPhase::Request => Delivery::NotSent,
@@ -318,7 +361,7 @@ impl Guarded {
             if phase == GuardPhase::Event {
                 let asked = match settings.stream {
                     GuardStream::Each => true,
-                    GuardStream::Final => document.is_last(),
+                    GuardStream::Final => is_last,
                     GuardStream::Off => false,
                 };
                 if !asked {
@@ -334,7 +377,12 @@ impl Guarded {
                 Judgement::Pass | Judgement::Replaced => {}
                 Judgement::Reject(reason) => return Err(guard.rejected(&reason, delivered)),
                 Judgement::Failed(_) if settings.on_failure == OnFailure::Allow => {}
-                Judgement::Failed(failure) => return Err(guard.unavailable(failure, delivered)),
+                Judgement::Failed(failure) => {
+                    return Err(guard.unavailable((failure, None), delivered));
+                }
+                Judgement::Unfit(failure, why) => {
+                    return Err(guard.unavailable((failure, Some(why)), delivered));
+                }
             }
         }
         Ok(document.into_changed())

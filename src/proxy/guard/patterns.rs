@@ -1,5 +1,6 @@
-//! The built-in guard of regular expressions. It looks at all strings that a sender chooses, names of free-form members
-//! and `metadata` included; not at identifiers, words of the protocol and encoded bytes.
+//! The built-in guard of regular expressions. It looks at all strings that a sender chooses, `metadata` and names of
+//! members that the protocol does not have included; not at identifiers, words of the protocol and encoded bytes that
+//! have the shape of such.
 
 use std::borrow::Cow;
 
@@ -11,6 +12,9 @@ use crate::a2a::texts::{Root, strings, with_strings};
 use crate::config::{Guard, PatternAction};
 use crate::metrics::GuardVerdict;
 use crate::proxy::beside;
+
+/// Why the patterns do not judge a document.
+const UNREADABLE: &str = "cannot read it, or what it would be with masks";
 
 /// The patterns of one guard.
 pub(super) struct Patterns(Vec<Pattern>);
@@ -57,9 +61,9 @@ impl Patterns {
             Matched::Rejected(name) => Judgement::Reject(format!("pattern `{name}` matches")),
             Matched::Masked(json) => match document.put(json) {
                 true => Judgement::Replaced,
-                false => Judgement::Failed(GuardVerdict::Invalid),
+                false => Judgement::Unfit(GuardVerdict::Invalid, UNREADABLE),
             },
-            Matched::Broken => Judgement::Failed(GuardVerdict::Invalid),
+            Matched::Broken => Judgement::Unfit(GuardVerdict::Invalid, UNREADABLE),
         }
     }
 }
@@ -131,6 +135,13 @@ mod tests {
             r#"{"params":{"metadata":{"x":["1234-5678"]}}}"#,
             r#"{"artifacts":[{"description":"1234-5678"}]}"#,
             r#"{"parts":[{"text":"a@b"},{"text":"1234-5678"}]}"#,
+            r#"{"error":{"code":1,"data":{"id":"1234-5678"}}}"#,
+            r#"{"kind":"1234-5678"}"#,
+            r#"{"status":{"timestamp":"1234-5678"}}"#,
+            r#"{"parts":[{"type":"1234-5678"}]}"#,
+            r#"{"extensions":["1234-5678"]}"#,
+            r#"{"tenant":"1234-5678"}"#,
+            r#"{"1234-5678":1}"#,
         ] {
             assert_eq!(json(rejected), "rejected card", "{rejected}");
         }
@@ -140,7 +151,7 @@ mod tests {
             r#"{"a":1.0,"parts":[{"text":"to [email], \"[email]\""},{"data":{"[email]":"g"}}]}"#
         );
         for passed in [
-            r#"{"messageId":"1234-5678","taskId":"a@b","parts":[{"raw":"a@b"}]}"#,
+            r#"{"messageId":"1234-5678","parts":[{"raw":"AAAA"}]}"#,
             r#"{"parts":[{"text":"hello"}]}"#,
         ] {
             assert_eq!(json(passed), "nothing", "{passed}");

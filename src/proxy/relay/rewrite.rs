@@ -6,8 +6,11 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::{StatusCode, header};
 use pingora::http::ResponseHeader;
+use tokio::time::{Instant, sleep_until};
 
 use super::back::Back;
+use super::cut::Cut;
+use super::failure::timed_out;
 use crate::a2a::bare_result;
 use crate::a2a::error::RpcError;
 use crate::a2a::reply::Reply;
@@ -75,12 +78,35 @@ impl Rewrite {
                 "the agent compressed its answer, which was not asked for",
             ));
         }
+        if let Self::Guarded(guarded, _) = self {
+            guarded
+                .refuse_by_head(head, is_stream)
+                .map_err(unreadable)?;
+        }
         if is_stream && !self.takes_streams() {
             return Err(unreadable(
                 "the agent answered with a stream where it was asked for one thing",
             ));
         }
         Ok(())
+    }
+
+    /// As [`Rewrite::answer`], until `deadline`, or until the exchange must end.
+    ///
+    /// # Errors
+    /// `agent_timeout`; the reason of the end.
+    pub(in crate::proxy) async fn answer_within(
+        self,
+        (head, body): (&mut ResponseHeader, Bytes),
+        deadline: Instant,
+        cut: &mut Cut,
+    ) -> Result<Bytes, Rejection> {
+        tokio::select! {
+            biased;
+            answer = Box::pin(self.answer(head, body)) => answer,
+            why = cut.requested(Delivery::Sent) => Err(why),
+            () = sleep_until(deadline) => Err(timed_out("total")),
+        }
     }
 
     /// Returns the body for the caller, and adjusts the head to it.

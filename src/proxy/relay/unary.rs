@@ -4,9 +4,8 @@ use bytes::{Bytes, BytesMut};
 use http::{StatusCode, header};
 use pingora::http::ResponseHeader;
 use pingora::protocols::http::ServerSession;
-use tokio::time::timeout_at;
 
-use super::failure::{timed_out, too_large};
+use super::failure::too_large;
 use super::rewrite::Rewrite;
 use super::{Answering, Clocks, Cut, next_piece};
 use crate::directory::{CallOutcome, Slot};
@@ -115,9 +114,10 @@ impl Unary<'_> {
         let mut share = None;
         if let (Some(whole), Some(head)) = (self.whole.take(), &mut self.head) {
             let received = rest.len();
-            let changed = Box::pin(whole.rewrite.answer(head, rest));
-            let changed = timeout_at(self.clocks.total, changed).await;
-            rest = changed.map_err(|_| timed_out("total"))??;
+            let answer = (&mut **head, rest);
+            let changed = whole.rewrite;
+            let changed = changed.answer_within(answer, self.clocks.total, &mut self.cut);
+            rest = changed.await?;
             let held = share.insert(whole.share);
             let taken = whole.load.hold(held, rest.len().saturating_sub(received));
             taken.map_err(|full| full.delivered(Delivery::Sent))?;

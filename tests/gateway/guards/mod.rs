@@ -1,5 +1,6 @@
 //! Guards: what one rejects, replaces or cannot judge reaches no other side, and what others do goes on (contract §16).
 
+mod attacks;
 mod example;
 mod isolation;
 mod later;

@@ -308,6 +308,12 @@ async fn what_verifiers_need_is_published() {
     );
     assert_eq!(said["tokens"]["pair"]["lifetime_seconds"], 120);
     assert_eq!(said["tokens"]["caller"]["lifetime_seconds"], 60);
+    let guard = &said["tokens"]["guard"];
+    assert_eq!(
+        (&guard["typ"], &guard["scope"], &guard["lifetime_seconds"]),
+        (&"a2a-guard+jwt".into(), &"a2a:guard".into(), &60.into())
+    );
+    assert_eq!(guard["claims"].as_array().unwrap().len(), 9);
     let claims = said["tokens"]["caller"]["claims"].as_array().unwrap();
     for claim in ["token_use", "bh", "method"] {
         assert!(claims.contains(&claim.into()), "{claim}");

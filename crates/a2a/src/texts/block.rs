@@ -2,26 +2,28 @@
 
 use crate::event;
 
-/// One block of a stream, taken apart: its data, and the lines around them.
+/// The values of an `event` line that the protocol uses.
+const NAMES: [&[u8]; 2] = [b"message", b"error"];
+
+/// One block of a stream, taken apart.
 #[derive(Debug)]
 pub struct Block<'a> {
-    lines: Vec<&'a [u8]>,
+    name: Option<&'a [u8]>,
     line_end: &'static [u8],
+    /// True if a blank line ends it.
+    is_whole: bool,
     /// The data lines, joined. `None`: it has none, so that it is no event.
     pub data: Option<Vec<u8>>,
-    /// True if it has a comment.
-    pub has_comment: bool,
 }
 
 impl<'a> Block<'a> {
     /// Reads a block, as [`event::blocks`] returns them.
     pub fn read(block: &'a [u8]) -> Self {
-        let (mut data, mut has_comment): (Option<Vec<u8>>, _) = (None, false);
-        let mut lines = Vec::new();
+        let (mut data, mut name): (Option<Vec<u8>>, _) = (None, None);
+        let mut is_whole = false;
         for line in event::lines(block) {
-            if line.starts_with(b":") {
-                has_comment = true;
-            } else if let Some(said) = event::data_of(line) {
+            is_whole |= line.is_empty();
+            if let Some(said) = event::data_of(line) {
                 match &mut data {
                     None => data = Some(said.to_vec()),
                     Some(data) => {
@@ -29,38 +31,36 @@ impl<'a> Block<'a> {
                         data.extend_from_slice(said);
                     }
                 }
-            } else if !line.is_empty() {
-                lines.push(line);
+            } else if let Some(said) = line.strip_prefix(b"event:") {
+                let said = said.strip_prefix(b" ").unwrap_or(said);
+                name = Some(said).filter(|said| NAMES.contains(said));
             }
         }
         Self {
-            lines,
+            name,
             line_end: event::line_end(block),
+            is_whole,
             data,
-            has_comment,
         }
     }
 
-    /// Writes it with `data`, and without its comments. A block of comments only becomes an empty comment.
-    pub fn write(&self, data: Option<&[u8]>, out: &mut Vec<u8>) {
+    /// Writes it with `data`. Of its other lines only the name of the event stays, if the protocol uses it: no
+    /// component judges comments, ids and unknown fields.
+    pub fn write(&self, data: &[u8], out: &mut Vec<u8>) {
         let mut put = |parts: [&[u8]; 2]| {
             out.extend_from_slice(parts[0]);
             out.extend_from_slice(parts[1]);
             out.extend_from_slice(self.line_end);
         };
-        for line in &self.lines {
-            put([line, b""]);
+        if let Some(name) = self.name {
+            put([b"event: ", name]);
         }
-        match data {
-            Some(data) => {
-                for line in data.split(|byte| matches!(byte, b'\n' | b'\r')) {
-                    put([b"data: ", line]);
-                }
-            }
-            None if self.lines.is_empty() => put([b":", b""]),
-            None => {}
+        for line in data.split(|byte| matches!(byte, b'\n' | b'\r')) {
+            put([b"data: ", line]);
         }
-        put([b"", b""]);
+        if self.is_whole {
+            put([b"", b""]);
+        }
     }
 }
 
@@ -68,17 +68,35 @@ impl<'a> Block<'a> {
 mod tests {
     use super::*;
 
+    fn written(block: &[u8]) -> String {
+        let (read, mut out) = (Block::read(block), Vec::new());
+        if let Some(data) = &read.data {
+            read.write(data, &mut out);
+        }
+        String::from_utf8(out).unwrap()
+    }
+
     #[test]
-    fn a_block_is_taken_apart_and_written_again() {
-        let block = b": secret\r\nevent: x\r\ndata: a\r\ndata: b\r\nid: 7\r\n\r\n";
+    fn only_data_and_known_names_are_written_again() {
+        let block = b": secret\r\nevent: error\r\ndata: a\r\ndata: b\r\nid: secret\r\nretry: secret\r\nsecret\r\n\r\n";
         let read = Block::read(block);
         assert_eq!(read.data.as_deref(), Some(&b"a\nb"[..]));
-        assert!(read.has_comment);
         let mut out = Vec::new();
-        read.write(Some(b"c\nd"), &mut out);
-        assert_eq!(out, b"event: x\r\nid: 7\r\ndata: c\r\ndata: d\r\n\r\n");
-        let mut out = Vec::new();
-        Block::read(b": secret\n\n").write(None, &mut out);
-        assert_eq!(out, b":\n\n");
+        read.write(b"c\nd", &mut out);
+        assert_eq!(out, b"event: error\r\ndata: c\r\ndata: d\r\n\r\n");
+        for (block, expected) in [
+            ("data: a\n\n", "data: a\n\n"),
+            ("event:message\ndata:a\n\n", "event: message\ndata: a\n\n"),
+            ("event: secret\ndata: a\n\n", "data: a\n\n"),
+            ("event: error\nevent: secret\ndata: a\n\n", "data: a\n\n"),
+            ("\u{feff}: secret\ndata: a\n\n", "data: a\n\n"),
+            ("\u{feff}data: secret\n\n", ""),
+            (": secret\n\n", ""),
+            ("event: error\nid: secret\n\n", ""),
+            ("data: a", "data: a\n"),
+            ("data: a\nid: secret", "data: a\n"),
+        ] {
+            assert_eq!(written(block.as_bytes()), expected, "{block:?}");
+        }
     }
 }

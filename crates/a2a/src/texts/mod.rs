@@ -3,13 +3,19 @@
 //! under their names.
 
 mod block;
+mod envelope;
+mod kept;
 mod payload;
+mod zone;
 
 use std::borrow::Cow;
 use std::ops::Range;
 
 pub use self::block::Block;
-pub use self::payload::{Payload, is_last, keeps_names, of_answer, of_request};
+pub use self::envelope::{answers_call, odd_strings, only_call};
+pub use self::kept::{NESTING_MAX, keeps_names, nests_too_deep};
+pub use self::payload::{Payload, is_last, of_answer, of_request};
+use self::zone::Zone;
 use crate::edit::Edits;
 use crate::json::{Kind, Value};
 use crate::walker::{Broken, Walker};
@@ -19,106 +25,10 @@ use crate::walker::{Broken, Walker};
 pub enum Place {
     /// Shown to readers: of a text part or a data part, or the name of a file.
     Text,
-    /// The name of a member whose name is free: of a data part or of `metadata`.
+    /// The name of a member that a sender chooses: of a data part, of `metadata`, or one that the protocol does not have.
     Name,
     /// Any other string that a sender chooses: `metadata`, URLs, descriptions.
     Other,
-}
-
-/// Place of the value that follows, as the walk knows it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Zone {
-    /// A typed object, or an array of such.
-    Node,
-    /// An array of parts.
-    Parts,
-    /// A part.
-    Part,
-    /// The file of a part, in 0.3.
-    File,
-    /// Free-form content that readers see.
-    Data,
-    /// Free-form content beside it.
-    Meta,
-    /// Identifiers, words of the protocol, encoded bytes.
-    Skip,
-}
-
-/// Members of typed objects with identifiers, words of the protocol or encoded bytes. They are no content.
-const PROTOCOL: [&[u8]; 25] = [
-    b"acceptedOutputModes",
-    b"artifactId",
-    b"bytes",
-    b"contextId",
-    b"extensions",
-    b"fileWithBytes",
-    b"id",
-    b"jsonrpc",
-    b"kind",
-    b"mediaType",
-    b"messageId",
-    b"method",
-    b"mimeType",
-    b"nextPageToken",
-    b"pageToken",
-    b"raw",
-    b"referenceTaskIds",
-    b"role",
-    b"state",
-    b"status_code",
-    b"taskId",
-    b"tenant",
-    b"timestamp",
-    b"type",
-    b"@type",
-];
-
-impl Zone {
-    /// Returns the zone of the value of a member.
-    fn below(self, name: &[u8], first: Option<u8>) -> Self {
-        let is_container = matches!(first, Some(b'{' | b'['));
-        match self {
-            Self::Data | Self::Meta | Self::Skip => self,
-            _ if name == b"metadata" => Self::Meta,
-            _ if PROTOCOL.contains(&name) && (!is_container || Self::lists_words(name)) => {
-                Self::Skip
-            }
-            Self::Node if matches!(name, b"parts" | b"content") => Self::Parts,
-            Self::Part | Self::Parts => match name {
-                b"file" if is_container => Self::File,
-                b"data" | b"text" | b"filename" | b"name" => Self::Data,
-                _ => Self::Meta,
-            },
-            Self::File if name == b"name" => Self::Data,
-            Self::File => Self::Meta,
-            Self::Node => Self::Node,
-        }
-    }
-
-    /// True for the members whose value is a list of words or identifiers.
-    fn lists_words(name: &[u8]) -> bool {
-        matches!(
-            name,
-            b"acceptedOutputModes" | b"extensions" | b"referenceTaskIds"
-        )
-    }
-
-    /// Returns the zone of the elements of an array.
-    const fn element(self) -> Self {
-        match self {
-            Self::Parts => Self::Part,
-            zone => zone,
-        }
-    }
-
-    /// Returns the place of a string.
-    const fn place(self) -> Option<Place> {
-        match self {
-            Self::Data | Self::Part | Self::Parts => Some(Place::Text),
-            Self::Node | Self::File | Self::Meta => Some(Place::Other),
-            Self::Skip => None,
-        }
-    }
 }
 
 /// The root of a walk.
@@ -174,8 +84,11 @@ pub fn strings<'a>(
             }
             _ => {
                 let value = walker.value()?;
-                if let Some(place) = zone.place().filter(|_| value.kind == Kind::String) {
-                    each(string_at(text, value, place));
+                if value.kind == Kind::String {
+                    let found = string_at(text, value, Place::Other);
+                    if let Some(place) = zone.place(&found.text) {
+                        each(Found { place, ..found });
+                    }
                 }
                 None
             }
@@ -193,7 +106,7 @@ pub fn strings<'a>(
             false => container.zone.element(),
             true => {
                 let name = walker.name()?;
-                if matches!(container.zone, Zone::Data | Zone::Meta) {
+                if container.zone.is_free(&name.said) {
                     let value = Value {
                         kind: Kind::String,
                         start: name.start,
@@ -309,8 +222,50 @@ mod tests {
     }
 
     #[test]
+    fn free_strings_are_found_wherever_a_protocol_word_may_stand() {
+        for (json, expected) in [
+            (r#"{"kind":"my secret","role":"user"}"#, vec!["my secret"]),
+            (
+                r#"{"type":{"a":"b"},"state":["c d"]}"#,
+                vec!["a", "b", "c d"],
+            ),
+            (
+                r#"{"mediaType":"m","tenant":"t","extensions":["e"]}"#,
+                vec!["m", "t", "e"],
+            ),
+            (r#"{"extensions":[{"x":"e"}]}"#, vec!["x", "e"]),
+            (
+                r#"{"referenceTaskIds":["t-1","a b",{"x":"c"}]}"#,
+                vec!["a b", "x", "c"],
+            ),
+            (r#"{"contextId":"a@b","taskId":"t"}"#, vec!["a@b"]),
+            (
+                r#"{"status":{"timestamp":"now","state":"working"}}"#,
+                vec!["now"],
+            ),
+            (
+                r#"{"my secret":1,"parts":[{"my part":1}]}"#,
+                vec!["my secret", "my part"],
+            ),
+            (r#"{"parts":[{"raw":"not base64"}]}"#, vec!["not base64"]),
+            (r#"{"jsonrpc":"2.0 secret"}"#, vec!["2.0 secret"]),
+            (
+                r#"{"jsonrpc":"2.0","id":1,"error":{"code":1,"data":{"kind":"k","id":"i"}}}"#,
+                vec!["code", "data", "kind", "k", "id", "i"],
+            ),
+        ] {
+            let mut said = Vec::new();
+            strings(json.as_bytes(), Root::Typed, |found| {
+                said.push(found.text.into_owned())
+            })
+            .unwrap();
+            assert_eq!(said, expected, "{json}");
+        }
+    }
+
+    #[test]
     fn strings_are_replaced_in_place() {
-        let text = r#"{"parts":[{"text":"a"}], "n":1.0}"#;
+        let text = r#"{"parts":[{"text":"a"}], "final":1.0}"#;
         let mut changed = Vec::new();
         strings(text.as_bytes(), Root::Typed, |found| {
             changed.push((found.range, "\"x\"".to_owned()));
@@ -318,7 +273,7 @@ mod tests {
         .unwrap();
         assert_eq!(
             with_strings(text, changed),
-            br#"{"parts":[{"text":"\"x\""}], "n":1.0}"#
+            br#"{"parts":[{"text":"\"x\""}], "final":1.0}"#
         );
     }
 }

@@ -1,4 +1,4 @@
-//! Content of a body ([`Payload`]): its message, its result or its error; and the members that a replacement of it must keep.
+//! Content of a body ([`Payload`]): its message, its result or its error, and what stands beside it.
 
 use std::ops::Range;
 
@@ -17,6 +17,8 @@ pub struct Payload {
     pub root: Root,
     /// `metadata` beside a message: the range of its value.
     pub metadata: Option<Range<usize>>,
+    /// The other members beside a message: the ranges of names and values.
+    pub beside: Vec<Range<usize>>,
     /// True for the message of a send call.
     pub is_message: bool,
 }
@@ -27,6 +29,7 @@ impl Payload {
             range: 0..body.len(),
             root,
             metadata: None,
+            beside: Vec::new(),
             is_message: false,
         }
     }
@@ -45,20 +48,33 @@ pub fn of_request(body: &[u8], is_rpc: bool, sends: bool) -> Option<Payload> {
     };
     let other = Payload {
         range: params.clone(),
-        root: Root::Typed,
-        metadata: None,
-        is_message: false,
+        ..Payload::whole(body, Root::Typed)
     };
-    let is_object = Walker::from(body, params.start).peek() == Some(b'{');
-    if !sends || !is_object {
+    let mut walker = Walker::from(body, params.start);
+    if !sends || walker.peek() != Some(b'{') {
         return Some(other);
     }
-    let message = only_member(body, params.start, b"message")?;
-    let metadata = only_member(body, params.start, b"metadata")?;
+    let (mut message, mut metadata, mut beside) = (None, None, Vec::new());
+    let mut twice = false;
+    let read = walker.object(|walker, name| {
+        let value = walker.value()?;
+        let place = match &*name.said {
+            b"message" => Some(&mut message),
+            b"metadata" => Some(&mut metadata),
+            _ => None,
+        };
+        match place {
+            Some(place) => twice |= place.replace(value.start..value.end).is_some(),
+            None => beside.push(name.start..value.end),
+        }
+        Ok(value)
+    });
+    read.ok().filter(|_| !twice)?;
     Some(match message {
-        Some(message) => Payload {
-            range: message.start..message.end,
-            metadata: metadata.map(|value| value.start..value.end),
+        Some(range) => Payload {
+            range,
+            metadata,
+            beside,
             is_message: true,
             ..other
         },
@@ -96,9 +112,7 @@ pub fn of_answer(body: &[u8], is_rpc: bool) -> Option<Payload> {
     walker.end().ok()?;
     let at = |value: Value, root| Payload {
         range: value.start..value.end,
-        root,
-        metadata: None,
-        is_message: false,
+        ..Payload::whole(body, root)
     };
     Some(match (result, error) {
         (Some(result), None) if plain && result.kind == Kind::String => at(result, Root::Free),
@@ -110,7 +124,7 @@ pub fn of_answer(body: &[u8], is_rpc: bool) -> Option<Payload> {
 }
 
 /// Returns the only member with that name of the object at `at`. The outer `None`: it is there twice, or broken.
-fn only_member(body: &[u8], at: usize, wanted: &[u8]) -> Option<Option<Value>> {
+pub(super) fn only_member(body: &[u8], at: usize, wanted: &[u8]) -> Option<Option<Value>> {
     let (mut found, mut twice) = (None, false);
     let mut walker = Walker::from(body, at);
     walker
@@ -136,57 +150,6 @@ pub fn is_last(data: &[u8], payload: &[u8]) -> bool {
     says_message || parts.is_some() || status.is_some_and(|value| value.kind == Kind::Object)
 }
 
-/// True if `after`, put in place of `before`, keeps what names it: each `messageId`, `taskId`, `contextId` and `role`,
-/// and the `id` of tasks, where it was.
-pub fn keeps_names(before: &[u8], after: &[u8]) -> bool {
-    let read = |text| serde_json::from_slice::<serde_json::Value>(text).ok();
-    let (Some(before), Some(after)) = (read(before), read(after)) else {
-        return false;
-    };
-    if std::mem::discriminant(&before) != std::mem::discriminant(&after) {
-        return false;
-    }
-    let names = |value| {
-        let mut names = Vec::new();
-        names_of(value, &mut String::new(), &mut names);
-        names.sort();
-        names
-    };
-    names(&before) == names(&after)
-}
-
-/// Collects the names in a typed object, each with its path.
-fn names_of(value: &serde_json::Value, path: &mut String, names: &mut Vec<String>) {
-    let at = path.len();
-    match value {
-        serde_json::Value::Object(members) => {
-            for (name, value) in members {
-                match name.as_str() {
-                    "messageId" | "taskId" | "contextId" | "role" | "id" => {
-                        names.push(format!("{path}/{name}={value}"));
-                    }
-                    "metadata" | "data" => {}
-                    _ => {
-                        path.push('/');
-                        path.push_str(name);
-                        names_of(value, path, names);
-                        path.truncate(at);
-                    }
-                }
-            }
-        }
-        serde_json::Value::Array(elements) => {
-            for (n, value) in elements.iter().enumerate() {
-                path.push('/');
-                path.push_str(&n.to_string());
-                names_of(value, path, names);
-                path.truncate(at);
-            }
-        }
-        _ => {}
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -197,6 +160,13 @@ mod tests {
             let payload = of_request(body.as_bytes(), rpc, sends)?;
             Some((body[payload.range].to_owned(), payload.is_message))
         };
+        let more = br#"{"params":{"note":"x","message":{}, "configuration":{"a":1}}}"#;
+        let beside = of_request(more, true, true).unwrap().beside;
+        let beside: Vec<_> = beside.into_iter().map(|range| &more[range]).collect();
+        assert_eq!(
+            beside,
+            [&br#""note":"x""#[..], br#""configuration":{"a":1}"#]
+        );
         let call = r#"{"method":"x","params":{"metadata":{"a":1},"message":{"parts":[]}}}"#;
         assert_eq!(of(call, true, true), Some((r#"{"parts":[]}"#.into(), true)));
         assert_eq!(
@@ -237,43 +207,6 @@ mod tests {
         let rest = r#"{"result":{"a":1}}"#;
         assert_eq!(of(rest, false).as_deref(), Some(rest));
         assert_eq!(of("hello", true), None);
-    }
-
-    #[test]
-    fn a_replacement_keeps_the_names() {
-        let before = br#"{"messageId":"m","role":"user","contextId":"c","parts":[{"text":"a"}]}"#;
-        for (after, keeps) in [
-            (
-                r#"{"role":"user","messageId":"m","contextId":"c","parts":[{"text":"b"},{"data":{"id":1}}]}"#,
-                true,
-            ),
-            (
-                r#"{"role":"user","messageId":"n","contextId":"c","parts":[]}"#,
-                false,
-            ),
-            (
-                r#"{"role":"agent","messageId":"m","contextId":"c","parts":[]}"#,
-                false,
-            ),
-            (r#"{"role":"user","messageId":"m","parts":[]}"#, false),
-            (
-                r#"{"role":"user","messageId":"m","contextId":"c","taskId":"t","parts":[]}"#,
-                false,
-            ),
-            ("[]", false),
-            ("", false),
-        ] {
-            assert_eq!(keeps_names(before, after.as_bytes()), keeps, "{after}");
-        }
-        let task = br#"{"id":"t","history":[{"messageId":"m"}]}"#;
-        assert!(!keeps_names(
-            task,
-            br#"{"id":"u","history":[{"messageId":"m"}]}"#
-        ));
-        assert!(!keeps_names(
-            task,
-            br#"{"id":"t","history":[{"messageId":"n"}]}"#
-        ));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, HeaderValue, header};
 use pingora::http::ResponseHeader;
 use tokio::sync::mpsc;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 
 use crate::a2a::event::last_data;
 use crate::a2a::state::TaskState;
@@ -20,9 +20,8 @@ use crate::proxy::outcome::Ended;
 use crate::proxy::record::trace::CallSpan;
 use crate::proxy::record::{Exchange, look_at};
 use crate::proxy::relay::answer::AnswerReader;
-use crate::proxy::relay::failure::{broken_http, timed_out, too_large};
+use crate::proxy::relay::failure::{broken_http, too_large};
 use crate::proxy::relay::next_piece;
-use crate::proxy::relay::rewrite::Rewrite;
 use crate::proxy::relay::stream::{Begun, Feed, Pace};
 use crate::proxy::relay::upstream::{Connection, Home};
 use crate::proxy::relay::verdict::of_rejection;
@@ -244,7 +243,11 @@ impl Run {
         }
         let body = body?;
         let body = match forward.rewrite {
-            Some(rewrite) => changed(rewrite, &mut head, body, forward.clocks.total).await?,
+            Some(rewrite) => {
+                let answer = (&mut head, body);
+                let changed = rewrite.answer_within(answer, forward.clocks.total, cut);
+                changed.await?
+            }
             None => body,
         };
         kept(relay, &head, body)
@@ -269,17 +272,6 @@ fn answer_of(rejection: &Rejection, (form, request_id): &(ReplyForm, RequestId))
         body: rejection.body(form, request_id).into(),
         kept: true,
     }
-}
-
-async fn changed(
-    rewrite: Rewrite,
-    head: &mut ResponseHeader,
-    body: Bytes,
-    deadline: Instant,
-) -> Result<Bytes, Rejection> {
-    let changed = Box::pin(rewrite.answer(head, body));
-    let changed = timeout_at(deadline, changed).await;
-    changed.map_err(|_| timed_out("total"))?
 }
 
 /// Returns the rejection of a call without a caller, which cannot end otherwise.

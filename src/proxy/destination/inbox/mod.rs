@@ -117,7 +117,8 @@ pub(super) async fn answer_call(
             meet_inbox(request.context, options, request.exchange, &mut checked).await?;
             if checked.guarded.is_some() {
                 let (caller, exchange) = (Some(&mut *request.session), &*request.exchange);
-                ask_about_call(caller, exchange, &mut checked).await?;
+                let about = (request.context, &admitted);
+                ask_about_call(about, caller, exchange, &mut checked).await?;
             }
             let message = Message {
                 inbox: &inbox,

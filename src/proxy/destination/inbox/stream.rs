@@ -54,7 +54,7 @@ pub(super) async fn follow(
         exchange,
         name,
         rewrite: outward.rewrite,
-        guard: outward.guarded.as_ref().and_then(EventGuard::of),
+        guard: outward.guarded.as_ref().and_then(EventGuard::of_turns),
         end,
         written: Instant::now(),
     };
@@ -157,11 +157,11 @@ impl Stream<'_> {
         if let Some(rewrite) = &mut self.rewrite {
             (bytes, _) = rewrite.events(bytes);
         }
-        let guards = self.guard.as_ref().filter(|_| !bytes.is_empty() && !last);
-        let Some(guard) = guards.map(EventGuard::guards) else {
+        let guards = self.guard.as_mut().filter(|_| !bytes.is_empty() && !last);
+        let Some(guards) = guards.map(EventGuard::take) else {
             return self.pass(bytes, last).await;
         };
-        let (passed, rejected) = self.asked(guard, bytes).await?;
+        let (passed, rejected) = self.asked(guards, bytes).await?;
         self.pass(passed, false).await?;
         match rejected {
             None => Ok(()),
@@ -176,10 +176,10 @@ impl Stream<'_> {
     /// Asks guards about an update. Comments keep the caller's connection alive meanwhile.
     async fn asked(
         &mut self,
-        guard: Guards,
+        mut guards: Guards,
         bytes: Bytes,
     ) -> Result<(Bytes, Option<Rejection>), Ended> {
-        let mut asked = std::pin::pin!(guard.pass(bytes));
+        let mut asked = std::pin::pin!(guards.pass(bytes, false));
         loop {
             let keepalive = self.written + self.exchange.config.stream.keepalive;
             tokio::select! {

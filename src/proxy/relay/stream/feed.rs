@@ -184,6 +184,30 @@ impl Feed {
 
     /// Processes the end of a wait.
     pub(in crate::proxy) async fn take(&mut self, arrived: Arrived) -> Passed {
+        let ends = matches!(arrived, Arrived::AgentEnded | Arrived::Finished);
+        if self.guard.is_none() || !ends {
+            return self.taken(arrived).await;
+        }
+        // Boxed: a stream without guards should not hold its state.
+        let (held, failed) = Box::pin(self.guarded(Bytes::new(), true)).await;
+        let held = match held.is_empty() {
+            true => held,
+            false => self.numbered(held),
+        };
+        let last = match failed {
+            Some(why) => {
+                self.finish(Some(CallOutcome::ANSWERED));
+                self.part(why)
+            }
+            None => self.taken(arrived).await,
+        };
+        Passed {
+            bytes: [held, last.bytes].concat().into(),
+            ..last
+        }
+    }
+
+    async fn taken(&mut self, arrived: Arrived) -> Passed {
         match arrived {
             Arrived::Piece(piece) => {
                 self.heard = Instant::now();
@@ -300,11 +324,14 @@ impl Feed {
         if let Some(then) = then {
             (event, _) = then.events(event);
         }
-        let (event, failed) = self.guarded(event).await;
+        let (event, failed) = self.guarded(event, !goes_on).await;
         if let Some(why) = failed {
             return Err(why);
         }
-        let bytes = self.numbered(event);
+        let bytes = match event.is_empty() {
+            true => event,
+            false => self.numbered(event),
+        };
         if goes_on {
             return Ok(Passed {
                 bytes,
@@ -359,23 +386,28 @@ impl Feed {
             return (blocks, failed);
         }
         // Boxed: a stream without guards should not hold its state.
-        let (passed, why) = Box::pin(self.guarded(blocks)).await;
+        let (passed, why) = Box::pin(self.guarded(blocks, false)).await;
         (passed, why.or(failed))
     }
 
-    /// Asks guards about events.
-    async fn guarded(&mut self, blocks: Bytes) -> (Bytes, Option<Rejection>) {
-        let guards = self.guard.as_ref().filter(|_| !blocks.is_empty());
-        let Some(guards) = guards.map(|guard| guard.guards()) else {
+    /// Asks guards about events. `ends`: the agent's stream has ended before them.
+    async fn guarded(&mut self, blocks: Bytes, ends: bool) -> (Bytes, Option<Rejection>) {
+        let guard = self.guard.as_mut();
+        let Some(guard) = guard.filter(|_| ends || !blocks.is_empty()) else {
             return (blocks, None);
         };
+        let mut guards = guard.take();
         let deadline = self.clocks.stream;
-        tokio::select! {
+        let passed = tokio::select! {
             biased;
-            passed = guards.pass(blocks) => passed,
+            passed = guards.pass(blocks, ends) => passed,
             why = self.ended_early() => (Bytes::new(), Some(why)),
             () = sleep_until(deadline) => (Bytes::new(), Some(timed_out("stream"))),
+        };
+        if let Some(guard) = &mut self.guard {
+            guard.put(guards);
         }
+        passed
     }
 
     async fn rewritten(&mut self, blocks: Bytes) -> (Bytes, Option<Rejection>) {
