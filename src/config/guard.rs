@@ -396,8 +396,16 @@ mod tests {
             (with(r#","phases":[]"#), "never asked"),
             (with(r#","methods":[]"#), "never asked"),
             (with(r#","methods":["send"]"#), "no method of A2A"),
-            (with(r#","targets":[]"#), "write [[guard]]"),
-            (with(r#","mode":"geheim""#), "write [[guard]]"),
+            (with(r#","targets":[]"#), "`targets` must be a list"),
+            (
+                with(r#","mode":"geheim""#),
+                "`mode` must be \"enforce\" or \"observe\"",
+            ),
+            (with(r#","phase":["geheim"]"#), "there is no `phase`"),
+            (
+                r#"[{"url":"http://u:geheim@g/"}]"#.into(),
+                "`name` is missing",
+            ),
             (with(r#","header":"geheim""#), "Name: value"),
             (with(r#","header":"Host: geheim""#), "Name: value"),
             (with(r#","builtin":"patterns""#), "either `url`"),
@@ -435,7 +443,7 @@ mod tests {
             (patterns(r#"[{"name":"","regex":"a"}]"#), "has no good name"),
             (
                 patterns(r#"[{"name":"x","regex":"(a{1000}){1000}"}]"#),
-                "too large",
+                "takes more than",
             ),
             ("http://g/".into(), "write [[guard]]"),
         ] {
