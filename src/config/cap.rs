@@ -220,7 +220,7 @@ mod tests {
             (with("name", "Big Cap".into()), "must be 1 to 64"),
             (with("name", "".into()), "must be 1 to 64"),
             (with("limit", 0.into()), "from 1 to"),
-            (with("limit", (-1).into()), "write [[cap]]"),
+            (with("limit", (-1).into()), "`limit` must be a whole number"),
             (with("per", "target".into()), "needs a `window`"),
             (with("window", "10ms".into()), "from 1s to 31days"),
             (with("window", "60days".into()), "from 1s to 31days"),
