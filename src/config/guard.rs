@@ -401,11 +401,6 @@ mod tests {
                 with(r#","mode":"geheim""#),
                 "`mode` must be \"enforce\" or \"observe\"",
             ),
-            (with(r#","phase":["geheim"]"#), "there is no `phase`"),
-            (
-                r#"[{"url":"http://u:geheim@g/"}]"#.into(),
-                "`name` is missing",
-            ),
             (with(r#","header":"geheim""#), "Name: value"),
             (with(r#","header":"Host: geheim""#), "Name: value"),
             (with(r#","builtin":"patterns""#), "either `url`"),
@@ -453,6 +448,23 @@ mod tests {
                 "{value}: {text}"
             );
             assert!(!text.contains("geheim"), "{text}");
+        }
+    }
+
+    #[test]
+    fn keys_that_are_missing_or_unknown_are_named_without_values() {
+        for (value, part) in [
+            (
+                r#"[{"url":"http://u:geheim@g/"}]"#,
+                "guard 1: `name` is missing",
+            ),
+            (
+                r#"[{"name":"a","url":"http://g/"},{"name":"b","phase":["geheim"]}]"#,
+                "guard 2: there is no `phase`",
+            ),
+        ] {
+            let text = set(value).unwrap_err().to_string();
+            assert!(text.contains(part) && !text.contains("geheim"), "{text}");
         }
     }
 }

@@ -254,7 +254,7 @@ async fn a_last_event_is_judged_whatever_it_says() {
     let events = [artifact("one"), artifact("two")].map(|one| event(&one));
     let mut steps = stream(&events);
     // What it leaves incomplete does not make the one before another than the last.
-    steps.insert(3, Step::Write(chunk(format!("data: {{\"id\":\"c\"}}"))));
+    steps.insert(3, Step::Write(chunk("data: {\"id\":\"c\"}")));
     let text = called(&guards, true, steps).await.text();
     let (one, two) = (text.find("one"), text.find("two"));
     assert!(one.is_some() && one < two, "{text}");
