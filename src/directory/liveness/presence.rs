@@ -265,10 +265,23 @@ impl Presence {
     pub(crate) async fn catch_up(&self, written: &Workspace) -> Result<(), Rejection> {
         let mut written = written.clone();
         for _ in 0..LOOKS_MAX {
-            let row = self.workspaces.find(&written.id).await?;
-            let Some(row) = row.filter(|row| needs_write(row, &written)) else {
+            let Some(row) = self.workspaces.find(&written.id).await? else {
                 return Ok(());
             };
+            if self.lapsed_before_its_lease(&row, &written).await {
+                let (from, to) = (row.status, written.status);
+                let set = self
+                    .workspaces
+                    .set_status(&row.id, from, to, Timestamp::now());
+                if set.await? {
+                    self.announcer.announce_status(&row.id, to);
+                    self.announcer.invalidate(&row.id).await;
+                }
+                continue;
+            }
+            if !needs_write(&row, &written) {
+                return Ok(());
+            }
             self.publish(&row).await?;
             self.announcer.invalidate(&row.id).await;
             written = row;
@@ -277,6 +290,18 @@ impl Presence {
             Reason::Conflict,
             "others change the workspace at the same time, again and again; look at it, and try again",
         ))
+    }
+}
+
+impl Presence {
+    /// True if a lapse was recorded after `written` and before its lease, which the agent holds: a call that came in between
+    /// found none.
+    async fn lapsed_before_its_lease(&self, row: &Workspace, written: &Workspace) -> bool {
+        row.status == Status::Offline
+            && written.status.is_up()
+            && row.liveness == Liveness::Heartbeat
+            && row.url == written.url
+            && matches!(self.leases.read(&row.id).await, Ok(Lease::Held(_)))
     }
 }
 

@@ -118,6 +118,23 @@ async fn a_lapse_is_not_recorded_over_a_heartbeat_that_came_since() {
 }
 
 #[tokio::test]
+async fn a_lapse_between_the_row_and_the_lease_of_a_registration_is_undone() {
+    let room = room().await;
+    room.online("a").await;
+    let written = room.workspaces.find(&id("a")).await.unwrap().unwrap();
+    let presence = &room.directory.registrations.presence;
+    room.set_status("a", Status::Offline).await;
+    presence.catch_up(&written).await.unwrap();
+    assert_eq!(room.status("a").await, Status::Online);
+    // Without a lease the lapse stands.
+    let lease = ["workspace:a:heartbeat"];
+    room.shared.delete(&lease).await.unwrap();
+    room.set_status("a", Status::Offline).await;
+    presence.catch_up(&written).await.unwrap();
+    assert_eq!(room.status("a").await, Status::Offline);
+}
+
+#[tokio::test]
 async fn a_missing_lease_proves_nothing_when_the_shared_state_was_away() {
     let room = room().await;
     room.online("a").await;
