@@ -351,10 +351,6 @@ async fn read(answer: &Bytes, document: &mut Document) -> Judgement {
             ("replace", Some(payload)) if next.replace(payload.get().as_bytes()) => {
                 (Judgement::Replaced, Some(next))
             }
-            ("replace", Some(_)) => {
-                let unfit = "replaces what it may not";
-                (Judgement::Unfit(GuardVerdict::Invalid, unfit), None)
-            }
             _ => (Judgement::Failed(GuardVerdict::Invalid), None),
         }
     });

@@ -268,7 +268,7 @@ async fn a_sender_cannot_choose_that_a_guard_fails() {
         json!([table("g", &guard, behaviour, more)])
     };
     let case = Case::on(
-        builder(Pair::Embedded, &allow("rename")),
+        builder(Pair::Embedded, &allow("pass")),
         agent("hello").await,
     )
     .await;
@@ -278,11 +278,9 @@ async fn a_sender_cannot_choose_that_a_guard_fails() {
             .await
     };
     let long = format!("{SECRET}{}", "x".repeat(3000));
-    for (text, failure) in [(SECRET, "invalid"), (&long, "too_large")] {
-        let answer = call(text).await;
-        let said = (answer.status, answer.fact("failure").unwrap_or_default());
-        assert_eq!(said, (503, failure.into()), "{}", answer.text());
-    }
+    let answer = call(&long).await;
+    let said = (answer.status, answer.fact("failure").unwrap_or_default());
+    assert_eq!(said, (503, "too_large".into()), "{}", answer.text());
     let deep = format!("{}1{}", "[".repeat(110), "]".repeat(110));
     let message = r#"{"kind":"message","messageId":"m-1","role":"user","parts":[{"kind":"text","text":"@"},{"kind":"data","data":{"a":DEEP}}]}"#;
     let send = async |case: &Case, message: String| {
