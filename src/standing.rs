@@ -71,16 +71,27 @@ impl Gateway {
     }
 
     /// Returns the reason why a stop of an operator ends a call that is under way.
-    pub async fn why_stopped(&self, proof: &Proof, target: &WorkspaceId) -> Option<Rejection> {
+    ///
+    /// # Errors
+    /// `store_unavailable`: a stop of an org or a subtree may cover it.
+    pub async fn why_stopped(
+        &self,
+        proof: &Proof,
+        target: &WorkspaceId,
+    ) -> Result<Option<Rejection>, Rejection> {
         if self.stops.is_idle() {
-            return None;
+            return Ok(None);
         }
         // First without the store, which a thousand streams would ask at once while the push link is down.
         if let Some(why) = self.stops.cut_by_names(&proof.principal, target) {
-            return Some(why);
+            return Ok(Some(why));
         }
-        let permit = self.hierarchy.permit(proof, target).await.ok()?;
-        self.stops.cut(&permit)
+        match self.hierarchy.permit(proof, target).await {
+            Ok(permit) => Ok(self.stops.cut(&permit)),
+            Err(why) if why.reason == Reason::StoreUnavailable => Err(why),
+            // It has no access any more: what ends its streams for that ends this one.
+            Err(_) => Ok(None),
+        }
     }
 
     /// `None`: it may go on, or a store is away, and what was let in stays so.
@@ -90,7 +101,8 @@ impl Gateway {
         proof: &Proof,
         target: &WorkspaceId,
     ) -> Option<Rejection> {
-        if let Some(why) = self.why_stopped(proof, target).await {
+        // A store that is away is asked again with the next look.
+        if let Ok(Some(why)) = self.why_stopped(proof, target).await {
             return Some(why.delivered(Delivery::Sent));
         }
         if needs == Needs::Credential && !self.identity.stands(proof).await {

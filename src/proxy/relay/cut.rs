@@ -1,6 +1,9 @@
 //! The end of an exchange that neither its caller nor its agent causes: the end of the drain, or a stop of an operator.
 
 use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::sleep;
 
 use super::failure::shutting_down;
 use crate::drain::{self, Drain, Told};
@@ -8,6 +11,9 @@ use crate::gateway::Gateway;
 use crate::identity::Proof;
 use crate::ids::WorkspaceId;
 use crate::rejection::{Delivery, Rejection};
+
+/// Pause between two looks for a stop while the store is away.
+const STORE_PAUSE: Duration = Duration::from_millis(250);
 
 /// The view of one exchange on what may end it.
 pub(in crate::proxy) struct Cut {
@@ -69,8 +75,14 @@ impl Cut {
             if let Some(call) = &self.call {
                 // Boxed: rare, and each wait would be larger by it.
                 let stopped = Box::pin(call.gateway.why_stopped(&call.proof, &call.target));
-                if let Some(why) = stopped.await {
-                    return why.delivered(delivered);
+                match stopped.await {
+                    Ok(Some(why)) => return why.delivered(delivered),
+                    Ok(None) => {}
+                    Err(_) => {
+                        // Not checked: it is told again.
+                        sleep(STORE_PAUSE).await;
+                        continue;
+                    }
                 }
             }
             self.drain.checked(recheck);
