@@ -73,15 +73,26 @@ fn split(stream: &[u8], mut next: impl FnMut(usize) -> usize) -> Outcome {
         outcome.events += passed.events;
         outcome.final_seen = passed.final_seen;
         // It holds what it did not pass on, and nothing else.
-        assert_eq!(splitter.pending_len(), at - outcome.passed.len());
+        let held = at - outcome.passed.len() - skipped(&stream[..at]);
+        assert_eq!(splitter.pending_len(), held);
         assert_eq!(splitter.at_boundary(), splitter.pending_len() == 0);
         assert!(passed.events == 0 || !passed.bytes.is_empty());
     }
     outcome.framing = splitter.framing();
     outcome.rest = splitter.take_rest().to_vec();
     let together = [&outcome.passed[..], &outcome.rest].concat();
-    assert_eq!(together, stream, "a byte was lost, added or moved");
+    let content = stream.strip_prefix(MARK).unwrap_or(stream);
+    assert_eq!(together, content, "a byte was lost, added or moved");
     outcome
+}
+
+/// The byte order mark, which is dropped at the start of a stream.
+const MARK: &[u8] = b"\xef\xbb\xbf";
+
+/// How many bytes at the start of a stream are its mark, or may become one.
+fn skipped(stream: &[u8]) -> usize {
+    let start = &stream[..stream.len().min(MARK.len())];
+    if MARK.starts_with(start) { start.len() } else { 0 }
 }
 
 /// The lines that are not blank, but those that number events, from behind `last` on.
@@ -122,22 +133,17 @@ fn lines(stream: &[u8]) -> Vec<Vec<u8>> {
 
 /// How many events with data a stream has: the lines of the standard, one after the other.
 fn events(stream: &[u8]) -> u32 {
-    let mut lines = lines(stream);
+    let mut lines = lines(stream.strip_prefix(MARK).unwrap_or(stream));
     // It may go on.
     lines.pop();
-    let (mut events, mut has_data, mut is_first) = (0, false, true);
+    let (mut events, mut has_data) = (0, false);
     for line in lines {
         if line.is_empty() {
             events += u32::from(has_data);
-            (has_data, is_first) = (false, true);
+            has_data = false;
             continue;
         }
-        let line = match line.strip_prefix(b"\xef\xbb\xbf") {
-            Some(line) if is_first => line,
-            _ => &line,
-        };
         has_data |= line == b"data" || line.starts_with(b"data:");
-        is_first = false;
     }
     events
 }
