@@ -92,7 +92,11 @@ const MARK: &[u8] = b"\xef\xbb\xbf";
 /// How many bytes at the start of a stream are its mark, or may become one.
 fn skipped(stream: &[u8]) -> usize {
     let start = &stream[..stream.len().min(MARK.len())];
-    if MARK.starts_with(start) { start.len() } else { 0 }
+    if MARK.starts_with(start) {
+        start.len()
+    } else {
+        0
+    }
 }
 
 /// The lines that are not blank, but those that number events, from behind `last` on.
