@@ -59,7 +59,10 @@ pub async fn run(gateway: &Arc<Gateway>, layers: &Layers) {
     // Applies changes made between startup and the watch.
     reload(gateway, layers, &filled).await;
     loop {
-        files.set(watched(gateway, layers));
+        while files.set(watched(gateway, layers)) {
+            // Those that are watched from now on may have changed since they were read.
+            reload(gateway, layers, &filled).await;
+        }
         let asked = tokio::select! {
             () = next(hangup.as_mut()) => true,
             () = files.changed() => false,

@@ -88,13 +88,15 @@ impl Files {
         }
     }
 
-    /// Replaces the set of watched files.
-    pub(super) fn set(&mut self, paths: Vec<PathBuf>) {
-        if paths != self.paths {
+    /// Replaces the set of watched files. False if it is the same.
+    pub(super) fn set(&mut self, paths: Vec<PathBuf>) -> bool {
+        let is_other = paths != self.paths;
+        if is_other {
             self.paths = paths;
             self.look();
             self.watch_folders();
         }
+        is_other
     }
 
     /// Takes the current state of the files as unchanged.
