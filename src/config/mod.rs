@@ -236,7 +236,6 @@ pub struct Auth {
     #[serde(skip)]
     pub admin_token: Option<secrecy::SecretString>,
     /// Foreign issuers of canvas tokens.
-    #[serde(default)]
     pub issuers: Vec<Issuer>,
 }
 
