@@ -166,14 +166,15 @@ pub(super) async fn connect(
             pushed(push);
             Ok::<(), SendError>(())
         });
-    let connection = async {
+    // Boxed: rare, and each operation would be larger by it, on the stack of the task that polls it, too.
+    let connection = Box::pin(async {
         let client = server.client().await?;
         let connection = client.get_multiplexed_async_connection_with_config(&config);
         let connection = connection.await;
         let mut connection = connection.map_err(|error| Arc::new(error) as Cause)?;
         server.check(&mut connection).await?;
         Ok(connection)
-    };
+    });
     match timeout(CONNECT_MAX, connection).await {
         Ok(connection) => connection,
         Err(_) => Err(Arc::new(TooSlow(CONNECT_MAX))),

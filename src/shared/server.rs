@@ -123,7 +123,7 @@ impl Server {
             let connect = |address: &Address, credential: &Credential| {
                 self.build(of_sentinel(&self.info, self.tls, address, credential))
             };
-            let master = sentinels.master(connect).await?;
+            let master = Box::pin(sentinels.master(connect)).await?;
             info = info.set_addr(addr(self.tls, &master));
         }
         if let Some(file) = &self.password_file {
