@@ -225,30 +225,8 @@ impl Replicas {
         ]
     }
 
-    /// Closes what listens to Redis, and keeps it from listening again; everything else goes on.
-    fn cut_link(&self) {
-        let deny = [
-            "ACL",
-            "SETUSER",
-            "default",
-            "-subscribe",
-            "-client|tracking",
-        ];
-        self.redis.command(&deny);
-        for client in self.redis.command(&["CLIENT", "LIST"]).lines() {
-            let word = |name: &str| {
-                let found = client.split(' ').find_map(|word| word.strip_prefix(name));
-                found.unwrap_or_default().to_owned()
-            };
-            if word("flags=").contains(['t', 'P']) {
-                // It may have gone by itself.
-                self.redis.command(&["CLIENT", "KILL", "ID", &word("id=")]);
-            }
-        }
-    }
-
     async fn mend_link(&self) {
-        self.redis.command(&["ACL", "SETUSER", "default", "+@all"]);
+        self.redis.allow_links();
         for gateway in [&self.one, &self.others[0], &self.others[1]] {
             let deadline = Instant::now() + Duration::from_secs(20);
             while gateway.metric("a2a_gateway_coherent", &[]).await != 1.0 {
@@ -283,7 +261,7 @@ async fn they_obey_within_a_second_when_the_link_was_cut_in_between_and_after_it
     let replicas = Replicas::new().await;
     let (mut cut, mut back) = (Vec::new(), Vec::new());
     for done in 1..=rounds(ROUNDS_CUT) {
-        cut.push(replicas.round(async || replicas.cut_link()).await);
+        cut.push(replicas.round(async || replicas.redis.cut_links()).await);
         replicas.mend_link().await;
         back.push(replicas.round(async || {}).await);
         // Each takes seconds: what is known so far is not to be waited for.

@@ -130,6 +130,33 @@ impl Redis {
         run(Command::new("redis-cli").args(["-p", &port]).args(words))
     }
 
+    /// Closes what listens to it, and keeps that from listening again; everything else goes on.
+    pub(crate) fn cut_links(&self) {
+        let deny = [
+            "ACL",
+            "SETUSER",
+            "default",
+            "-subscribe",
+            "-client|tracking",
+        ];
+        self.command(&deny);
+        for client in self.command(&["CLIENT", "LIST"]).lines() {
+            let word = |name: &str| {
+                let found = client.split(' ').find_map(|word| word.strip_prefix(name));
+                found.unwrap_or_default().to_owned()
+            };
+            if word("flags=").contains(['t', 'P']) {
+                // It may have gone by itself.
+                self.command(&["CLIENT", "KILL", "ID", &word("id=")]);
+            }
+        }
+    }
+
+    /// Lets clients listen again.
+    pub(crate) fn allow_links(&self) {
+        self.command(&["ACL", "SETUSER", "default", "+@all"]);
+    }
+
     /// SIGKILL.
     pub(crate) fn kill(&self) {
         self.server.kill();

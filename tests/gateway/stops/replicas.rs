@@ -69,29 +69,8 @@ impl Replicas {
         }
     }
 
-    /// Closes what listens to Redis, and keeps it from listening again.
-    fn cut_link(&self) {
-        let deny = [
-            "ACL",
-            "SETUSER",
-            "default",
-            "-subscribe",
-            "-client|tracking",
-        ];
-        self.redis.command(&deny);
-        for client in self.redis.command(&["CLIENT", "LIST"]).lines() {
-            let word = |name: &str| {
-                let found = client.split(' ').find_map(|word| word.strip_prefix(name));
-                found.unwrap_or_default().to_owned()
-            };
-            if word("flags=").contains(['t', 'P']) {
-                self.redis.command(&["CLIENT", "KILL", "ID", &word("id=")]);
-            }
-        }
-    }
-
     async fn mend_link(&self) {
-        self.redis.command(&["ACL", "SETUSER", "default", "+@all"]);
+        self.redis.allow_links();
         self.linked().await;
     }
 
@@ -149,7 +128,7 @@ async fn streams_over_three_replicas_end_within_a_second_with_the_link_and_witho
         for cut in [false, true] {
             let open = replicas.open(&all, streams()).await;
             if cut {
-                replicas.cut_link();
+                replicas.redis.cut_links();
                 until("the link is down", async || {
                     all[2].metric("a2a_gateway_coherent", &[]).await == 0.0
                 })
@@ -200,7 +179,7 @@ async fn the_end_of_the_replica_that_made_it_changes_nothing() {
             let others: Vec<&Gateway> = replicas.gateways[1..].iter().collect();
             let open = replicas.open(&others, streams()).await;
             if cut {
-                replicas.cut_link();
+                replicas.redis.cut_links();
             }
             // Without waiting for its answer: it may end before it told the others.
             let body =
