@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use gateway_client::{ClientError, RegistryError};
 use url::Url;
 
 use super::http_url;
@@ -29,6 +30,27 @@ pub(super) enum BaseUrlError {
         #[source]
         source: url::ParseError,
     },
+}
+
+/// A request to the gateway's control plane failed.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum RequestError {
+    #[error("{0}; is the gateway running? --url, A2A_GATEWAY_URL or --config says where")]
+    NotRunning(ClientError),
+    #[error(transparent)]
+    Gateway(RegistryError),
+}
+
+impl From<RegistryError> for RequestError {
+    fn from(error: RegistryError) -> Self {
+        match error {
+            RegistryError::Unanswered {
+                source: away @ ClientError::NotListening { .. },
+                ..
+            } => Self::NotRunning(away),
+            other => Self::Gateway(other),
+        }
+    }
 }
 
 /// Where the public listener is.

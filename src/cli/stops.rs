@@ -5,10 +5,10 @@ use std::io;
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
-use gateway_client::{ClientError, Registry, RegistryError};
+use gateway_client::{Registry, RegistryError};
 use serde_json::{Value, json};
 
-use super::base_url::{BaseUrlError, GatewayUrl};
+use super::base_url::{BaseUrlError, GatewayUrl, RequestError};
 use super::{USAGE, block_on, complain, print};
 
 const STOP_EXAMPLES: &str = "\
@@ -103,10 +103,8 @@ struct Gateway {
 /// The command failed.
 #[derive(Debug, thiserror::Error)]
 enum Failure {
-    #[error("{0}; is the gateway running? --url, A2A_GATEWAY_URL or --config says where")]
-    NotRunning(ClientError),
     #[error(transparent)]
-    Gateway(RegistryError),
+    Request(RequestError),
     #[error(transparent)]
     BaseUrl(#[from] BaseUrlError),
     #[error(
@@ -119,13 +117,7 @@ enum Failure {
 
 impl From<RegistryError> for Failure {
     fn from(error: RegistryError) -> Self {
-        match error {
-            RegistryError::Unanswered {
-                source: away @ ClientError::NotListening { .. },
-                ..
-            } => Self::NotRunning(away),
-            other => Self::Gateway(other),
-        }
+        Self::Request(error.into())
     }
 }
 

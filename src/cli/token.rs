@@ -5,10 +5,10 @@ use std::process::ExitCode;
 use std::time::{Duration, UNIX_EPOCH};
 
 use clap::Subcommand;
-use gateway_client::{ClientError, Registry, RegistryError};
+use gateway_client::{Registry, RegistryError};
 use serde_json::{Value, json};
 
-use super::base_url::{BaseUrlError, GatewayUrl};
+use super::base_url::{BaseUrlError, GatewayUrl, RequestError};
 use super::{USAGE, block_on, complain, print};
 use crate::identity::{CANVAS_SCOPE, CANVAS_TYP};
 use crate::ids::WorkspaceId;
@@ -89,10 +89,8 @@ struct Gateway {
 /// The command failed: there is nothing to print.
 #[derive(Debug, thiserror::Error)]
 enum Failure {
-    #[error("{0}; is the gateway running? --url, A2A_GATEWAY_URL or --config says where")]
-    Nobody(ClientError),
     #[error(transparent)]
-    Gateway(RegistryError),
+    Request(RequestError),
     #[error(transparent)]
     BaseUrl(#[from] BaseUrlError),
     #[error("give a credential with --token or in A2A_GATEWAY_TOKEN")]
@@ -121,13 +119,7 @@ enum Failure {
 
 impl From<RegistryError> for Failure {
     fn from(error: RegistryError) -> Self {
-        match error {
-            RegistryError::Unanswered {
-                source: nobody @ ClientError::NotListening { .. },
-                ..
-            } => Self::Nobody(nobody),
-            other => Self::Gateway(other),
-        }
+        Self::Request(error.into())
     }
 }
 
