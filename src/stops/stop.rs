@@ -52,7 +52,7 @@ pub struct NewStop {
     pub org: Option<String>,
     /// The org of the org token that makes it. It then covers that org only.
     pub by_org: Option<String>,
-    /// Whether calls under way end, too.
+    /// The calls that it ends.
     pub mode: Mode,
     /// Its maker's reason, which refused callers get.
     pub reason: String,
@@ -75,7 +75,7 @@ pub struct Stop {
     pub org: Option<String>,
     /// The org of the org token that made it.
     pub by_org: Option<String>,
-    /// Whether calls under way end, too.
+    /// The calls that it ends.
     pub mode: Mode,
     /// Its maker's reason.
     pub reason: String,

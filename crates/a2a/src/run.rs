@@ -22,7 +22,7 @@ pub struct Named {
     pub continues_task: bool,
 }
 
-/// What one object says that may be the params: of an envelope `params`, else the body.
+/// Names in an object that may be the params: of an envelope `params`, else the body.
 #[derive(Default)]
 struct Params {
     run: Option<String>,

@@ -22,7 +22,7 @@ const DRAIN: Duration = Duration::from_secs(2);
 /// `a2a-gateway agent KIND`.
 #[derive(clap::Args, Debug)]
 pub struct Arguments {
-    /// What it does: `echo` answers at once, `slow` streams its progress, `flaky` often fails, `broken` answers 503 five
+    /// Its behaviour: `echo` answers at once, `slow` streams its progress, `flaky` often fails, `broken` answers 503 five
     /// times out of eight
     kind: Kind,
     /// Address and port; port 0 is a free one
