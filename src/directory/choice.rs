@@ -62,6 +62,12 @@ fn find<'i>(
     if let Some(healthy) = all.find(|(agent, _)| agent.slots.is_available()) {
         return Some(healthy);
     }
+    if preference.bound.is_empty()
+        && preference.key.is_none()
+        && let Some(agent) = any_two(instances, tried)
+    {
+        return Some((agent, Chosen::Load));
+    }
     let open: Vec<&Arc<Agent>> = instances
         .iter()
         .filter(|one| !one.is_draining)
@@ -121,15 +127,40 @@ fn weight(agent: &Agent, key: &str) -> [u8; 32] {
     hash.finalize().into()
 }
 
+/// Returns the less busy of two random instances, if both take calls. Most calls need no look at the others.
+fn any_two<'i>(instances: &'i [Instance], tried: &[InstanceId]) -> Option<&'i Arc<Agent>> {
+    if instances.len() < 2 || !tried.is_empty() {
+        return None;
+    }
+    let takes_calls = |one: &Instance| {
+        let slots = &one.agent.slots;
+        !one.is_draining && slots.is_available() && slots.has_place()
+    };
+    let (first, second) = two(instances);
+    (takes_calls(first) && takes_calls(second)).then(|| less_busy_of(&first.agent, &second.agent))
+}
+
+/// Returns two random ones of at least two.
+fn two<T>(all: &[T]) -> (&T, &T) {
+    let mut random = rand::rng();
+    let first = random.random_range(0..all.len());
+    let second = (first + random.random_range(1..all.len())) % all.len();
+    (&all[first], &all[second])
+}
+
+fn less_busy_of<'i>(first: &'i Arc<Agent>, second: &'i Arc<Agent>) -> &'i Arc<Agent> {
+    if second.slots.taken() < first.slots.taken() {
+        second
+    } else {
+        first
+    }
+}
+
 /// Returns the one of two random instances that has fewer calls in progress at this replica.
 fn less_busy<'i>(agents: &[&'i Arc<Agent>]) -> Option<&'i Arc<Agent>> {
     if agents.len() < 2 {
         return agents.first().copied();
     }
-    let mut random = rand::rng();
-    let first = random.random_range(0..agents.len());
-    let second = (first + random.random_range(1..agents.len())) % agents.len();
-    let (first, second) = (agents[first], agents[second]);
-    let second_is_less_busy = second.slots.taken() < first.slots.taken();
-    Some(if second_is_less_busy { second } else { first })
+    let (first, second) = two(agents);
+    Some(less_busy_of(first, second))
 }

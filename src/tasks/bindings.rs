@@ -19,6 +19,7 @@ use tokio::time::{Instant, timeout};
 use super::note::{Bind, Note, Over};
 use super::{Stored, Tasks, key};
 use crate::a2a::refs::TASK_ID_BYTES_MAX;
+use crate::identity::Proof;
 use crate::ids::{InstanceId, WorkspaceId};
 use crate::shared::Shared;
 use crate::store::Unavailable;
@@ -254,7 +255,7 @@ impl Tasks {
         key: String,
         bound: Bound,
         gone: &[InstanceId],
-        owner: &Arc<str>,
+        proof: &Proof,
     ) -> Option<oneshot::Receiver<()>> {
         let known = self.bindings.get(&key);
         let over = match &known {
@@ -270,13 +271,14 @@ impl Tasks {
         };
         self.bindings
             .put(&key, bound.clone(), self.lasts(&bound), self.bindings.now());
+        let owner = proof.owner();
         let (written, wait) = oneshot::channel();
         self.note(Note::Bind(Bind {
             key,
             bound,
             over,
-            account: account(owner),
-            owner: Arc::clone(owner),
+            account: account(&owner),
+            owner: owner.into(),
             written: Some(written),
         }));
         Some(wait)
@@ -354,7 +356,8 @@ pub struct Binder {
     tasks: Arc<Tasks>,
     target: WorkspaceId,
     instance: InstanceId,
-    owner: Arc<str>,
+    /// The proven caller.
+    proof: Arc<Proof>,
     /// Instances that take no call.
     gone: Vec<InstanceId>,
     /// The task, once it is known.
@@ -363,18 +366,18 @@ pub struct Binder {
 }
 
 impl Binder {
-    /// `owner`: the caller. `gone`: instances that take no call, in whose place it binds.
+    /// `proof`: the caller. `gone`: instances that take no call, in whose place it binds.
     pub fn new(
         tasks: &Arc<Tasks>,
         (target, instance): (&WorkspaceId, &InstanceId),
-        owner: &str,
+        proof: &Arc<Proof>,
         gone: Vec<InstanceId>,
     ) -> Self {
         Self {
             tasks: Arc::clone(tasks),
             target: target.clone(),
             instance: instance.clone(),
-            owner: owner.into(),
+            proof: Arc::clone(proof),
             gone,
             task: None,
             has_ended: false,
@@ -419,6 +422,6 @@ impl Binder {
             instance: self.instance.clone(),
             has_ended,
         };
-        self.tasks.bind(key, bound, &self.gone, &self.owner)
+        self.tasks.bind(key, bound, &self.gone, &self.proof)
     }
 }

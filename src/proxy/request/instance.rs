@@ -73,8 +73,8 @@ pub(in crate::proxy) fn binder(gateway: &Gateway, admitted: &Admitted) -> Option
         return None;
     };
     let instance = agent.instance.as_ref()?;
-    let owner = admitted.allowed.proof.owner();
     let names = (&agent.id, instance);
     let gone = preference.gone.clone();
-    Some(Binder::new(&gateway.tasks, names, &owner, gone))
+    let proof = &admitted.allowed.proof;
+    Some(Binder::new(&gateway.tasks, names, proof, gone))
 }

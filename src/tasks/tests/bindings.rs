@@ -7,11 +7,15 @@ fn instance(name: &str) -> InstanceId {
     InstanceId::parse(name).unwrap()
 }
 
+fn ann() -> Arc<Proof> {
+    Arc::new(Proof::of(Principal::Workspace { id: id("ann") }))
+}
+
 fn binder(room: &Room, name: &str) -> Binder {
     Binder::new(
         &room.tasks,
         (&id("dev"), &instance(name)),
-        "ann",
+        &ann(),
         Vec::new(),
     )
 }
@@ -19,7 +23,7 @@ fn binder(room: &Room, name: &str) -> Binder {
 /// Binds in place of `a`, which is gone.
 fn heir(room: &Room, name: &str) -> Binder {
     let gone = vec![instance("a")];
-    Binder::new(&room.tasks, (&id("dev"), &instance(name)), "ann", gone)
+    Binder::new(&room.tasks, (&id("dev"), &instance(name)), &ann(), gone)
 }
 
 async fn bound(room: &Room, subjects: &[Subject<'_>]) -> Option<InstanceId> {
