@@ -26,6 +26,7 @@ ONE_OF = {"CASES": "case", "SIDES": "side", "STORES": "kind of stores"}
 ARGUMENTS = {
     "path": {"ROUNDS": 5, "SECONDS": 5, "CONNECTIONS": 64, "BODY_BYTES": 512},
     "bridged": {"ROUNDS": 5, "SECONDS": 5, "CONNECTIONS": 64, "BODY_BYTES": 512},
+    "guards": {"ROUNDS": 5, "SECONDS": 5, "CONNECTIONS": 64},
     "peers": {"ROUNDS": 5, "SECONDS": 5},
     "cores": {"ROUNDS": 5, "SECONDS": 5},
     "streams": {"ROUNDS": 5, "EVENTS": 2000, "PAUSE_MS": 2},
@@ -154,7 +155,7 @@ def check(what, given):
         refuse(f"PROOF is pair or request; it is {os.environ['PROOF']!r}")
     if os.environ.get("BIN"):
         for program in ["a2a-gateway", *(f"examples/{name}" for name in PROGRAMS.get(what, ["upstream", "passthrough"]))]:
-            executable("BIN", f"{os.environ['BIN']}/{program}", "cargo build --locked --release --bins --examples")
+            executable("BIN", f"{os.environ['BIN']}/{program}", "cargo build --locked --release --examples, then --bins")
     if os.environ.get("BEFORE"):
         executable("BEFORE", os.environ["BEFORE"], "cargo build --locked --release --bin a2a-gateway")
     return told
