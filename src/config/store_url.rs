@@ -44,24 +44,27 @@ pub(super) fn shared(text: &str) -> Result<(), String> {
     if text == "memory" {
         return Ok(());
     }
-    let sentinels = text.split_once("+sentinel://");
-    if !["redis", "rediss"].iter().any(|scheme| {
-        text.starts_with(&format!("{scheme}://"))
-            || sentinels.is_some_and(|(own, _)| own == *scheme)
-    }) {
-        return Err(
-            "must be \"memory\", \"redis://host:6379/0\", \"rediss://host:6379/0\" or \
-             \"redis+sentinel://host:26379,host:26379/service\""
-                .to_owned(),
-        );
-    }
-    if sentinels.is_some() {
-        return of_each_host(text)
-            .iter()
-            .try_for_each(|host| parsed(host).map(drop));
+    let form = text
+        .strip_prefix("rediss")
+        .or_else(|| text.strip_prefix("redis"))
+        .and_then(|rest| rest.split_once("://"));
+    match form.map(|(form, _)| form) {
+        Some("") => {}
+        Some("+sentinel" | "+cluster") => {
+            return of_each_host(text)
+                .iter()
+                .try_for_each(|host| parsed(host).map(drop));
+        }
+        _ => {
+            return Err(
+                "must be \"memory\", \"redis://host:6379/0\", \"rediss://host:6379/0\", \
+                 \"redis+sentinel://host:26379,host:26379/service\" or \"redis+cluster://host:6379,host:6379\""
+                    .to_owned(),
+            );
+        }
     }
     if names_several_hosts(text) {
-        return Err(SENTINELS.to_owned());
+        return Err(SEVERAL_HOSTS.to_owned());
     }
     let mut url = parsed(text)?;
     if url.fragment().is_some() {
@@ -102,8 +105,9 @@ fn names_several_hosts(url: &str) -> bool {
     of_each_host(url).len() > 1
 }
 
-const SENTINELS: &str = "it names several hosts; with sentinels write \"redis+sentinel://host:26379,host:26379/service\" \
-                         (docs/guide/connect-the-stores.md)";
+const SEVERAL_HOSTS: &str = "it names several hosts: write \"redis+sentinel://host:26379,host:26379/service\" with \
+                             sentinels, \"redis+cluster://host:6379,host:6379\" for a cluster \
+                             (docs/guide/connect-the-stores.md)";
 
 #[cfg(test)]
 mod tests {
@@ -143,6 +147,7 @@ mod tests {
         for good in [
             "redis+sentinel://:p@one,two:1/main",
             "rediss+sentinel://one/main/1",
+            "redis+cluster://:p@one,two:7001",
         ] {
             assert_eq!(shared(good), Ok(()), "{good}");
         }
@@ -150,6 +155,7 @@ mod tests {
             "redis://one,two",
             "http+sentinel://one/main",
             "redis+sentinel://one:x/main",
+            "redis+shard://one",
         ] {
             assert!(shared(bad).is_err(), "{bad}");
         }

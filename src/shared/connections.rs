@@ -1,4 +1,4 @@
-//! The Redis connections for operations: one per runtime, opened on first use and reopened after an
+//! The Redis connections for operations: one per runtime and node, opened on first use and reopened after an
 //! error.
 //!
 //! The task that drives a connection lives on the runtime that opened it. With a driver on another
@@ -16,6 +16,8 @@ use tokio::runtime::{Handle, Id};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
 
+use super::cluster::{Cluster, Shards};
+use super::sentinel::Address;
 use super::server::Server;
 use crate::store::{Cause, TooSlow};
 
@@ -24,13 +26,17 @@ pub(super) const CONNECT_MAX: Duration = Duration::from_secs(1);
 
 pub(super) struct Connections {
     pub(super) server: Arc<Server>,
-    slots: DashMap<Id, Arc<Mutex<Slot>>>,
+    pub(super) cluster: Option<Cluster>,
+    slots: DashMap<Place, Arc<Mutex<Slot>>>,
     losses: Arc<AtomicU64>,
     /// The number of times that all connections were retired.
     retired: AtomicU64,
 }
 
-/// The connection of one runtime. Locked while connecting, so that callers share one attempt.
+/// A runtime, and a node of the cluster. Without a cluster there is no node.
+type Place = (Id, Option<Address>);
+
+/// The connection of one runtime to one node. Locked while connecting, so that callers share one attempt.
 #[derive(Default)]
 struct Slot {
     connected: Option<Connected>,
@@ -65,7 +71,9 @@ fn give_up(gone: &AtomicBool, losses: &AtomicU64) {
 
 impl Connections {
     pub(super) fn new(server: Arc<Server>) -> Self {
+        let nodes = server.cluster_nodes();
         Self {
+            cluster: nodes.map(|nodes| Cluster::new(nodes.to_vec())),
             server,
             slots: DashMap::new(),
             losses: Arc::default(),
@@ -79,10 +87,10 @@ impl Connections {
         self.losses.load(Ordering::Acquire)
     }
 
-    /// Returns the connection of this runtime.
-    pub(super) async fn get(&self) -> Result<Connected, Cause> {
+    /// Returns the connection of this runtime, to a node of the cluster or to the server.
+    pub(super) async fn get(&self, node: Option<&Address>) -> Result<Connected, Cause> {
         let asked = Instant::now();
-        let slot = self.slot();
+        let slot = self.slot(node);
         let mut slot = slot.lock().await;
         if let Some(connected) = &slot.connected
             && !connected.gone.load(Ordering::Acquire)
@@ -96,7 +104,7 @@ impl Connections {
         {
             return Err(cause.clone());
         }
-        match self.make().await {
+        match self.make(node).await {
             Ok(connected) => {
                 if slot.had {
                     // Before any answer over it is read.
@@ -114,11 +122,27 @@ impl Connections {
         }
     }
 
-    /// Retires the connection of this runtime: an operation on it failed.
+    /// Retires the connection of this runtime to the server: an operation on it failed.
     pub(super) async fn give_up(&self) {
-        if let Some(connected) = &self.slot().lock().await.connected {
+        if let Some(connected) = &self.slot(None).lock().await.connected {
             connected.give_up();
         }
+    }
+
+    /// Returns the owners of the cluster's slots. What was read from an earlier owner counts as lost.
+    ///
+    /// # Errors
+    /// When no node answers.
+    pub(super) async fn shards(&self, cluster: &Cluster) -> Result<Arc<Shards>, Cause> {
+        let (shards, differ) = cluster.shards(&self.server).await?;
+        if differ {
+            self.losses.fetch_add(1, Ordering::AcqRel);
+            self.slots.retain(|(_, node), _| {
+                node.as_ref()
+                    .is_none_or(|node| shards.masters().contains(node))
+            });
+        }
+        Ok(shards)
     }
 
     /// Retires the connections of all runtimes: their server is no master any more.
@@ -127,19 +151,19 @@ impl Connections {
         self.losses.fetch_add(1, Ordering::AcqRel);
     }
 
-    fn slot(&self) -> Arc<Mutex<Slot>> {
-        let runtime = Handle::current().id();
-        if let Some(slot) = self.slots.get(&runtime) {
+    fn slot(&self, node: Option<&Address>) -> Arc<Mutex<Slot>> {
+        let place = (Handle::current().id(), node.cloned());
+        if let Some(slot) = self.slots.get(&place) {
             return Arc::clone(&slot);
         }
-        Arc::clone(&self.slots.entry(runtime).or_default())
+        Arc::clone(&self.slots.entry(place).or_default())
     }
 
-    async fn make(&self) -> Result<Connected, Cause> {
+    async fn make(&self, node: Option<&Address>) -> Result<Connected, Cause> {
         let retired = self.retired.load(Ordering::Acquire);
         let gone = Arc::<AtomicBool>::default();
         let (told, losses) = (Arc::clone(&gone), Arc::clone(&self.losses));
-        let connection = connect(&self.server, move |push| {
+        let connection = connect(&self.server, node, move |push| {
             if push.kind == PushKind::Disconnection {
                 give_up(&told, &losses);
             }
@@ -153,9 +177,11 @@ impl Connections {
     }
 }
 
-/// Opens a connection that is driven by the caller's runtime. Where sentinels name the server, it is the master.
+/// Opens a connection that is driven by the caller's runtime: to a node of the cluster, or to the server. Where
+/// sentinels or nodes name the server, it is a master.
 pub(super) async fn connect(
     server: &Server,
+    node: Option<&Address>,
     pushed: impl Fn(PushInfo) + Send + Sync + 'static,
 ) -> Result<MultiplexedConnection, Cause> {
     // Each caller has its own timeout for its answer.
@@ -168,7 +194,7 @@ pub(super) async fn connect(
         });
     // Boxed: rare, and each operation would be larger by it, on the stack of the task that polls it, too.
     let connection = Box::pin(async {
-        let client = server.client().await?;
+        let client = server.client(node).await?;
         let connection = client.get_multiplexed_async_connection_with_config(&config);
         let connection = connection.await;
         let mut connection = connection.map_err(|error| Arc::new(error) as Cause)?;

@@ -206,7 +206,7 @@ impl Tail {
         let link = match link {
             Some(link) => link,
             None => {
-                let mut fresh = redis.log_link().await?;
+                let mut fresh = redis.log_link(self.log).await?;
                 let newest =
                     fresh.newest(self.log, if self.last.is_none() { self.keep } else { 1 });
                 let newest = newest.await?;

@@ -3,6 +3,7 @@
 //!
 //! Modules own their key names and channels; the only Redis commands are in `redis/`.
 
+mod cluster;
 mod connections;
 mod counted;
 mod counters;

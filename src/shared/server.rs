@@ -1,5 +1,5 @@
 //! The Redis server of `stores.shared`: the forms of its URL, TLS, and the server that is connected to: the one of the
-//! URL, or the master that its sentinels name.
+//! URL, the master that its sentinels name, or a node of the cluster.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -14,6 +14,9 @@ use super::sentinel::{Address, Credential, SENTINEL_PORT, Sentinels};
 use crate::config::of_each_host;
 use crate::store::{Cause, InvalidUrl};
 
+/// Port of a node that a URL of a cluster names without one.
+const NODE_PORT: u16 = 6379;
+
 /// The server of a URL.
 pub(super) struct Server {
     /// The server, or one that stands for the master, with the user, the password and the database.
@@ -22,14 +25,22 @@ pub(super) struct Server {
     issuer: Option<Vec<u8>>,
     /// The file of the password, read for each connection: a new password needs no restart.
     password_file: Option<PathBuf>,
-    sentinels: Option<Sentinels>,
+    found: Found,
+}
+
+/// How the server is found.
+enum Found {
+    ByUrl,
+    BySentinels(Sentinels),
+    /// By the owner of a key's slot. These nodes are asked first.
+    InCluster(Vec<Address>),
 }
 
 /// The server cannot be connected to yet, or any more.
 #[derive(Debug, thiserror::Error)]
 enum ServerError {
     #[error(
-        "the server that the sentinels name is no master: a failover is under way, or the sentinels disagree"
+        "the server is no master: a failover is under way, or the sentinels or the nodes of the cluster disagree"
     )]
     NoMaster,
     #[error("cannot read `password_file` of stores.shared")]
@@ -37,27 +48,28 @@ enum ServerError {
 }
 
 impl Server {
-    /// Parses a URL: `redis://`, `rediss://`, or with sentinels `redis+sentinel://` and `rediss+sentinel://`. Uses RESP3,
-    /// which push messages need.
+    /// Parses a URL: `redis://`, `redis+sentinel://`, `redis+cluster://`, and the same with `rediss` for TLS. Uses
+    /// RESP3, which push messages need.
     ///
     /// # Errors
     /// When it has no known form, or names a certificate or a password file that cannot be read.
     pub(super) fn parse(text: &str) -> Result<Self, InvalidUrl> {
         let tls = text.starts_with("rediss");
-        let known = ["redis://", "rediss://"]
-            .iter()
-            .any(|form| text.starts_with(form));
-        let (mut url, hosts) = match text.split_once("+sentinel://") {
-            Some((scheme @ ("redis" | "rediss"), rest)) => {
-                let (url, hosts) = sentinel_url(scheme, rest)?;
-                (url, Some(hosts))
-            }
-            None if known => (parse_url(text)?, None),
-            _ => {
-                return Err(invalid(
-                    "write `memory`, `redis://HOST`, `rediss://HOST` or `redis+sentinel://HOST,HOST,HOST/SERVICE`",
-                ));
-            }
+        let scheme = if tls { "rediss" } else { "redis" };
+        let behind = |form: &str| text.strip_prefix(scheme)?.strip_prefix(form);
+        let (mut url, sentinels, nodes) = if behind("://").is_some() {
+            (parse_url(text)?, None, None)
+        } else if let Some(rest) = behind("+sentinel://") {
+            let (url, hosts) = several_hosts(scheme, rest, SENTINEL_PORT)?;
+            (url, Some(hosts), None)
+        } else if let Some(rest) = behind("+cluster://") {
+            let (url, hosts) = several_hosts(scheme, rest, NODE_PORT)?;
+            (url, None, Some(hosts))
+        } else {
+            return Err(invalid(
+                "write `memory`, `redis://HOST`, `rediss://HOST`, `redis+sentinel://HOST,HOST,HOST/SERVICE` or \
+                 `redis+cluster://HOST,HOST,HOST`",
+            ));
         };
         if url.fragment().is_some() {
             return Err(invalid(
@@ -79,10 +91,17 @@ impl Server {
             take(&mut url, "sentinel_username"),
             take(&mut url, "sentinel_password"),
         );
-        let service = hosts
-            .is_some()
-            .then(|| take_service(&mut url))
-            .transpose()?;
+        let found = match (sentinels, nodes) {
+            (Some(hosts), _) => {
+                let service = take_service(&mut url)?;
+                Found::BySentinels(Sentinels::new(hosts, service, credential))
+            }
+            (None, Some(_)) if !matches!(url.path(), "" | "/" | "/0") => {
+                return Err(invalid("a cluster has only database 0: leave out the path"));
+            }
+            (None, Some(nodes)) => Found::InCluster(nodes),
+            (None, None) => Found::ByUrl,
+        };
         let info = url
             .into_connection_info()
             .map_err(|error| invalid(format!("not a Redis URL: {error}")))?;
@@ -92,15 +111,12 @@ impl Server {
             .set_protocol(ProtocolVersion::RESP3);
         let tcp = info.tcp_settings().clone().set_nodelay(true);
         let info = info.set_redis_settings(settings).set_tcp_settings(tcp);
-        let sentinels = hosts
-            .zip(service)
-            .map(|(hosts, service)| Sentinels::new(hosts, service, credential));
         let server = Self {
             info,
             tls,
             issuer,
             password_file,
-            sentinels,
+            found,
         };
         server
             .build(server.info.clone())
@@ -113,13 +129,23 @@ impl Server {
         self.info.redis_settings().db()
     }
 
-    /// Returns a client for the server. Asks the sentinels, if there are some.
+    /// Returns the nodes of a cluster that the URL names. `None`: the server is in no cluster.
+    pub(super) fn cluster_nodes(&self) -> Option<&[Address]> {
+        match &self.found {
+            Found::InCluster(nodes) => Some(nodes),
+            Found::ByUrl | Found::BySentinels(_) => None,
+        }
+    }
+
+    /// Returns a client for a node of the cluster, or for the server. Asks the sentinels, if there are some.
     ///
     /// # Errors
     /// When they name no master, or the file of the password cannot be read.
-    pub(super) async fn client(&self) -> Result<Client, Cause> {
+    pub(super) async fn client(&self, node: Option<&Address>) -> Result<Client, Cause> {
         let mut info = self.info.clone();
-        if let Some(sentinels) = &self.sentinels {
+        if let Some(node) = node {
+            info = info.set_addr(addr(self.tls, node));
+        } else if let Found::BySentinels(sentinels) = &self.found {
             let connect = |address: &Address, credential: &Credential| {
                 self.build(of_sentinel(&self.info, self.tls, address, credential))
             };
@@ -136,12 +162,12 @@ impl Server {
         self.build(info).map_err(|error| Arc::new(error) as Cause)
     }
 
-    /// Checks that a server which sentinels named is the master.
+    /// Checks that the server is the master, where sentinels or the nodes of a cluster named it.
     ///
     /// # Errors
     /// When it is not, or does not answer.
     pub(super) async fn check(&self, connection: &mut MultiplexedConnection) -> Result<(), Cause> {
-        if self.sentinels.is_none() {
+        if matches!(self.found, Found::ByUrl) {
             return Ok(());
         }
         let answer = self.probe().query_async(connection).await;
@@ -150,11 +176,10 @@ impl Server {
 
     /// Returns the command that shows that a connection is of use.
     pub(super) fn probe(&self) -> Cmd {
-        cmd(if self.sentinels.is_some() {
-            "ROLE"
-        } else {
-            "PING"
-        })
+        match self.found {
+            Found::ByUrl => cmd("PING"),
+            Found::BySentinels(_) | Found::InCluster(_) => cmd("ROLE"),
+        }
     }
 
     /// Judges the answer to the probe.
@@ -162,6 +187,9 @@ impl Server {
     /// # Errors
     /// When the server is no master any more.
     pub(super) fn judge(&self, answer: &Value) -> Result<(), Cause> {
+        if matches!(self.found, Found::ByUrl) {
+            return Ok(());
+        }
         let role = match answer {
             Value::Array(parts) => parts.first(),
             _ => None,
@@ -171,10 +199,11 @@ impl Server {
             Some(Value::SimpleString(name)) => name == "master",
             _ => false,
         };
-        if self.sentinels.is_some() && !is_master {
-            return Err(Arc::new(ServerError::NoMaster));
+        if is_master {
+            Ok(())
+        } else {
+            Err(Arc::new(ServerError::NoMaster))
         }
-        Ok(())
     }
 
     fn build(&self, info: ConnectionInfo) -> redis::RedisResult<Client> {
@@ -236,21 +265,25 @@ fn parse_url(text: &str) -> Result<url::Url, InvalidUrl> {
     })
 }
 
-/// Returns the URL of the first of several sentinels, and the addresses of all.
-fn sentinel_url(scheme: &str, rest: &str) -> Result<(url::Url, Vec<Address>), InvalidUrl> {
+/// Returns the URL of the first of several hosts, and the addresses of all.
+fn several_hosts(
+    scheme: &str,
+    rest: &str,
+    port: u16,
+) -> Result<(url::Url, Vec<Address>), InvalidUrl> {
     let mut first = None;
     let mut addresses = Vec::new();
     for text in of_each_host(&format!("{scheme}://{rest}")) {
         let url = parse_url(&text)?;
         let host = url.host_str().unwrap_or_default();
         if host.is_empty() {
-            return Err(invalid("a sentinel has no host: write HOST or HOST:PORT"));
+            return Err(invalid("a host is empty: write HOST or HOST:PORT"));
         }
         let host = host.trim_start_matches('[').trim_end_matches(']');
-        addresses.push((host.to_owned(), url.port().unwrap_or(SENTINEL_PORT)));
+        addresses.push((host.to_owned(), url.port().unwrap_or(port)));
         first.get_or_insert(url);
     }
-    let first = first.ok_or_else(|| invalid("name at least one sentinel"))?;
+    let first = first.ok_or_else(|| invalid("name at least one host"))?;
     Ok((first, addresses))
 }
 
@@ -307,6 +340,8 @@ mod tests {
             "rediss://:secret@redis.internal",
             "redis+sentinel://user:secret@one,two:26380,[::1]/main",
             "rediss+sentinel://one/main/2?sentinel_password=other",
+            "redis+cluster://user:secret@one,two:7001,[::1]",
+            "rediss+cluster://:secret@one/0",
         ] {
             assert!(Server::parse(good).is_ok(), "{good}");
         }
@@ -323,6 +358,9 @@ mod tests {
             "redis+sentinel://:secret@one,two",
             "redis+sentinel://:secret@one,/main",
             "redis+sentinel://:secret@one/main/db",
+            "redis+cluster://:secret@one,/",
+            "redis+cluster://:secret@one,two/1",
+            "rabbit+cluster://:secret@one",
         ] {
             let error = Server::parse(bad)
                 .err()
@@ -339,7 +377,9 @@ mod tests {
         let settings = server.info.redis_settings();
         assert_eq!(settings.username(), Some("user"));
         assert_eq!(settings.password(), Some("pass"));
-        let sentinels = server.sentinels.unwrap();
+        let Found::BySentinels(sentinels) = server.found else {
+            panic!("found by sentinels");
+        };
         let named = |host: &str, port| (host.to_owned(), port);
         let expected = [
             named("one", 26379),
@@ -351,11 +391,27 @@ mod tests {
     }
 
     #[test]
-    fn only_a_master_is_of_use_where_sentinels_name_it() {
+    fn a_url_names_the_nodes_of_a_cluster() {
+        let server = Server::parse("redis+cluster://user:pass@one,two:7001").unwrap();
+        let expected = [("one".to_owned(), 6379), ("two".to_owned(), 7001)];
+        assert_eq!(server.cluster_nodes(), Some(&expected[..]));
+        assert_eq!(server.info.redis_settings().username(), Some("user"));
+        assert!(
+            Server::parse("redis://one")
+                .unwrap()
+                .cluster_nodes()
+                .is_none()
+        );
+    }
+
+    #[test]
+    fn only_a_master_is_of_use_where_sentinels_or_nodes_name_it() {
         let role = |name: &str| Value::Array(vec![Value::BulkString(name.into())]);
         let sentinels = Server::parse("redis+sentinel://one/main").unwrap();
         assert!(sentinels.judge(&role("master")).is_ok());
         assert!(sentinels.judge(&role("slave")).is_err());
+        let cluster = Server::parse("redis+cluster://one").unwrap();
+        assert!(cluster.judge(&role("slave")).is_err());
         let fixed = Server::parse("redis://one").unwrap();
         assert!(fixed.judge(&Value::SimpleString("PONG".to_owned())).is_ok());
     }

@@ -1,14 +1,17 @@
-//! The link of one subscription: its own connection, kept up and probed.
+//! The link of one subscription: its own connection, or one to each master of a cluster, kept up and probed.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::{join_all, select_all};
 use redis::aio::MultiplexedConnection;
-use redis::{Pipeline, PushKind, Value, from_redis_value};
+use redis::{Pipeline, PushInfo, PushKind, Value, from_redis_value};
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 
+use crate::shared::cluster::{Cluster, Shards, epoch_of};
 use crate::shared::connections::{CONNECT_MAX, Connections, connect};
+use crate::shared::sentinel::Address;
 use crate::shared::server::Server;
 use crate::shared::subscription::Feed;
 use crate::store::{Cause, TooSlow};
@@ -26,19 +29,43 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_s
 /// The command that begins a subscription, if there is one, and a label for the log.
 pub(super) type Listen = (Option<Pipeline>, &'static str);
 
+/// The servers that a subscription connects to.
+#[derive(Clone, Copy)]
+pub(super) enum At {
+    /// The server of the URL, or the master that sentinels name.
+    Server,
+    /// The master of the cluster that owns a channel.
+    Owner(&'static str),
+    /// Each master of the cluster.
+    Masters,
+}
+
+/// The subscription cannot stay as it is.
+#[derive(Debug, thiserror::Error)]
+enum LinkError {
+    #[error("the masters of the cluster are others")]
+    OtherMasters,
+}
+
+/// One connection of a link.
+struct Line {
+    connection: MultiplexedConnection,
+    gone: Arc<Notify>,
+}
+
 /// Keeps one subscription's link up. Ends when the subscription is dropped.
 pub(super) async fn keep_up(
     connections: Arc<Connections>,
     (listen, to): Listen,
+    at: At,
     prefix: String,
     feed: Arc<Feed>,
 ) {
     let mut pause = PAUSE.0;
     let mut told = false;
     loop {
-        let gone = Arc::new(Notify::new());
-        match listening(&connections.server, listen.as_ref(), &prefix, &feed, &gone).await {
-            Ok(connection) => {
+        match open(&connections, listen.as_ref(), at, &prefix, &feed).await {
+            Ok((lines, shards)) => {
                 if told {
                     tracing::info!(to, "Subscribed to shared state again");
                 } else {
@@ -46,7 +73,7 @@ pub(super) async fn keep_up(
                 }
                 feed.up();
                 let since = Instant::now();
-                let cause = watch_over(connection, &connections, &gone).await;
+                let cause = watch_over(lines, &connections, shards.as_deref()).await;
                 feed.down();
                 tracing::warn!(to, error = %cause, "Lost a subscription to shared state; reconnecting");
                 told = true;
@@ -61,26 +88,71 @@ pub(super) async fn keep_up(
                 told = true;
             }
         }
+        if let Some(cluster) = &connections.cluster {
+            cluster.doubt();
+        }
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(PAUSE.1);
     }
 }
 
+/// Opens all connections of a link. Returns once each server has confirmed the subscription, with the owners of slots
+/// that they were chosen by.
+async fn open(
+    connections: &Connections,
+    listen: Option<&Pipeline>,
+    at: At,
+    prefix: &str,
+    feed: &Arc<Feed>,
+) -> Result<(Vec<Line>, Option<Arc<Shards>>), Cause> {
+    let server = &connections.server;
+    let Some(cluster) = &connections.cluster else {
+        let line = subscribe(server, None, listen, prefix, feed).await?;
+        return Ok((vec![line], None));
+    };
+    let shards = connections.shards(cluster).await?;
+    let nodes: Vec<&Address> = match at {
+        At::Owner(channel) => vec![shards.owner(channel.as_bytes())?],
+        At::Masters | At::Server => shards.masters().iter().collect(),
+    };
+    let lines = nodes
+        .into_iter()
+        .map(|node| subscribe(server, Some(node), listen, prefix, feed));
+    let lines: Result<Vec<_>, _> = join_all(lines).await.into_iter().collect();
+    let watched = matches!(at, At::Masters).then_some(shards);
+    Ok((lines?, watched))
+}
+
 /// Opens a connection and waits until the server confirms the subscription.
-async fn listening(
+async fn subscribe(
     server: &Server,
+    node: Option<&Address>,
     listen: Option<&Pipeline>,
     prefix: &str,
     feed: &Arc<Feed>,
-    gone: &Arc<Notify>,
-) -> Result<MultiplexedConnection, Cause> {
-    let (prefix, feed, gone) = (prefix.to_owned(), feed.clone(), gone.clone());
-    let mut connection = connect(server, move |push| match push.kind {
-        PushKind::Disconnection => gone.notify_one(),
-        PushKind::Message => {
+) -> Result<Line, Cause> {
+    let gone = Arc::new(Notify::new());
+    let (prefix, feed, told) = (prefix.to_owned(), feed.clone(), gone.clone());
+    let pushed = move |push| take_push(push, &prefix, &feed, &told);
+    let mut connection = connect(server, node, pushed).await?;
+    if let Some(listen) = listen {
+        let confirmed = listen.query_async::<Value>(&mut connection);
+        timeout(CONNECT_MAX, confirmed)
+            .await
+            .map_err(|_| Arc::new(TooSlow(CONNECT_MAX)) as Cause)?
+            .map_err(|error| Arc::new(error) as Cause)?;
+    }
+    Ok(Line { connection, gone })
+}
+
+fn take_push(push: PushInfo, prefix: &str, feed: &Feed, gone: &Notify) {
+    match push.kind {
+        // The second: another node owns the channel from now on.
+        PushKind::Disconnection | PushKind::SUnsubscribe => gone.notify_one(),
+        PushKind::Message | PushKind::SMessage => {
             // Channel, then message.
             let message = push.data.into_iter().nth(1).map(text);
-            if let Some(message) = message.filter(|text| text.starts_with(&prefix)) {
+            if let Some(message) = message.filter(|text| text.starts_with(prefix)) {
                 feed.message(message);
             }
         }
@@ -90,41 +162,74 @@ async fn listening(
             _ => feed.gap(),
         },
         _ => {}
-    })
-    .await?;
-    if let Some(listen) = listen {
-        let confirmed = listen.query_async::<Value>(&mut connection);
-        timeout(CONNECT_MAX, confirmed)
-            .await
-            .map_err(|_| Arc::new(TooSlow(CONNECT_MAX)) as Cause)?
-            .map_err(|error| Arc::new(error) as Cause)?;
     }
-    Ok(connection)
 }
 
-/// Waits until the link is lost: the driver reports it, a probe gets no answer, or the server is no master any more.
-async fn watch_over(
-    mut connection: MultiplexedConnection,
-    connections: &Connections,
-    gone: &Notify,
-) -> Cause {
-    let probe = connections.server.probe();
+/// Waits until a link is lost: a connection of it is, or the masters of the cluster are not those of `shards` any more.
+async fn watch_over(lines: Vec<Line>, connections: &Connections, shards: Option<&Shards>) -> Cause {
+    let watched = lines
+        .into_iter()
+        .map(|line| Box::pin(watch_line(line, connections, shards)));
+    select_all(watched).await.0
+}
+
+/// Waits until a connection is lost: the driver reports it, a probe gets no answer, or the server is no master any more.
+async fn watch_line(mut line: Line, connections: &Connections, shards: Option<&Shards>) -> Cause {
+    let server = &connections.server;
+    let mut probe = Pipeline::new();
+    probe.add_command(server.probe());
+    let of_cluster = connections.cluster.as_ref();
+    if of_cluster.is_some() {
+        probe.cmd("CLUSTER").arg("INFO");
+    }
     loop {
         tokio::select! {
-            () = gone.notified() => return Arc::new(std::io::Error::from(std::io::ErrorKind::ConnectionReset)),
+            () = line.gone.notified() => return Arc::new(std::io::Error::from(std::io::ErrorKind::ConnectionReset)),
             () = tokio::time::sleep(PROBE_EVERY) => {}
         }
-        match timeout(PROBE_MAX, probe.query_async::<Value>(&mut connection)).await {
-            Ok(Ok(answer)) => {
-                if let Err(cause) = connections.server.judge(&answer) {
-                    // Those that only read would go on with the values of a replica.
-                    connections.retire_all();
-                    return cause;
-                }
-            }
+        let answers = probe.query_async::<Vec<Value>>(&mut line.connection);
+        let mut answers = match timeout(PROBE_MAX, answers).await {
+            Ok(Ok(answers)) => answers.into_iter(),
             Ok(Err(error)) => return Arc::new(error),
             Err(_) => return Arc::new(TooSlow(PROBE_MAX)),
+        };
+        if let Err(cause) = server.judge(&answers.next().unwrap_or_default()) {
+            // Those that only read would go on with the values of a replica.
+            connections.retire_all();
+            return cause;
         }
+        if let Some(cluster) = of_cluster
+            && let Err(cause) = judge_node(answers.next(), cluster, connections, shards).await
+        {
+            return cause;
+        }
+    }
+}
+
+/// Judges the answer to `CLUSTER INFO`: the node sees most of the masters, and those are the masters that are linked.
+async fn judge_node(
+    info: Option<Value>,
+    cluster: &Cluster,
+    connections: &Connections,
+    shards: Option<&Shards>,
+) -> Result<(), Cause> {
+    let epoch = epoch_of(&info.map(text).unwrap_or_default())?;
+    let Some(shards) = shards else {
+        return Ok(());
+    };
+    let known = if shards.epoch() < epoch {
+        cluster.doubt_before(epoch);
+        connections.shards(cluster).await?
+    } else {
+        match cluster.known() {
+            Some(known) => known,
+            None => return Ok(()),
+        }
+    };
+    if known.masters() == shards.masters() {
+        Ok(())
+    } else {
+        Err(Arc::new(LinkError::OtherMasters))
     }
 }
 

@@ -1,7 +1,8 @@
 //! Shared state on Redis 6 or later: the only Redis commands of the crate.
 //!
 //! Operations share multiplexed connections (`connections.rs`). Each subscription has its own connection, probed so
-//! that a dead one is detected within 1 s: caches of access decisions depend on its messages.
+//! that a dead one is detected within 1 s: caches of access decisions depend on its messages. In a cluster each command
+//! goes to the master that owns its key (`routed.rs`); more than one key in a command have one hash tag.
 //!
 //! `redis::aio::ConnectionManager` is not used. It keeps a connection whose answers time out, so a network that
 //! drops packets would cut the gateway off until the kernel gives up, after a quarter of an hour.
@@ -11,6 +12,8 @@ mod link;
 mod numbered;
 mod ordered;
 mod probe;
+mod routed;
+mod scripts;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -25,8 +28,9 @@ use tokio::runtime::{Handle, Id};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use self::link::{Listen, PROBE_EVERY, PROBE_MAX, keep_up};
+use self::link::{At, Listen, PROBE_EVERY, PROBE_MAX, keep_up};
 pub(super) use self::probe::{clock, refuses_writes, write_probe};
+use self::routed::Routed;
 use super::connections::{Connections, connect};
 use super::log::{BATCH_MAX, Entry, EntryId, Look};
 use super::server::Server;
@@ -74,19 +78,10 @@ impl Redis {
     }
 
     pub(super) async fn get_many(&self, keys: &[&str]) -> Result<Vec<Option<String>>, Cause> {
-        self.one(pipe().cmd("MGET").arg(keys), Repeat::Once).await
-    }
-
-    pub(super) async fn get_with_ttl(
-        &self,
-        key: &str,
-    ) -> Result<Option<(String, Option<Duration>)>, Cause> {
-        let mut both = pipe();
-        both.atomic().cmd("GET").arg(key).cmd("PTTL").arg(key);
-        let (value, ttl): (Option<String>, i64) = self.ask(&both, Repeat::Once).await?;
-        // Negative: the key has no time to live.
-        let ttl = u64::try_from(ttl).ok().map(Duration::from_millis);
-        Ok(value.map(|value| (value, ttl)))
+        if self.connections.cluster.is_none() {
+            return self.one(pipe().cmd("MGET").arg(keys), Repeat::Once).await;
+        }
+        self.ask(&for_each("GET", keys), Repeat::Once).await
     }
 
     pub(super) async fn set(
@@ -118,7 +113,15 @@ impl Redis {
     /// Sends commands in one batch with those of other tasks of this runtime that are ready. Heartbeats arrive in
     /// thousands, and a system call and a server wake-up for each would cost more than the rest of the work. Each
     /// caller gets the answers, or the error, of its own commands.
+    /// In a cluster each caller sends its own, as a node that does not answer must not fail the commands for others.
     async fn together(self: &Arc<Self>, commands: Vec<Cmd>) -> Result<Vec<Value>, Cause> {
+        if self.connections.cluster.is_some() {
+            let mut own = pipe();
+            for command in commands {
+                own.add_command(command);
+            }
+            return self.ask(&own, Repeat::Never).await;
+        }
         let runtime = Handle::current().id();
         let (done, answers) = oneshot::channel();
         let first = {
@@ -200,15 +203,9 @@ impl Redis {
     }
 
     pub(super) async fn delete(&self, keys: &[&str]) -> Result<(), Cause> {
-        self.one(pipe().cmd("DEL").arg(keys), Repeat::Never).await
-    }
-
-    pub(super) async fn take(&self, key: &str) -> Result<Option<String>, Cause> {
-        let mut take = pipe();
-        // Not `GETDEL`, which needs Redis 6.2.
-        take.atomic().cmd("GET").arg(key);
-        take.cmd("DEL").arg(key).ignore();
-        self.one(&take, Repeat::Never).await
+        let deleted: Vec<u64> = self.ask(&for_each("DEL", keys), Repeat::Never).await?;
+        debug_assert_eq!(deleted.len(), keys.len());
+        Ok(())
     }
 
     pub(super) async fn log_append(
@@ -227,29 +224,40 @@ impl Redis {
     }
 
     /// Opens a connection for following a log: its blocking reads delay no other operation.
-    pub(super) async fn log_link(&self) -> Result<LogLink, Cause> {
-        connect(&self.connections.server, |_| {}).await.map(LogLink)
-    }
-
-    pub(super) async fn increment(&self, key: &str, ttl: Duration) -> Result<i64, Cause> {
-        let mut increment = pipe();
-        // Not `PEXPIRE … NX`, which needs Redis 7.
-        increment.atomic().cmd("SET").arg(key).arg(0).arg("NX");
-        increment.arg("PX").arg(milliseconds(ttl)).ignore();
-        increment.cmd("INCR").arg(key);
-        self.one(&increment, Repeat::Never).await
+    pub(super) async fn log_link(&self, log: &str) -> Result<LogLink, Cause> {
+        let connections = Arc::clone(&self.connections);
+        let opened = match &connections.cluster {
+            None => connect(&connections.server, None, |_| {}).await,
+            Some(cluster) => {
+                let shards = connections.shards(cluster).await?;
+                let owner = shards.owner(log.as_bytes())?;
+                let opened = connect(&connections.server, Some(owner), |_| {}).await;
+                opened.inspect_err(|_| cluster.doubt())
+            }
+        };
+        let link = opened?;
+        Ok(LogLink { link, connections })
     }
 
     pub(super) async fn publish(&self, channel: &str, message: &str) -> Result<(), Cause> {
         let mut publish = pipe();
-        publish.cmd("PUBLISH").arg(channel).arg(message);
+        // In a cluster `PUBLISH` goes through all nodes: a subscriber would not notice that its own is cut off.
+        let name = match self.connections.cluster {
+            None => "PUBLISH",
+            Some(_) => "SPUBLISH",
+        };
+        publish.cmd(name).arg(channel).arg(message);
         self.one(&publish, Repeat::Never).await
     }
 
     pub(super) fn subscribe(&self, channel: &'static str) -> Subscription {
         let mut listen = pipe();
-        listen.cmd("SUBSCRIBE").arg(channel);
-        self.link((Some(listen), channel), String::new())
+        let (name, at) = match self.connections.cluster {
+            None => ("SUBSCRIBE", At::Server),
+            Some(_) => ("SSUBSCRIBE", At::Owner(channel)),
+        };
+        listen.cmd(name).arg(channel);
+        self.link((Some(listen), channel), at, String::new())
     }
 
     pub(super) fn lapses(&self, prefix: &str) -> Subscription {
@@ -257,7 +265,8 @@ impl Redis {
         let mut listen = pipe();
         let channel = format!("__keyevent@{database}__:expired");
         listen.cmd("SUBSCRIBE").arg(channel);
-        self.link((Some(listen), "keys that expire"), prefix.to_owned())
+        let to = (Some(listen), "keys that expire");
+        self.link(to, self.every_master(), prefix.to_owned())
     }
 
     pub(super) fn watch(&self, prefixes: Vec<String>) -> Subscription {
@@ -271,16 +280,26 @@ impl Redis {
             }
             track
         });
-        self.link((listen, "keys that others write"), String::new())
+        let to = (listen, "keys that others write");
+        self.link(to, self.every_master(), String::new())
+    }
+
+    /// Returns the place of a subscription to keys: each master reports its own.
+    fn every_master(&self) -> At {
+        match self.connections.cluster {
+            None => At::Server,
+            Some(_) => At::Masters,
+        }
     }
 
     /// Links a subscription. `listen` has the command, if there is one, and a label for the log. Messages that do
     /// not begin with `prefix` are skipped.
-    fn link(&self, listen: Listen, prefix: String) -> Subscription {
+    fn link(&self, listen: Listen, at: At, prefix: String) -> Subscription {
         let feed = Arc::new(Feed::default());
         let plan: Plan = Box::pin(keep_up(
             Arc::clone(&self.connections),
             listen,
+            at,
             prefix,
             feed.clone(),
         ));
@@ -295,9 +314,20 @@ impl Redis {
 
     async fn ask<T: FromRedisValue>(&self, query: &Pipeline, repeat: Repeat) -> Result<T, Cause> {
         let deadline = Instant::now() + self.timeout;
+        if let Some(cluster) = &self.connections.cluster {
+            let mut routed = Routed {
+                connections: &self.connections,
+                cluster,
+                deadline,
+                repeat,
+            };
+            // Boxed by the driver, as each of its operations.
+            let answer = query.query_async(&mut routed).await;
+            return answer.map_err(|error| Arc::new(error) as Cause);
+        }
         let mut repeats = usize::from(repeat == Repeat::Once);
         loop {
-            let mut connected = timeout_at(deadline, self.connections.get())
+            let mut connected = timeout_at(deadline, self.connections.get(None))
                 .await
                 .map_err(|_| self.too_slow())??;
             let answer = query.query_async(&mut connected.connection);
@@ -325,7 +355,10 @@ impl Redis {
 }
 
 /// A connection on which a log is followed.
-pub(super) struct LogLink(MultiplexedConnection);
+pub(super) struct LogLink {
+    link: MultiplexedConnection,
+    connections: Arc<Connections>,
+}
 
 /// An entry as the server sends it: the id, then names and values.
 type RawEntry = (String, Vec<String>);
@@ -363,10 +396,17 @@ impl LogLink {
 
     async fn ask<T: FromRedisValue>(&mut self, query: &Pipeline) -> Result<T, Cause> {
         let limit = PROBE_EVERY + PROBE_MAX;
-        match timeout(limit, query.query_async(&mut self.0)).await {
-            Ok(answer) => answer.map_err(|error| Arc::new(error) as Cause),
-            Err(_) => Err(Arc::new(TooSlow(limit))),
-        }
+        let answer = timeout(limit, query.query_async(&mut self.link)).await;
+        let answer = answer.map_or_else(
+            |_| Err(Arc::new(TooSlow(limit)) as Cause),
+            |answer| answer.map_err(|error| Arc::new(error) as Cause),
+        );
+        answer.inspect_err(|_| {
+            // The log may have moved.
+            if let Some(cluster) = &self.connections.cluster {
+                cluster.doubt();
+            }
+        })
     }
 }
 
@@ -382,6 +422,15 @@ fn is_lost(error: &RedisError) -> bool {
     error.is_io_error()
         || error.is_unrecoverable_error()
         || matches!(error.code(), Some("READONLY" | "LOADING" | "MASTERDOWN"))
+}
+
+/// Returns a command for each key.
+fn for_each(name: &str, keys: &[&str]) -> Pipeline {
+    let mut each = Pipeline::with_capacity(keys.len());
+    for key in keys {
+        each.cmd(name).arg(*key);
+    }
+    each
 }
 
 fn milliseconds(ttl: Duration) -> u64 {

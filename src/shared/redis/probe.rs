@@ -3,6 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use redis::{RedisError, pipe};
+use tokio::time::timeout;
 
 use super::{Redis, Repeat, milliseconds};
 use crate::store::Cause;
@@ -11,13 +12,24 @@ use crate::store::Cause;
 const PROBE_KEY: &str = "gw:probe";
 const PROBE_TTL: Duration = Duration::from_secs(10);
 
-/// Writes a key without meaning and deletes it. `PING` is not enough, as a replica answers it;
+/// Writes a key without meaning and deletes it, at each master of a cluster. `PING` is not enough, as a replica answers it;
 /// nor is `DEL` alone, which a full server accepts. Idempotent.
 pub(in crate::shared) async fn write_probe(redis: &Redis) -> Result<(), Cause> {
+    let connections = &redis.connections;
+    let keys = match &connections.cluster {
+        None => vec![PROBE_KEY.to_owned()],
+        Some(cluster) => {
+            let shards = timeout(redis.timeout, connections.shards(cluster)).await;
+            let shards = shards.map_err(|_| redis.too_slow())??;
+            shards.key_of_each(PROBE_KEY)
+        }
+    };
     let mut probe = pipe();
-    probe.cmd("SET").arg(PROBE_KEY).arg(1);
-    probe.arg("PX").arg(milliseconds(PROBE_TTL)).ignore();
-    probe.cmd("DEL").arg(PROBE_KEY).ignore();
+    for key in &keys {
+        probe.cmd("SET").arg(key).arg(1);
+        probe.arg("PX").arg(milliseconds(PROBE_TTL)).ignore();
+        probe.cmd("DEL").arg(key).ignore();
+    }
     redis.ask(&probe, Repeat::Once).await
 }
 

@@ -1,6 +1,7 @@
 //! Stores that fail over under load: no wrong answer, nothing lost that SQL acknowledged, and one gateway again within a
 //! second of the recovery (`docs/guide/connect-the-stores.md`).
 
+mod cluster;
 mod postgres;
 mod redis;
 

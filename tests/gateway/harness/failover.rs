@@ -146,7 +146,8 @@ impl Standby {
     }
 }
 
-fn until(what: &str, holds: impl Fn() -> bool) {
+/// Waits until a condition holds.
+pub(super) fn until(what: &str, holds: impl Fn() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !holds() {
         assert!(Instant::now() < deadline, "not in time: {what}");

@@ -8,6 +8,7 @@ pub(crate) mod balancer;
 pub(crate) mod calm;
 mod cards;
 pub(crate) mod client;
+pub(crate) mod cluster;
 pub(crate) mod collector;
 pub(crate) mod dns;
 pub(crate) mod documents;

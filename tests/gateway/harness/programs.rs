@@ -67,3 +67,18 @@ pub(super) fn run(command: &mut Command) -> String {
     );
     text
 }
+
+pub(super) fn redis_arguments(folder: &Path) -> Vec<String> {
+    let folder = folder.display().to_string();
+    let words = [
+        "--bind",
+        "127.0.0.1",
+        "--dir",
+        &folder,
+        "--save",
+        "",
+        "--appendonly",
+        "no",
+    ];
+    words.map(String::from).into()
+}

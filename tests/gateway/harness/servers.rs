@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use super::gateway::free_address;
 use super::planted::DATABASE_PASSWORD;
-use super::programs::{as_postgres, initialise, program, run, write_certificate};
+use super::programs::{as_postgres, initialise, program, redis_arguments, run, write_certificate};
 use super::relay::Relay;
 
 /// Time that a server may take to answer for the first time, on a busy machine.
@@ -58,10 +58,16 @@ pub(crate) struct Redis {
 impl Redis {
     /// Starts one and waits until it answers.
     pub(crate) fn start() -> Self {
+        Self::with(&[])
+    }
+
+    /// Starts one with more arguments.
+    pub(super) fn with(more: &[&str]) -> Self {
         let server = Server::start("redis", |folder, port| {
             let mut command = vec!["redis-server".into()];
             command.extend(redis_arguments(folder));
             command.extend(["--port".into(), port.to_string()]);
+            command.extend(more.iter().map(ToString::to_string));
             command
         });
         Self { server, tls: false }
@@ -128,6 +134,18 @@ impl Redis {
     pub(crate) fn command(&self, words: &[&str]) -> String {
         let port = self.server.address.port().to_string();
         run(Command::new("redis-cli").args(["-p", &port]).args(words))
+    }
+
+    /// The same. `None` if it does not answer.
+    pub(super) fn try_command(&self, words: &[&str]) -> Option<String> {
+        let port = self.port().to_string();
+        let output = Command::new("redis-cli")
+            .args(["-p", &port])
+            .args(words)
+            .output()
+            .ok()?;
+        let text = String::from_utf8(output.stdout).ok()?;
+        output.status.success().then(|| text.trim().to_owned())
     }
 
     /// Closes what listens to it, and keeps that from listening again; everything else goes on.
@@ -471,19 +489,4 @@ fn answers(address: SocketAddr, postgres: bool) -> bool {
         // A TLS server's reaction to this counts as an answer.
         Err(error) => error.kind() == ErrorKind::ConnectionReset,
     }
-}
-
-fn redis_arguments(folder: &Path) -> Vec<String> {
-    let folder = folder.display().to_string();
-    let words = [
-        "--bind",
-        "127.0.0.1",
-        "--dir",
-        &folder,
-        "--save",
-        "",
-        "--appendonly",
-        "no",
-    ];
-    words.map(String::from).into()
 }

@@ -5,7 +5,8 @@ use std::time::Duration;
 use a2a_gateway::shared::{EntryId, Followed, Shared, Tail};
 
 use super::open_shared;
-use crate::harness::servers::{self, Redis};
+use super::shared::each;
+use crate::harness::servers::Redis;
 
 fn texts(range: std::ops::Range<usize>) -> Vec<String> {
     range.map(|n| n.to_string()).collect()
@@ -50,7 +51,7 @@ async fn begun(tail: &mut Tail) -> Vec<String> {
 
 #[tokio::test]
 async fn a_log_is_followed_in_order_from_what_is_there() {
-    for shared in [open_shared("memory"), open_shared(&servers::redis().url())] {
+    for shared in each() {
         append(&shared, "case:log", 0..10).await;
         let mut tail = shared.tail("case:log", 3);
         assert_eq!(begun(&mut tail).await, texts(7..10));
@@ -69,7 +70,7 @@ async fn a_log_is_followed_in_order_from_what_is_there() {
 
 #[tokio::test]
 async fn of_many_takers_one_gets_it() {
-    for shared in [open_shared("memory"), open_shared(&servers::redis().url())] {
+    for shared in each() {
         shared.set("case:take", "it", None).await.unwrap();
         let takes = (0..20).map(|_| {
             let shared = shared.clone();

@@ -1,5 +1,6 @@
 //! The two stores: the same cases on both implementations, then the outages of the real servers.
 
+mod cluster;
 mod db;
 mod db_outages;
 mod logs;

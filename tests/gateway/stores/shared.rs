@@ -1,22 +1,27 @@
-//! Shared state, in process and on Redis.
+//! Shared state, in process, on Redis and on Redis Cluster.
 
 use std::time::{Duration, Instant};
 
 use a2a_gateway::shared::{Notice, Shared};
 
 use super::{message, next, open_shared};
+use crate::harness::cluster::cluster;
 use crate::harness::servers::{self, Redis};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// Both implementations. On Redis the cases share a server: each prefixes its keys.
-fn both() -> [Shared; 2] {
-    [open_shared("memory"), open_shared(&servers::redis().url())]
+/// In process, on a server, on a cluster. On Redis the cases share them: each prefixes its keys.
+pub(super) fn each() -> [Shared; 3] {
+    [
+        open_shared("memory"),
+        open_shared(&servers::redis().url()),
+        open_shared(&cluster().url()),
+    ]
 }
 
 #[tokio::test]
 async fn what_was_written_is_read_and_what_was_deleted_is_not() {
-    for shared in both() {
+    for shared in each() {
         shared.set("rt:a", "1 ü \u{0}", None).await.unwrap();
         shared.set("rt:b", "", Some(MINUTE)).await.unwrap();
         assert_eq!(shared.get("rt:a").await.unwrap().unwrap(), "1 ü \u{0}");
@@ -33,7 +38,7 @@ async fn what_was_written_is_read_and_what_was_deleted_is_not() {
 
 #[tokio::test]
 async fn a_time_to_live_is_told_replaced_and_forgotten() {
-    for shared in both() {
+    for shared in each() {
         shared.set("ttl:a", "1", Some(MINUTE)).await.unwrap();
         let (_, ttl) = shared.get_with_ttl("ttl:a").await.unwrap().unwrap();
         assert!(ttl.is_some_and(|ttl| MINUTE / 2 < ttl && ttl <= MINUTE));
@@ -49,7 +54,7 @@ async fn a_time_to_live_is_told_replaced_and_forgotten() {
 
 #[tokio::test]
 async fn keys_lapse() {
-    for shared in both() {
+    for shared in each() {
         let soon = Duration::from_millis(30);
         shared.set("lapse:a", "1", Some(soon)).await.unwrap();
         shared.set_if_absent("lapse:b", "1", soon).await.unwrap();
@@ -69,7 +74,7 @@ async fn keys_lapse() {
 /// On Redis they go to the server in one message.
 #[tokio::test]
 async fn of_many_who_write_at_once_each_gets_its_own_answer() {
-    for shared in both() {
+    for shared in each() {
         shared.set("at-once:there", "1", None).await.unwrap();
         let writes = (0..300).map(|n| {
             let shared = shared.clone();
@@ -100,7 +105,7 @@ async fn of_many_who_write_at_once_each_gets_its_own_answer() {
 
 #[tokio::test]
 async fn each_runtime_writes_by_itself_and_none_waits_for_one_that_ended() {
-    for shared in both() {
+    for shared in each() {
         let threads = (0..4).map(|thread| {
             let shared = shared.clone();
             std::thread::spawn(move || {
@@ -133,7 +138,7 @@ async fn each_runtime_writes_by_itself_and_none_waits_for_one_that_ended() {
 
 #[tokio::test]
 async fn of_many_claims_one_wins() {
-    for shared in both() {
+    for shared in each() {
         let claims = (0..20).map(|number| {
             let shared = shared.clone();
             let claim = async move {
@@ -154,7 +159,7 @@ async fn of_many_claims_one_wins() {
 
 #[tokio::test]
 async fn a_counter_counts_each_and_lapses_from_its_first_increment() {
-    for shared in both() {
+    for shared in each() {
         let counts = (0..20).map(|_| {
             let shared = shared.clone();
             tokio::spawn(async move { shared.increment("count", MINUTE).await.unwrap() })
@@ -176,7 +181,7 @@ async fn a_counter_counts_each_and_lapses_from_its_first_increment() {
 
 #[tokio::test]
 async fn what_is_published_reaches_every_subscriber_of_the_channel() {
-    for shared in both() {
+    for shared in each() {
         let mut first = shared.subscribe("case:news");
         let mut second = shared.clone().subscribe("case:news");
         let mut other = shared.subscribe("case:other");
@@ -199,7 +204,7 @@ async fn what_is_published_reaches_every_subscriber_of_the_channel() {
 
 #[tokio::test]
 async fn a_watch_tells_of_every_change_under_its_prefixes_and_of_no_other() {
-    for shared in both() {
+    for shared in each() {
         let prefixes = ["watch:a:", "watch:", "watched:"].map(String::from);
         let mut watch = shared.watch(prefixes.into());
         assert_eq!(next(&mut watch).await, Notice::Up);
@@ -235,7 +240,7 @@ async fn a_watch_on_redis_hears_other_programs_lapsing_keys_and_a_flush() {
 
 #[tokio::test]
 async fn watching_nothing_hears_nothing() {
-    for shared in both() {
+    for shared in each() {
         let mut watch = shared.watch(Vec::new());
         assert_eq!(next(&mut watch).await, Notice::Up);
         shared.set("nothing:1", "1", None).await.unwrap();
@@ -285,7 +290,7 @@ async fn a_numbered_log_keeps_its_newest_and_takes_no_number_twice() {
             bytes::Bytes::from(vec![b'e', 0xff, u8::try_from(n).unwrap()]),
         )
     };
-    for shared in both() {
+    for shared in each() {
         let log = "numbered:a";
         shared
             .append_numbered(log, &[entry(1), entry(2)], 9, MINUTE)

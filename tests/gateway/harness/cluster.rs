@@ -1,0 +1,161 @@
+//! Redis Cluster: three masters, a replica of each.
+
+use std::process::Command;
+use std::sync::OnceLock;
+
+use super::failover::until;
+use super::gateway::free_address;
+use super::programs::run;
+use super::servers::Redis;
+
+/// The cluster of this test process. For cases that do not harm it; prefix keys and channels.
+pub(crate) fn cluster() -> &'static Cluster {
+    static CLUSTER: OnceLock<Cluster> = OnceLock::new();
+    CLUSTER.get_or_init(Cluster::start)
+}
+
+/// Six Redis servers.
+pub(crate) struct Cluster {
+    nodes: Vec<Redis>,
+}
+
+impl Cluster {
+    /// Starts them, and waits until each master has a replica and all see each other.
+    pub(crate) fn start() -> Self {
+        let node = |_| {
+            let bus = free_address("127.0.0.1").port().to_string();
+            Redis::with(&[
+                "--cluster-enabled",
+                "yes",
+                "--cluster-port",
+                &bus,
+                "--cluster-node-timeout",
+                "1000",
+                "--cluster-replica-validity-factor",
+                "0",
+                "--repl-diskless-sync-delay",
+                "0",
+            ])
+        };
+        let nodes: Vec<Redis> = (0..6).map(node).collect();
+        let addresses: Vec<String> = nodes.iter().map(address).collect();
+        run(Command::new("redis-cli")
+            .args(["--cluster", "create"])
+            .args(addresses)
+            .args(["--cluster-replicas", "1", "--cluster-yes"]));
+        let started = Self { nodes };
+        until(
+            "each node sees the cluster, and each replica its master",
+            || {
+                started.nodes.iter().all(|node| {
+                    let is_up = node
+                        .command(&["CLUSTER", "INFO"])
+                        .contains("cluster_state:ok");
+                    let role = node.command(&["ROLE"]);
+                    let mut role = role.lines();
+                    is_up
+                        && match role.next() {
+                            Some("slave") => role.any(|line| line == "connected"),
+                            // Its offset, then its replica.
+                            _ => role.count() > 1,
+                        }
+                })
+            },
+        );
+        started
+    }
+
+    /// The URL for `stores.shared`: a part of the nodes, the rest is found.
+    pub(crate) fn url(&self) -> String {
+        let named: Vec<String> = self.nodes.iter().take(3).map(address).collect();
+        format!("redis+cluster://{}", named.join(","))
+    }
+
+    /// The master that owns a key's slot.
+    pub(crate) fn owner(&self, key: &str) -> &Redis {
+        let slot: u16 = self.nodes[0]
+            .command(&["CLUSTER", "KEYSLOT", key])
+            .parse()
+            .unwrap();
+        let owns = |node: &&Redis| {
+            own_line(node).is_some_and(|line| {
+                let ranges = line
+                    .split(' ')
+                    .skip(8)
+                    .filter(|word| !word.starts_with('['));
+                let mut ranges =
+                    ranges.map(|range| range.split_once('-').unwrap_or((range, range)));
+                ranges.any(|(first, last)| {
+                    (first.parse().unwrap()..=last.parse().unwrap()).contains(&slot)
+                })
+            })
+        };
+        self.nodes
+            .iter()
+            .find(owns)
+            .expect("a running master owns the slot")
+    }
+
+    /// A running replica of a master.
+    pub(crate) fn replica(&self, master: &Redis) -> &Redis {
+        let id = master.command(&["CLUSTER", "MYID"]);
+        let follows = |node: &&Redis| {
+            own_line(node).is_some_and(|line| line.split(' ').nth(3) == Some(id.as_str()))
+        };
+        self.nodes.iter().find(follows).expect("a replica")
+    }
+
+    /// A master that is not `other`.
+    pub(crate) fn owner_besides(&self, other: &Redis) -> &Redis {
+        let is_other = |node: &&Redis| {
+            node.port() != other.port()
+                && own_line(node).is_some_and(|line| line.contains("master"))
+        };
+        self.nodes.iter().find(is_other).expect("another master")
+    }
+
+    /// Waits until a node besides `old` owns a key's slot, and all running nodes say so.
+    pub(crate) fn until_owned_by_another(&self, key: &str, old: &Redis) {
+        until("another node owns the slot", || {
+            self.nodes.iter().any(|node| {
+                node.port() != old.port()
+                    && node
+                        .try_command(&["EXISTS", key])
+                        .is_some_and(|answer| answer.parse::<u8>().is_ok())
+            })
+        });
+    }
+
+    /// Moves slots with their keys from one master to another, as an operator does.
+    pub(crate) fn reshard(&self, from: &Redis, to: &Redis, slots: u16) {
+        let id = |node: &Redis| node.command(&["CLUSTER", "MYID"]);
+        run(Command::new("redis-cli")
+            .args([
+                "--cluster",
+                "reshard",
+                &address(from),
+                "--cluster-from",
+                &id(from),
+            ])
+            .args([
+                "--cluster-to",
+                &id(to),
+                "--cluster-slots",
+                &slots.to_string(),
+            ])
+            .arg("--cluster-yes"));
+    }
+}
+
+fn address(node: &Redis) -> String {
+    format!("127.0.0.1:{}", node.port())
+}
+
+/// The line of a node about itself, if it runs.
+fn own_line(node: &Redis) -> Option<String> {
+    let nodes = node.try_command(&["CLUSTER", "NODES"])?;
+    let mut lines = nodes.lines();
+    lines
+        .find(|line| line.contains("myself"))
+        .map(str::to_owned)
+}
