@@ -133,7 +133,9 @@ fn the_documented_steps_install_the_archive_of_a_release() {
         package.arg(part).env("OUT", folder.path());
         printed(package.env("BIN", Path::new(PROGRAM).parent().unwrap()));
     }
-    let steps = steps("Static program").replace(" /usr/", &format!(" {there}/usr/"));
+    let steps = steps("Static program")
+        .replace(" /usr/", &format!(" {there}/usr/"))
+        .replace("\n/usr/", &format!("\n{there}/usr/"));
     let steps = format!("mkdir -p {there}/usr/local/bin\n{steps}");
     let out = run_in(folder.path(), &steps);
     let version = concat!("a2a-gateway ", env!("CARGO_PKG_VERSION"), "\n");
