@@ -1,6 +1,6 @@
-# Build: the toolchain and what Pingora's C dependencies need.
-FROM rust:1-bookworm AS build
-RUN apt-get update && apt-get install -y --no-install-recommends cmake make gcc && rm -rf /var/lib/apt/lists/*
+# Build: a static program, on a system whose C library is musl.
+FROM rust:1-alpine AS build
+RUN apk add --no-cache build-base ca-certificates-bundle cmake linux-headers perl
 WORKDIR /src
 COPY Cargo.toml Cargo.lock ./
 COPY config config
@@ -9,15 +9,28 @@ COPY src src
 COPY crates crates
 COPY benches benches
 COPY examples examples
-RUN cargo build --locked --profile dist --bin a2a-gateway
+# Kernels of arm64 have pages of 4 to 64 KiB: jemalloc takes those that are no larger than it was built for.
+RUN [ "$(uname -m)" != aarch64 ] || export JEMALLOC_SYS_WITH_LG_PAGE=16; \
+    cargo build --locked --profile dist --bin a2a-gateway
+# The root folder of the image: the program, certificates to verify agents with, its user, its configuration.
+RUN mkdir -p /image/usr/local/bin /image/etc/ssl/certs /image/etc/a2a-gateway /state \
+    && cp target/dist/a2a-gateway /image/usr/local/bin/ \
+    && ! readelf --program-headers /image/usr/local/bin/a2a-gateway | grep -q INTERP \
+    && cp /etc/ssl/certs/ca-certificates.crt /image/etc/ssl/certs/ \
+    && cp config/container.toml /image/etc/a2a-gateway/config.toml \
+    && echo 'a2a:x:10001:10001::/var/lib/a2a-gateway:/' > /image/etc/passwd \
+    && echo 'a2a:x:10001:' > /image/etc/group
 
-# Run: the binary, certificates to verify agents with, nothing else.
-FROM debian:bookworm-slim
-RUN apt-get update && apt-get install -y --no-install-recommends ca-certificates && rm -rf /var/lib/apt/lists/* \
-    && useradd --system --uid 10001 --home-dir /var/lib/a2a-gateway --create-home a2a
-COPY --from=build /src/target/dist/a2a-gateway /usr/local/bin/a2a-gateway
-COPY config/container.toml /etc/a2a-gateway/config.toml
-USER a2a
+# The program alone, for releases: docker buildx build --target program --output FOLDER .
+FROM scratch AS program
+COPY --from=build /image/usr/local/bin/a2a-gateway /a2a-gateway
+
+# Run: no shell, no package manager, no other program. All but the state may be read-only.
+FROM scratch
+COPY --from=build /image /
+COPY --from=build --chown=10001:10001 /state /var/lib/a2a-gateway
+ENV PATH=/usr/local/bin
+USER 10001:10001
 WORKDIR /var/lib/a2a-gateway
 VOLUME /var/lib/a2a-gateway
 EXPOSE 8080 9090

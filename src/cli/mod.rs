@@ -9,6 +9,7 @@ mod check_config;
 mod explain;
 mod health;
 mod keys;
+mod manuals;
 mod send;
 mod serve;
 mod sidecar;
@@ -19,7 +20,7 @@ use std::ffi::OsString;
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 use url::Url;
 
 pub use self::serve::start;
@@ -98,6 +99,10 @@ enum Command<Example: Subcommand> {
     Health(health::Arguments),
     /// Ask a running gateway whether a message would pass: every check, its facts and their source
     Explain(explain::Arguments),
+    /// Print the script that completes commands and options in a shell
+    Completions(manuals::CompletionsArguments),
+    /// Print the manual page of this program, or write those of all commands into a folder
+    Man(manuals::ManArguments),
 }
 
 /// Runs the command that `arguments` name; the first is the program itself. `example` runs the commands of the demo.
@@ -121,7 +126,11 @@ pub fn run<Example: Subcommand>(
     let command = arguments.command.unwrap_or(Command::Serve(arguments.serve));
     let connects = !matches!(
         command,
-        Command::CheckConfig(_) | Command::Keys(_) | Command::Audit(_)
+        Command::CheckConfig(_)
+            | Command::Keys(_)
+            | Command::Audit(_)
+            | Command::Completions(_)
+            | Command::Man(_)
     );
     if connects && let Err(error) = trust_store() {
         complain(&error);
@@ -141,6 +150,10 @@ pub fn run<Example: Subcommand>(
         Command::Stops(arguments) => stops::run_stops(&arguments),
         Command::Health(arguments) => health::run(&arguments),
         Command::Explain(arguments) => explain::run(&arguments),
+        Command::Completions(arguments) => {
+            manuals::run_completions(CommandLine::<Example>::command(), &arguments)
+        }
+        Command::Man(arguments) => manuals::run_man(CommandLine::<Example>::command(), &arguments),
     }
 }
 
@@ -189,8 +202,6 @@ pub fn complain(error: &dyn std::error::Error) {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory as _;
-
     use super::*;
 
     /// A command of another crate.

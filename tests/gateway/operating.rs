@@ -163,7 +163,6 @@ fn path_of(unit: &str, key: &str) -> String {
 #[test]
 fn the_documented_steps_install_all_that_the_service_names() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let unit = std::fs::read_to_string(root.join("packaging/a2a-gateway.service")).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let there = folder.path().display();
     let steps = block_of(
@@ -197,6 +196,8 @@ fn the_documented_steps_install_all_that_the_service_names() {
         "{}",
         String::from_utf8_lossy(&output.stderr)
     );
+    let unit = format!("{there}/etc/systemd/system/a2a-gateway.service");
+    let unit = std::fs::read_to_string(unit).unwrap();
     let config = unit
         .lines()
         .find_map(|line| line.split_once("--config "))

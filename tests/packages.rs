@@ -1,0 +1,212 @@
+//! Releases: completions, manual pages, the archive with the program, and the workflows that make them. The Debian package
+//! on a machine: `scripts/check-package`.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_a2a-gateway");
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Runs a command in a folder, and returns what it prints. Fails when it does.
+fn printed(command: &mut Command) -> String {
+    let output = command.stdin(Stdio::null()).output().unwrap();
+    let [out, complaint] = [&output.stdout, &output.stderr].map(|b| String::from_utf8_lossy(b));
+    assert!(output.status.success(), "{command:?}: {out}\n{complaint}");
+    out.into_owned()
+}
+
+fn gateway(arguments: &[&str]) -> String {
+    printed(Command::new(PROGRAM).args(arguments))
+}
+
+/// The commands that `--help` lists.
+fn commands() -> Vec<String> {
+    let help = gateway(&["--help"]);
+    let listed = help.split("\nCommands:\n").nth(1).unwrap();
+    let lines = listed.lines().take_while(|line| !line.is_empty());
+    let names = lines.filter_map(|line| line.split_whitespace().next());
+    let found: Vec<_> = names.filter(|n| *n != "help").map(str::to_owned).collect();
+    assert!(found.len() > 12, "{help}");
+    found
+}
+
+/// The words that bash offers behind `typed`.
+fn offered(script: &Path, typed: &[&str]) -> BTreeSet<String> {
+    let last = typed.len() - 1;
+    let asked = format!(
+        ". '{}'; COMP_WORDS=({}); COMP_CWORD={last}; _a2a__gateway a2a-gateway '{}' '{}'; printf '%s\\n' \"${{COMPREPLY[@]}}\"",
+        script.display(),
+        typed.join(" "),
+        typed[last],
+        typed[last - 1],
+    );
+    let words = printed(Command::new("bash").args(["-c", &asked]));
+    words.lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn bash_completes_commands_their_options_and_values() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = folder.path().join("a2a-gateway.bash");
+    fs::write(&script, gateway(&["completions", "bash"])).unwrap();
+    let first = offered(&script, &["a2a-gateway", "''"]);
+    for command in commands() {
+        assert!(first.contains(&command), "{command}: {first:?}");
+    }
+    let audit = offered(&script, &["a2a-gateway", "audit", "ver"]);
+    assert_eq!(audit, BTreeSet::from(["verify".to_owned()]));
+    let health = offered(&script, &["a2a-gateway", "health", "--tr"]);
+    assert_eq!(health, BTreeSet::from(["--traffic".to_owned()]));
+    let agents = offered(&script, &["a2a-gateway", "agent", "ec"]);
+    assert_eq!(agents, BTreeSet::from(["echo".to_owned()]));
+}
+
+#[test]
+fn fish_and_zsh_get_a_script_with_every_command() {
+    for shell in ["fish", "zsh"] {
+        let script = gateway(&["completions", shell]);
+        for command in commands() {
+            assert!(script.contains(&command), "{shell}: {command}");
+        }
+    }
+}
+
+#[test]
+fn every_command_has_a_manual_page_with_its_options() {
+    let folder = tempfile::tempdir().unwrap();
+    let there = folder.path().join("share/man1");
+    gateway(&["man", "--out", there.to_str().unwrap()]);
+    let first = fs::read_to_string(there.join("a2a-gateway.1")).unwrap();
+    assert_eq!(gateway(&["man"]), first);
+    assert!(first.contains("A2A_GATEWAY_ADMIN_TOKEN"), "{first}");
+    for command in commands() {
+        let page = fs::read_to_string(there.join(format!("a2a-gateway-{command}.1"))).unwrap();
+        assert!(page.contains(".SH SYNOPSIS"), "{command}: {page}");
+        assert!(first.contains(&command.replace('-', "\\-")), "{command}");
+    }
+    let page = fs::read_to_string(there.join("a2a-gateway-audit-verify.1")).unwrap();
+    assert!(page.contains("\\-\\-config"), "{page}");
+}
+
+#[test]
+fn a_folder_for_manual_pages_that_cannot_be_made_is_named() {
+    let output = Command::new(PROGRAM)
+        .args(["man", "--out", "/proc/nowhere"])
+        .output()
+        .unwrap();
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{complaint}");
+    assert!(complaint.contains("/proc/nowhere"), "{complaint}");
+}
+
+/// A block of commands of the guide.
+fn steps(heading: &str) -> String {
+    let page = fs::read_to_string(root().join("docs/guide/install.md")).unwrap();
+    let below = page.split(&format!("\n## {heading}\n")).nth(1).unwrap();
+    let block = below.split("\n```sh\n").nth(1).unwrap();
+    block.split("\n```\n").next().unwrap().to_owned()
+}
+
+fn run_in(folder: &Path, script: &str) -> String {
+    let programs = Path::new(PROGRAM).parent().unwrap().display();
+    let script = format!("PATH='{programs}':$PATH\n{script}");
+    let mut shell = Command::new("bash");
+    printed(
+        shell
+            .args(["-euo", "pipefail", "-c", &script])
+            .current_dir(folder),
+    )
+}
+
+#[test]
+fn the_documented_steps_install_the_archive_of_a_release() {
+    let folder = tempfile::tempdir().unwrap();
+    let there = folder.path().display();
+    for part in ["archive", "sums"] {
+        let mut package = Command::new(root().join("scripts/package"));
+        package.arg(part).env("OUT", folder.path());
+        printed(package.env("BIN", Path::new(PROGRAM).parent().unwrap()));
+    }
+    let steps = steps("Static program")
+        .replace(" /usr/", &format!(" {there}/usr/"))
+        .replace("\n/usr/", &format!("\n{there}/usr/"));
+    let steps = format!("mkdir -p {there}/usr/local/bin\n{steps}");
+    let out = run_in(folder.path(), &steps);
+    let version = concat!("a2a-gateway ", env!("CARGO_PKG_VERSION"), "\n");
+    assert!(
+        out.contains(".tar.gz: OK\n") && out.ends_with(version),
+        "{out}"
+    );
+    for file in [
+        "local/share/man/man1/a2a-gateway-serve.1",
+        "local/share/bash-completion/completions/a2a-gateway",
+        "local/share/zsh/site-functions/_a2a-gateway",
+        "local/share/fish/vendor_completions.d/a2a-gateway.fish",
+    ] {
+        assert!(folder.path().join("usr").join(file).is_file(), "{file}");
+    }
+    let licences = fs::read_to_string(find(folder.path(), "THIRD-PARTY.txt")).unwrap();
+    for part in ["tokio 1.", "aws-lc-sys 0.", "Permission is hereby granted"] {
+        assert!(licences.contains(part), "{part}");
+    }
+}
+
+/// A file of the documents in the unpacked archive.
+fn find(folder: &Path, name: &str) -> std::path::PathBuf {
+    let unpacked = fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path());
+    let mut files = unpacked.map(|path| path.join("doc").join(name));
+    files.find(|path| path.is_file()).unwrap()
+}
+
+#[test]
+fn the_documented_steps_make_manual_pages_and_completions() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = run_in(folder.path(), &steps("Manual pages and completions"));
+    assert!(out.contains("-F _a2a__gateway"), "{out}");
+    assert!(folder.path().join("man1/a2a-gateway-serve.1").is_file());
+}
+
+#[test]
+fn the_settings_of_the_debian_package_can_be_used() {
+    let settings = root().join("packaging/debian/gateway.toml");
+    let shown = gateway(&["check-config", settings.to_str().unwrap()]);
+    for line in [
+        "server.listen = \"127.0.0.1:8080\"",
+        "admin.listen = \"127.0.0.1:9090\"",
+        "stores.sql = \"sqlite:/var/lib/a2a-gateway/",
+        "keys.dir = \"/var/lib/a2a-gateway/",
+        "audit.spool_dir = \"/var/lib/a2a-gateway/",
+    ] {
+        assert!(shown.contains(line), "{line}: {shown}");
+    }
+    // What the package tells apart to know whether a new process can take over.
+    let shared = gateway(&[
+        "check-config",
+        "--set",
+        "stores.sql=postgres://one@host/db",
+        "--set",
+        "stores.shared=rediss://host:6379/0",
+    ]);
+    assert!(shared.contains("\nstores.sql = \"postgres"), "{shared}");
+    assert!(shared.contains("\nstores.shared = \"redis"), "{shared}");
+    let script = fs::read_to_string(root().join("packaging/debian/postinst")).unwrap();
+    for pattern in [
+        "'^stores\\.sql = \"postgres'",
+        "'^stores\\.shared = \"redis'",
+    ] {
+        assert!(script.contains(pattern), "{pattern}");
+    }
+}
+
+#[test]
+fn the_workflows_are_valid_and_name_files_that_there_are() {
+    printed(&mut Command::new(root().join("scripts/workflows")));
+}
