@@ -1,5 +1,5 @@
-"""Stores that fail over, with the shape of `stores.Stores`: Redis with sentinels and PostgreSQL with a synchronous standby; a
-Redis cluster, and PostgreSQL behind PgBouncer. For the soak, and for benchmarks."""
+"""Stores that fail over, with the shape of `stores.Stores`, for the soak and for benchmarks: Redis with sentinels and
+PostgreSQL with a synchronous standby; Redis Cluster, and PostgreSQL behind PgBouncer."""
 
 import os
 import re
@@ -32,7 +32,8 @@ def until(what, holds):
 def redis_cli(port, *words):
     """The lines that redis-cli prints; none if the server does not answer."""
     try:
-        done = subprocess.run(["redis-cli", "-p", str(port), *map(str, words)], capture_output=True, text=True, timeout=2)
+        command = ["redis-cli", "-p", str(port), *map(str, words)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=2)
     except subprocess.TimeoutExpired:
         return []
     return done.stdout.strip().splitlines() if done.returncode == 0 else []
@@ -45,8 +46,8 @@ def follows(port, master):
 
 
 class Sentinels(stores.Stores):
-    """Redis with a replica and three sentinels, PostgreSQL with a synchronous standby. `redis`, `redis_port` are those of the
-    master, `postgres`, `sql_port` those of the primary, whichever that is."""
+    """Redis with a replica and three sentinels, PostgreSQL with a synchronous standby. `redis`, `redis_port` are those of
+    the master, `postgres`, `sql_port` those of the primary, whichever that is."""
 
     SERVICE = "main"
     # A standby whose primary was away is back at once: until then commits wait.
@@ -97,7 +98,8 @@ class Sentinels(stores.Stores):
     def await_master(self, besides=None):
         """Until all sentinels name one master, which takes writes. It is `redis` then."""
         def named():
-            said = [redis_cli(port, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.SERVICE) for port in self.sentinel_ports]
+            ask = "SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.SERVICE
+            said = [redis_cli(port, *ask) for port in self.sentinel_ports]
             ports = {int(lines[1]) if len(lines) > 1 else None for lines in said}
             port = ports.pop()
             return not ports and port not in (None, besides) and redis_cli(port, "ROLE")[:1] == ["master"] and port
@@ -121,7 +123,8 @@ class Sentinels(stores.Stores):
     def fail_over(self):
         """Has the sentinels make the replica the master though the master is well."""
         before = self.redis_port
-        until("a failover begins", lambda: redis_cli(self.sentinel_ports[0], "SENTINEL", "FAILOVER", self.SERVICE) == ["OK"])
+        ask = self.sentinel_ports[0], "SENTINEL", "FAILOVER", self.SERVICE
+        until("a failover begins", lambda: redis_cli(*ask) == ["OK"])
         self.await_master(besides=before)
 
     def add_standby(self):
@@ -129,9 +132,10 @@ class Sentinels(stores.Stores):
         shutil.rmtree(self.other_data, ignore_errors=True)
         self._own_folder(os.path.basename(self.other_data))
         subprocess.run(
-            [*stores.AS_POSTGRES, f"{stores.BIN}/pg_basebackup", "-h", "127.0.0.1", "-p", str(self.sql_port), "-U", "postgres",
-             "-D", self.other_data, "-R", "-X", "stream", "-c", "fast", "--no-sync"], check=True)
-        self.standby = stores.run_postgres(self.other_data, self.other_sql_port, f"{self.folder}/postgres.log", self.SETTINGS)
+            [*stores.AS_POSTGRES, f"{stores.BIN}/pg_basebackup", "-h", "127.0.0.1", "-p", str(self.sql_port),
+             "-U", "postgres", "-D", self.other_data, "-R", "-X", "stream", "-c", "fast", "--no-sync"], check=True)
+        self.standby = stores.run_postgres(
+            self.other_data, self.other_sql_port, f"{self.folder}/postgres.log", self.SETTINGS)
         # Not before the copy: a promoted server has no standby, and its commits would wait for one.
         self.sql("ALTER SYSTEM SET synchronous_standby_names = '*'")
         self.sql("SELECT pg_reload_conf()")
@@ -160,8 +164,8 @@ class Node:
 
 
 class Cluster(stores.Stores):
-    """Redis Cluster: three masters with a replica each. PostgreSQL behind PgBouncer, in transaction mode. `redis` is none:
-    there are `nodes`."""
+    """Redis Cluster: three masters with a replica each. PostgreSQL behind PgBouncer, in transaction mode. `redis` is
+    none: there are `nodes`."""
 
     def __init__(self, folder):
         super().__init__(folder)
@@ -178,8 +182,8 @@ class Cluster(stores.Stores):
         self.pooler_config = f"{folder}/pgbouncer.ini"
         with open(self.pooler_config, "w") as config:
             config.write(f"[databases]\n* = host=127.0.0.1 port={self.sql_port} user=postgres\n[pgbouncer]\n"
-                         f"listen_addr = 127.0.0.1\nlisten_port = {self.pooler_port}\nunix_socket_dir =\nauth_type = any\n"
-                         "pool_mode = transaction\nignore_startup_parameters = extra_float_digits\n"
+                         f"listen_addr = 127.0.0.1\nlisten_port = {self.pooler_port}\nunix_socket_dir =\n"
+                         "auth_type = any\npool_mode = transaction\nignore_startup_parameters = extra_float_digits\n"
                          "default_pool_size = 20\nmax_client_conn = 200\nserver_login_retry = 1\n")
         self.start_pooler()
 
@@ -205,8 +209,9 @@ class Cluster(stores.Stores):
     def start_node(self, port):
         """It knows its place from its folder."""
         self.nodes[port] = stores.run_redis(
-            f"{self.folder}/node-{port}", port, *REPLICATED, "--cluster-enabled", "yes", "--cluster-port", str(self.bus[port]),
-            "--cluster-node-timeout", str(DEAD_AFTER), "--cluster-replica-validity-factor", "0",
+            f"{self.folder}/node-{port}", port, *REPLICATED, "--cluster-enabled", "yes",
+            "--cluster-port", str(self.bus[port]), "--cluster-node-timeout", str(DEAD_AFTER),
+            "--cluster-replica-validity-factor", "0",
             # A master that gave its slots away stays one.
             "--cluster-allow-replica-migration", "no")
 
@@ -215,7 +220,7 @@ class Cluster(stores.Stores):
         return [Node(line.split(" ")) for line in redis_cli(port, "CLUSTER", "NODES")]
 
     def owner(self, slot, besides=None):
-        """The master of a slot on which all nodes agree that run; `None` while they do not, or while it is `besides`."""
+        """The master of a slot on which all nodes that run agree; `None` if they do not, or if it is `besides`."""
         views = [self.seen(port) for port, child in self.nodes.items() if child.poll() is None and port != besides]
         owners = {next((node.port for node in view if slot in node.slots), None) for view in views}
         owner = owners.pop()
@@ -241,8 +246,8 @@ class Cluster(stores.Stores):
         until("the cluster is whole", whole)
 
     def move_slots(self, slot):
-        """Moves a slot, and those of its master before it, with their keys to another master, as an operator does. How many
-        that are."""
+        """Moves a slot, and those of its master before it, with their keys to another master, as an operator does. Answers
+        how many."""
         owner = until("one node owns the slot", lambda: self.owner(slot))
         masters = [node for node in self.seen(owner) if "master" in node.flags]
         source = next(node for node in masters if node.port == owner)
@@ -251,6 +256,7 @@ class Cluster(stores.Stores):
         count = sum(one <= slot for one in source.slots)
         with open(f"{self.folder}/reshard.log", "a") as log:
             subprocess.run(
-                ["redis-cli", "--cluster", "reshard", f"127.0.0.1:{owner}", "--cluster-from", source.name, "--cluster-to", other.name,
-                 "--cluster-slots", str(count), "--cluster-yes"], check=True, stdout=log, stderr=log)
+                ["redis-cli", "--cluster", "reshard", f"127.0.0.1:{owner}", "--cluster-from", source.name,
+                 "--cluster-to", other.name, "--cluster-slots", str(count), "--cluster-yes"],
+                check=True, stdout=log, stderr=log)
         return count

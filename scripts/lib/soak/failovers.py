@@ -1,7 +1,7 @@
 """The faults of stores that fail over, and the faults of each kind of stores (`STORES`).
 
-A fault notes when the store serves again (`serves`), and returns when its servers are whole: what is dead is back in the
-place that it has now.
+A fault notes when the store serves again (`serves`), and returns when its servers are whole: the dead one is back, in
+the place that it has now.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ class OfSentinels(faults.Faults):
     """Of `failover.Sentinels`."""
 
     async def master_killed(self):
-        """The sentinels make its replica the master. It comes back empty, and takes itself for a master until they see it."""
+        """The sentinels make its replica the master. It comes back empty, and says that it is a master until they see it."""
         before = self.servers.redis_port
         self.servers.redis.kill()
         self.servers.redis.wait()
@@ -34,6 +34,14 @@ class OfSentinels(faults.Faults):
     async def master_changed(self):
         await asyncio.to_thread(self.servers.fail_over)
         self.serves()
+        await asyncio.to_thread(self.servers.await_whole)
+
+    async def master_changed_beside_a_new_gateway(self):
+        """The old master says for some seconds more that it is one. The gateways that are connected to it and the one that
+        starts now have to be one all the same."""
+        await asyncio.to_thread(self.servers.fail_over)
+        self.serves()
+        await self.killed(self.first)
         await asyncio.to_thread(self.servers.await_whole)
 
     async def redis_stalled(self):
@@ -49,7 +57,7 @@ class OfSentinels(faults.Faults):
         await asyncio.to_thread(self.servers.await_whole)
 
     async def standby_promoted(self):
-        """The primary is killed with all its processes. It comes back as a copy that follows the one that was its standby."""
+        """The primary is killed with all its processes. It comes back as a copy that follows its former standby."""
         for process in self.servers.postgres_ids():
             world.kill_quietly(process)
         self.servers.postgres.wait()
@@ -114,7 +122,7 @@ class OfCluster(faults.Faults):
 
 @dataclasses.dataclass
 class Kind:
-    """Stores, their faults (name in the table → the fault; those of the short version first) and how many are in that."""
+    """Stores and their faults: name in the table → the fault. The first `short` of them are the short version."""
 
     stores: type
     faults: type
@@ -123,7 +131,7 @@ class Kind:
 
 
 def failing_over(of_stores, of_faults, own):
-    """With the faults that all stores have. A Redis that comes back empty as the only one is the fault of one without others."""
+    """With the faults that all stores have: all but a Redis that comes back empty without a replica."""
     others = {name: fault for name, fault in faults.ALL.items() if fault != "redis_killed"}
     return Kind(of_stores, of_faults, own | others, len(own))
 
@@ -133,6 +141,7 @@ KINDS = {
     "sentinel": failing_over(failover.Sentinels, OfSentinels, {
         "Redis master killed": "master_killed",
         "Redis failover": "master_changed",
+        "Redis failover, new gateway": "master_changed_beside_a_new_gateway",
         "Redis stalled": "redis_stalled",
         "PostgreSQL standby promoted": "standby_promoted",
     }),
