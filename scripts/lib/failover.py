@@ -46,12 +46,13 @@ def follows(port, master):
 
 
 class Sentinels(stores.Stores):
-    """Redis with a replica and three sentinels, PostgreSQL with a synchronous standby. `redis`, `redis_port` are those of
-    the master, `postgres`, `sql_port` those of the primary, whichever that is."""
+    """Redis with a replica and three sentinels, PostgreSQL with a synchronous standby. `redis` and `redis_port` are
+    those of the master, `postgres` and `sql_port` those of the primary, whichever that is."""
 
     SERVICE = "main"
     # A standby whose primary was away is back at once: until then commits wait.
-    SETTINGS = ("wal_retrieve_retry_interval=200ms", "wal_keep_size=1GB")
+    # No socket in the folder that is copied.
+    SETTINGS = ("wal_retrieve_retry_interval=200ms", "wal_keep_size=1GB", "unix_socket_directories=")
 
     def __init__(self, folder):
         super().__init__(folder)
@@ -246,8 +247,8 @@ class Cluster(stores.Stores):
         until("the cluster is whole", whole)
 
     def move_slots(self, slot):
-        """Moves a slot, and those of its master before it, with their keys to another master, as an operator does. Answers
-        how many."""
+        """Moves a slot, and those of its master before it, with their keys to another master, as an operator does.
+        Answers how many."""
         owner = until("one node owns the slot", lambda: self.owner(slot))
         masters = [node for node in self.seen(owner) if "master" in node.flags]
         source = next(node for node in masters if node.port == owner)

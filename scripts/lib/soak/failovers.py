@@ -21,7 +21,7 @@ class OfSentinels(faults.Faults):
     """Of `failover.Sentinels`."""
 
     async def master_killed(self):
-        """The sentinels make its replica the master. It comes back empty, and says that it is a master until they see it."""
+        """The sentinels make its replica the master. It comes back empty, and says that it is one until they see it."""
         before = self.servers.redis_port
         self.servers.redis.kill()
         self.servers.redis.wait()
@@ -37,8 +37,8 @@ class OfSentinels(faults.Faults):
         await asyncio.to_thread(self.servers.await_whole)
 
     async def master_changed_beside_a_new_gateway(self):
-        """The old master says for some seconds more that it is one. The gateways that are connected to it and the one that
-        starts now have to be one all the same."""
+        """The old master says for some seconds more that it is one. The gateways that are connected to it, and the one
+        that starts now, hear each other all the same."""
         await asyncio.to_thread(self.servers.fail_over)
         self.serves()
         await self.killed(self.first)
