@@ -37,11 +37,12 @@ class OfSentinels(faults.Faults):
         await asyncio.to_thread(self.servers.await_whole)
 
     async def master_changed_beside_a_new_gateway(self):
-        """The old master says for some seconds more that it is one. The gateways that are connected to it, and the one
-        that starts now, hear each other all the same."""
+        """The old master says for some ten seconds more that it is one. The gateways that are connected to it, and the
+        one that starts then, hear each other all the same."""
+        self.first.kill()
         await asyncio.to_thread(self.servers.fail_over)
+        self.first.launch()
         self.serves()
-        await self.killed(self.first)
         await asyncio.to_thread(self.servers.await_whole)
 
     async def redis_stalled(self):
