@@ -13,8 +13,38 @@ BIN = max(glob.glob("/usr/lib/postgresql/*/bin"), key=lambda path: int(path.spli
 AS_POSTGRES = ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"] if os.geteuid() == 0 else []
 
 
+def run_postgres(data, port, log, settings):
+    """Starts one on a folder of data, and waits until it answers."""
+    settings = ["listen_addresses=127.0.0.1", "shared_buffers=256MB", "max_wal_size=4GB", *settings]
+    with open(log, "a") as file:
+        child = subprocess.Popen(
+            [*AS_POSTGRES, f"{BIN}/postgres", "-D", data, "-k", data, "-p", str(port),
+             *(word for setting in settings for word in ("-c", setting))], stdout=subprocess.DEVNULL, stderr=file)
+    deadline = time.time() + 30
+    ready = [f"{BIN}/pg_isready", "-q", "-h", "127.0.0.1", "-p", str(port)]
+    while subprocess.run(ready).returncode != 0:
+        if time.time() > deadline:
+            raise SystemExit("PostgreSQL does not start")
+        time.sleep(0.05)
+    return child
+
+
+def run_redis(folder, port, *arguments):
+    """Starts one, empty, and waits until it answers."""
+    os.makedirs(folder, exist_ok=True)
+    with open(f"{folder}/redis.log", "a") as log:
+        child = subprocess.Popen(
+            ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no",
+             "--notify-keyspace-events", "Ex", "--dir", folder, *arguments], stdout=log)
+    harness.await_port(port)
+    return child
+
+
 class Stores:
     """Both servers, with their defaults but for the place: commits reach the disk. Ends them when left."""
+
+    # Of PostgreSQL, besides those that all have.
+    SETTINGS = ()
 
     def __init__(self, folder):
         self.folder = folder
@@ -25,54 +55,48 @@ class Stores:
 
     def __enter__(self):
         try:
-            self._prepare()
-            self.start_postgres()
-            self.start_redis()
+            self._start()
         except BaseException:
             self.__exit__()
             raise
         return self
 
     def __exit__(self, *_):
-        # QUIT: PostgreSQL ends at once, with all its processes. Redis knows TERM. CONT: who was stopped hears neither.
-        ends = [(self.postgres, signal.SIGQUIT), (self.redis, signal.SIGTERM)]
+        ends = [(child, how) for child, how in self._ends() if child]
         for child, how in ends:
-            if child:
-                child.send_signal(how)
-                child.send_signal(signal.SIGCONT)
+            child.send_signal(how)
+            child.send_signal(signal.SIGCONT)
         for child, _ in ends:
-            if child:
-                child.wait()
+            child.wait()
 
-    def _prepare(self):
-        self.data = f"{self.folder}/postgres"
-        os.mkdir(self.data)
-        if AS_POSTGRES:
-            os.chmod(self.folder, 0o755)
-            subprocess.run(["chown", "postgres:postgres", self.data], check=True)
+    def _start(self):
+        self.data = self._own_folder("postgres")
         initdb = [f"{BIN}/initdb", "-D", self.data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C"]
         subprocess.run([*AS_POSTGRES, *initdb], check=True, stdout=subprocess.DEVNULL)
+        self.start_postgres()
+        self.start_redis()
+
+    def _ends(self):
+        """The children, and how each is ended. QUIT: PostgreSQL ends at once, with all its processes. Redis knows TERM.
+        CONT, for all: who was stopped hears neither."""
+        return [(self.postgres, signal.SIGQUIT), (self.redis, signal.SIGTERM)]
+
+    def _own_folder(self, name):
+        """A new and empty folder that belongs to PostgreSQL's user."""
+        path = f"{self.folder}/{name}"
+        os.mkdir(path, 0o700)
+        if AS_POSTGRES:
+            os.chmod(self.folder, 0o755)
+            subprocess.run(["chown", "postgres:postgres", path], check=True)
+        return path
 
     def start_postgres(self):
         """Starts it, and waits until it answers."""
-        self.postgres = subprocess.Popen(
-            [*AS_POSTGRES, f"{BIN}/postgres", "-D", self.data, "-k", self.data, "-p", str(self.sql_port),
-             "-c", "listen_addresses=127.0.0.1", "-c", "shared_buffers=256MB", "-c", "max_wal_size=4GB"],
-            stdout=subprocess.DEVNULL, stderr=open(f"{self.folder}/postgres.log", "a"))
-        deadline = time.time() + 30
-        ready = [f"{BIN}/pg_isready", "-q", "-h", "127.0.0.1", "-p", str(self.sql_port)]
-        while subprocess.run(ready).returncode != 0:
-            if time.time() > deadline:
-                raise SystemExit("PostgreSQL does not start")
-            time.sleep(0.05)
+        self.postgres = run_postgres(self.data, self.sql_port, f"{self.folder}/postgres.log", self.SETTINGS)
 
     def start_redis(self):
         """Starts it, empty, and waits until it answers."""
-        self.redis = subprocess.Popen(
-            ["redis-server", "--port", str(self.redis_port), "--bind", "127.0.0.1", "--save", "",
-             "--appendonly", "no", "--notify-keyspace-events", "Ex", "--dir", self.folder],
-            stdout=subprocess.DEVNULL)
-        harness.await_port(self.redis_port)
+        self.redis = run_redis(self.folder, self.redis_port)
 
     def postgres_ids(self):
         """Process ids of PostgreSQL: the first one, then its children."""
@@ -82,7 +106,8 @@ class Stores:
 
     def sql(self, text, stdin=None):
         """Runs SQL with psql; answers what it prints, without decoration."""
-        command = ["psql", "-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", self.sql_url, "-c", text]
+        url = f"postgres://postgres@127.0.0.1:{self.sql_port}/postgres"
+        command = ["psql", "-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", url, "-c", text]
         return subprocess.run(command, input=stdin, capture_output=True, text=True, check=True).stdout.strip()
 
     def rows_written(self):

@@ -28,10 +28,15 @@ class Faults:
         self.hold, self.disk = hold, folder + "/lone"
         # The third is never ended: what it has at the end is all that it gathered.
         self.first, self.second, self.third = pair.gateways
+        # When the thing served again, of a fault that has more to do then.
+        self.served = None
         # What the agent that behaves ran; and `report.Counts` by the name of a way to exchange a process.
         self.runs, self.upgrades = runs, upgrades
         # Streams that are longer than the drain, where there is time for it.
         self.lasting = [LASTING] * 4 if hold > 2 else []
+
+    def serves(self):
+        self.served = time.monotonic()
 
     async def redis_killed(self):
         """Comes back empty."""
@@ -282,3 +287,5 @@ ALL = {
     "memory limit": "memory_gone",
 }
 SHORT = 9
+# During these no gateway may accept a token for longer than a second after its revocation.
+OF_STORES = ("redis", "postgresql", "cluster", "pgbouncer")

@@ -10,6 +10,7 @@ import tempfile
 import time
 
 import agents
+import coherence
 import faults
 import harness
 import ledger
@@ -17,7 +18,6 @@ import load
 import options
 import report
 import results
-import stores
 import wire
 import world
 
@@ -103,28 +103,37 @@ class Soak:
 
     async def break_things(self, until, runs):
         """All of them, again and again until the time is over; a round that began is not cut short."""
-        broken = faults.Faults(self.servers, self.pair, self.lone, self.client, self.shared, self.folder, HOLD, runs, self.upgrades)
+        broken = options.KIND.faults(self.servers, self.pair, self.lone, self.client, self.shared, self.folder, HOLD, runs, self.upgrades)
         names, chance, rounds = list(options.FAULTS), random.Random(SEED), 0
         while rounds == 0 or time.monotonic() < until:
             rounds += 1
             for name in names:
                 if rounds > 1 and time.monotonic() > until:
                     return
-                await self.one_fault(name, getattr(broken, faults.ALL[name]))
+                await self.one_fault(name, broken)
                 await asyncio.sleep(1 if SHORT else chance.uniform(2, 6))
             chance.shuffle(names)
 
-    async def one_fault(self, name, fault):
-        row = self.rows.setdefault(name, report.Row())
-        begun, self.shared.in_trouble = time.monotonic(), name not in faults.HARMLESS
+    async def one_fault(self, name, broken):
+        row, fault = self.rows.setdefault(name, report.Row()), getattr(broken, options.KIND.all[name])
+        if not options.REVOKES or not any(word in name.lower() for word in faults.OF_STORES):
+            return await self.break_and_mend(name, row, broken, fault)
+        async with coherence.Revocations(self.worker("revocations", self.pair)) as revocations:
+            await self.break_and_mend(name, row, broken, fault)
+        row.revoked += revocations.times
+        row.accepted.append(revocations.longest)
+
+    async def break_and_mend(self, name, row, broken, fault):
+        begun, self.shared.in_trouble, broken.served = time.monotonic(), name not in faults.HARMLESS, None
         try:
             row.remark(await fault())
         except faults.Skipped as why:
             row.skipped, self.shared.in_trouble = str(why), False
             return self.say(f"{name}: skipped: {why}")
-        mended = time.monotonic()
-        while time.monotonic() < max(mended, self.tally.last_error()) + QUIET:
-            if time.monotonic() > mended + RECOVERED_WITHIN:
+        whole = time.monotonic()
+        mended = broken.served or whole
+        while time.monotonic() < max(whole, self.tally.last_error()) + QUIET:
+            if time.monotonic() > whole + RECOVERED_WITHIN:
                 self.tally.breach("stuck", f"{name}: not recovered after {RECOVERED_WITHIN} s", begun)
                 break
             await asyncio.sleep(0.1)
@@ -138,7 +147,9 @@ class Soak:
         recovery = max(0.0, self.tally.last_error() - mended)
         refused = self.tally.between(begun, time.monotonic())
         row.add(begun, time.monotonic(), recovery)
-        self.say(f"{name}: {sum(refused.values())} refused ({report.most(refused)}), recovered after {recovery:.1f} s")
+        row.broken.append(mended - begun)
+        self.say(f"{name}: broken for {mended - begun:.1f} s, {sum(refused.values())} refused ({report.most(refused)}),"
+                 f" recovered after {recovery:.1f} s")
 
     async def sample(self):
         """RSS of each process once it was warm, and twice a minute."""
@@ -236,10 +247,10 @@ def main():
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     folder = tempfile.mkdtemp(prefix="a2a-soak-")
-    print(f"seed {SEED}, {f'{MINUTES:g} min' if MINUTES else 'one round'}, logs in {folder} meanwhile", flush=True)
+    print(f"seed {SEED}, stores {options.STORES}, {f'{MINUTES:g} min' if MINUTES else 'one round'}, logs in {folder} meanwhile", flush=True)
     harness.end_well()
     try:
-        with stores.Stores(folder) as servers:
+        with options.KIND.stores(folder) as servers:
             soak = Soak(folder, servers)
             try:
                 asyncio.run(soak.run())
@@ -247,7 +258,7 @@ def main():
                 soak.close()
         good = report.tell(soak, SEED)
         if not SHORT:
-            results.write("soak", report.raw(soak, SEED), ["scripts/soak"])
+            results.write("soak" if options.STORES == "plain" else f"soak-{options.STORES}", report.raw(soak, SEED), ["scripts/soak"])
     except BaseException:
         print(f"logs are kept in {folder}", flush=True)
         raise

@@ -7,7 +7,7 @@ import os
 import random
 import sys
 
-import faults
+import failovers
 import usage
 
 
@@ -39,21 +39,33 @@ def seed():
     return int(value) if value else random.SystemRandom().randrange(1 << 32)
 
 
+def kind():
+    value = os.environ.get("STORES") or "plain"
+    if value not in failovers.KINDS:
+        usage.refuse(f"STORES has to be {', '.join(failovers.KINDS)}; it is {value!r}")
+    return value
+
+
 def wanted():
     """Names of faults, in the order of the first round."""
     words = [word.strip().lower() for word in os.environ.get("FAULTS", "").split(",") if word.strip()]
-    unknown = [word for word in words if not any(word in name.lower() for name in faults.ALL)]
+    every = list(KIND.all)
+    unknown = [word for word in words if not any(word in name.lower() for name in every)]
     if unknown:
-        known = "; ".join(faults.ALL)
-        usage.refuse(f"no fault has {' or '.join(map(repr, unknown))} in its name; there are: {known}")
+        known = "; ".join(every)
+        usage.refuse(f"no fault of STORES={STORES} has {' or '.join(map(repr, unknown))} in its name; there are: {known}")
     if not words:
-        return list(faults.ALL)[:faults.SHORT] if SHORT else list(faults.ALL)
-    return [name for name in faults.ALL if any(word in name.lower() for word in words)]
+        return every[:KIND.short] if SHORT else every
+    return [name for name in every if any(word in name.lower() for word in words)]
 
 
 SHORT = short()
 MINUTES = minutes(sys.argv[1:])
 SEED = seed()
+STORES = kind()
+KIND = failovers.KINDS[STORES]
 FAULTS = wanted()
+# Whether tokens are revoked while a store is broken. The version that each change runs has no time for it.
+REVOKES = STORES != "plain" or not SHORT
 if os.environ.get("BIN"):
     usage.executable("BIN", f"{os.environ['BIN']}/a2a-gateway", "cargo build --locked --release --bin a2a-gateway")

@@ -30,6 +30,9 @@ class Row:
 
     def __init__(self):
         self.rounds, self.remarks, self.skipped = [], collections.Counter(), None
+        # Seconds until the thing served again. Of a store: how many tokens were revoked meanwhile, and the seconds for which
+        # one was accepted after that.
+        self.broken, self.revoked, self.accepted = [], 0, []
 
     def remark(self, text):
         if text:
@@ -103,21 +106,24 @@ class Told:
     def line(self, name):
         row = self.rows[name]
         if row.skipped:
-            return f"| {name} | skipped: {row.skipped} | | | | |"
+            return f"| {name} | skipped: {row.skipped} | | | | | | |"
         remark = f" ({most(row.remarks)})" if row.remarks else ""
         later = f"; later {most(self.later[name])}" if self.later[name] else ""
         recoveries = [recovery for *_, recovery in row.rounds if recovery is not None]
         longest = f"{max(recoveries):.1f} s" if recoveries else ""
         slowest = f"{self.slowest[name]:.1f} s" if self.slowest[name] else "under 0.5 s"
         refused = f"{most(self.refused[name])}{later}"
-        return f"| {name}{remark} | {len(recoveries) or ''} | {refused} | {self.wrong[name]} | {longest} | {slowest} |"
+        broken = f"{max(row.broken):.1f} s" if row.broken else ""
+        accepted = f"{max(row.accepted):.1f} s, of {row.revoked}" if row.accepted else ""
+        return f"| {name}{remark} | {len(recoveries) or ''} | {refused} | {self.wrong[name]} | {broken} | {longest} | {accepted} | {slowest} |"
 
 
 def raw(soak, seed):
     """All of it, for bench/results/."""
     told, tally = Told(soak), soak.tally
     faults = {name: {"times": len(row.rounds), "recoveries_s": [round(recovery, 2) for *_, recovery in row.rounds if recovery is not None],
-                     "refused": told.refused[name], "refused_later": told.later[name], "lost": told.wrong[name],
+                     "broken_s": [round(one, 2) for one in row.broken], "revoked": row.revoked,
+                     "revoked_accepted_s": [round(one, 2) for one in row.accepted], "refused": told.refused[name], "refused_later": told.later[name], "lost": told.wrong[name],
                      "slowest_good_s": round(told.slowest[name], 2), "remarks": row.remarks, "skipped": row.skipped}
               for name, row in soak.rows.items()}
     gateways = {one.name: {"seconds": round(time.monotonic() - one.life[1]), "rss_warm_kib": one.life[2], "rss_end_kib": one.resident,
@@ -136,8 +142,9 @@ def tell(soak, seed):
     good = collections.Counter({kind: count for kind, count in tally.good.items() if kind not in ("check", "setup")})
     print(f"\n{sum(good.values())} requests of the honest load were good, {len(tally.errors)} refused, in {soak.seconds:.0f} s:"
           f" {most(good)}\n")
-    print("| Fault | times | refused meanwhile | lost | recovery, longest | slowest good answer |")
-    print("|---|---|---|---|---|---|")
+    print("| Fault | times | refused meanwhile | lost | broken, longest | recovery, longest | revoked token accepted, longest |"
+          " slowest good answer |")
+    print("|---|---|---|---|---|---|---|---|")
     for name in soak.rows:
         print(told.line(name))
     if soak.upgrades:
