@@ -62,6 +62,9 @@ pub(super) fn run_completions(mut command: Command, arguments: &CompletionsArgum
 /// Prints the manual page of `command`, or writes those of it and of all its subcommands.
 pub(super) fn run_man(command: Command, arguments: &ManArguments) -> ExitCode {
     let Some(folder) = &arguments.out else {
+        // As in the folder: `help` has no page.
+        let mut command = command.disable_help_subcommand(true);
+        command.build();
         let mut page = Vec::new();
         let rendered = Man::new(command).render(&mut page);
         return shown(rendered.and_then(|()| print(&String::from_utf8_lossy(&page))));

@@ -5,10 +5,15 @@ use std::any::Any;
 use std::future::Future;
 use std::hash::Hash;
 use std::sync::Arc;
+use std::time::Duration;
 
 use dashmap::DashMap;
 use dashmap::mapref::entry::Entry;
 use tokio::sync::OnceCell;
+use tokio::time::timeout;
+
+/// Longest wait for the load of another caller. The load has clocks of its own, which count only while it is polled.
+const JOINED_MAX: Duration = Duration::from_secs(30);
 
 /// The loads in progress of a cache.
 pub(super) type Loads<K> = DashMap<K, Load>;
@@ -56,9 +61,13 @@ impl<'a, K: Hash + Eq + Clone, T: Clone + Send + Sync + 'static> Loading<'a, K, 
         Self { loads, key, result }
     }
 
-    /// Returns the result of the load: of the first caller's `load`, and of the next one's if the first is dropped.
-    pub(super) async fn share<F: Future<Output = T>>(&self, load: impl FnOnce() -> F) -> T {
-        self.result.get_or_init(load).await.clone()
+    /// Returns the result of the load: of the first caller's `load`, and of the next one's if the first is dropped, or is
+    /// not polled to its end in [`JOINED_MAX`].
+    pub(super) async fn share<F: Future<Output = T>>(&self, load: impl Fn() -> F) -> T {
+        match timeout(JOINED_MAX, self.result.get_or_init(&load)).await {
+            Ok(result) => result.clone(),
+            Err(_) => load().await,
+        }
     }
 }
 

@@ -275,6 +275,7 @@ impl Coherence {
 
     async fn listen(&self) {
         let mut subscription = self.shared.subscribe(CHANNEL);
+        let mut moved_before = None;
         loop {
             match subscription.next().await {
                 Notice::Message(text) => match Invalidation::parse(&text) {
@@ -287,8 +288,25 @@ impl Coherence {
                     // Notices of the gap were missed: drop everything first, then trust the link.
                     self.apply(&Invalidation::Everything).await;
                     self.set_up(true);
+                    let moves = self.shared.moves();
+                    if moved_before
+                        .replace(moves)
+                        .is_some_and(|before| before != moves)
+                    {
+                        self.repeat_after_move().await;
+                    }
                 }
             }
+        }
+    }
+
+    /// Has the replicas drop everything, since another server took the place of the one before: what this replica
+    /// published there did not reach those that had gone over.
+    async fn repeat_after_move(&self) {
+        let what = Invalidation::Everything;
+        let text = what.to_string();
+        if self.shared.publish(CHANNEL, &text).await.is_err() {
+            self.keep_unsent(what);
         }
     }
 

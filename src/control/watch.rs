@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::{FromRequestParts, Query};
+use futures_util::future::OptionFuture;
 use http::request::Parts;
 use secrecy::SecretString;
 use serde::Deserialize;
@@ -136,18 +137,37 @@ impl Vigil {
         proof: &Proof,
         next: impl Future<Output = T>,
     ) -> Kept<T> {
+        let Self {
+            gateway,
+            check,
+            quiet,
+        } = self;
         let mut next = std::pin::pin!(next);
+        // Beside `next`, which may have begun the load that the check waits for.
+        let mut checking = std::pin::pin!(OptionFuture::default());
+        let mut is_checking = false;
         loop {
             tokio::select! {
                 biased;
-                () = self.gateway.drain.leaves() => return Kept::End(End::ShuttingDown),
-                _ = self.check.tick() => {
-                    if !self.gateway.identity.still_good(proof).await {
-                        self.count_cut("credential");
-                        return Kept::End(End::Credential);
+                () = gateway.drain.leaves() => return Kept::End(End::ShuttingDown),
+                Some(good) = &mut checking => {
+                    // A match: the type is not known before the future below.
+                    match good {
+                        true => {
+                            is_checking = false;
+                            checking.set(OptionFuture::default());
+                        }
+                        false => {
+                            gateway.metrics.event_reader_cut("credential");
+                            return Kept::End(End::Credential);
+                        }
                     }
                 }
-                _ = self.quiet.tick() => return Kept::Quiet,
+                _ = check.tick(), if !is_checking => {
+                    is_checking = true;
+                    checking.set(Some(gateway.identity.still_good(proof)).into());
+                }
+                _ = quiet.tick() => return Kept::Quiet,
                 next = &mut next => return Kept::Next(next),
             }
         }

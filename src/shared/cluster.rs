@@ -283,7 +283,7 @@ async fn ask_node(server: &Server, node: &Address) -> Result<Shards, Cause> {
     let config = AsyncConnectionConfig::new()
         .set_connection_timeout(None)
         .set_response_timeout(None);
-    let client = server.client(Some(node)).await?;
+    let (client, _) = server.client(Some(node)).await?;
     let connection = client.get_multiplexed_async_connection_with_config(&config);
     let mut connection = connection.await.map_err(error)?;
     let mut ask = pipe();

@@ -5,8 +5,8 @@
 //! runtime's thread, each operation would be handed over twice, which costs more than the
 //! operation.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use dashmap::DashMap;
@@ -31,6 +31,10 @@ pub(super) struct Connections {
     losses: Arc<AtomicU64>,
     /// The number of times that all connections were retired.
     retired: AtomicU64,
+    /// The master that the sentinels named last.
+    followed: std::sync::Mutex<Option<Address>>,
+    /// The number of times that other servers took the place of those before.
+    moves: AtomicU64,
 }
 
 /// A runtime, and a node of the cluster. Without a cluster there is no node.
@@ -78,6 +82,27 @@ impl Connections {
             slots: DashMap::new(),
             losses: Arc::default(),
             retired: AtomicU64::default(),
+            followed: std::sync::Mutex::default(),
+            moves: AtomicU64::default(),
+        }
+    }
+
+    /// Returns the number of times that other servers took the place of those before.
+    pub(super) fn moves(&self) -> u64 {
+        self.moves.load(Ordering::Acquire)
+    }
+
+    /// Notes the master that sentinels name. The connections to another one are retired.
+    pub(super) fn follow(&self, master: &Address) {
+        let mut followed = self.followed.lock().unwrap_or_else(PoisonError::into_inner);
+        if followed.as_ref() == Some(master) {
+            return;
+        }
+        let moved = followed.replace(master.clone()).is_some();
+        drop(followed);
+        if moved {
+            self.moves.fetch_add(1, Ordering::AcqRel);
+            self.retire_all();
         }
     }
 
@@ -134,9 +159,13 @@ impl Connections {
     /// # Errors
     /// When no node answers.
     pub(super) async fn shards(&self, cluster: &Cluster) -> Result<Arc<Shards>, Cause> {
+        let before = cluster.known();
         let (shards, differ) = cluster.shards(&self.server).await?;
         if differ {
             self.losses.fetch_add(1, Ordering::AcqRel);
+            if before.is_some_and(|before| before.masters() != shards.masters()) {
+                self.moves.fetch_add(1, Ordering::AcqRel);
+            }
             self.slots.retain(|(_, node), _| {
                 node.as_ref()
                     .is_none_or(|node| shards.masters().contains(node))
@@ -168,8 +197,12 @@ impl Connections {
                 give_up(&told, &losses);
             }
         });
+        let (connection, at) = connection.await?;
+        if let (Some(master), None) = (&at, node) {
+            self.follow(master);
+        }
         Ok(Connected {
-            connection: connection.await?,
+            connection,
             gone,
             losses: Arc::clone(&self.losses),
             retired,
@@ -178,12 +211,12 @@ impl Connections {
 }
 
 /// Opens a connection that is driven by the caller's runtime: to a node of the cluster, or to the server. Where
-/// sentinels or nodes name the server, it is a master.
+/// sentinels or nodes name the server, it is a master, whose address is returned with it.
 pub(super) async fn connect(
     server: &Server,
     node: Option<&Address>,
     pushed: impl Fn(PushInfo) + Send + Sync + 'static,
-) -> Result<MultiplexedConnection, Cause> {
+) -> Result<(MultiplexedConnection, Option<Address>), Cause> {
     // Each caller has its own timeout for its answer.
     let config = AsyncConnectionConfig::new()
         .set_connection_timeout(None)
@@ -194,12 +227,12 @@ pub(super) async fn connect(
         });
     // Boxed: rare, and each operation would be larger by it, on the stack of the task that polls it, too.
     let connection = Box::pin(async {
-        let client = server.client(node).await?;
+        let (client, at) = server.client(node).await?;
         let connection = client.get_multiplexed_async_connection_with_config(&config);
         let connection = connection.await;
         let mut connection = connection.map_err(|error| Arc::new(error) as Cause)?;
         server.check(&mut connection).await?;
-        Ok(connection)
+        Ok((connection, at))
     });
     match timeout(CONNECT_MAX, connection).await {
         Ok(connection) => connection,

@@ -82,6 +82,15 @@ impl Shared {
         }
     }
 
+    /// Returns the number of times that other servers took the place of those before. A message that was published at an
+    /// earlier one may not have reached every replica.
+    pub fn moves(&self) -> u64 {
+        match &self.store {
+            Store::Memory(_) => 0,
+            Store::Redis(redis) => redis.moves(),
+        }
+    }
+
     /// Returns the value of a key.
     ///
     /// # Errors
@@ -124,7 +133,7 @@ impl Shared {
         self.run("get_with_ttl", async {
             match &self.store {
                 Store::Memory(memory) => Ok(memory.get_with_ttl(key)),
-                Store::Redis(redis) => redis.get_with_ttl(key).await,
+                Store::Redis(redis) => redis::scripts::get_with_ttl(redis, key).await,
             }
         })
         .await
@@ -231,7 +240,7 @@ impl Shared {
         self.run("increment", async {
             match &self.store {
                 Store::Memory(memory) => memory.increment(key, ttl),
-                Store::Redis(redis) => redis.increment(key, ttl).await,
+                Store::Redis(redis) => redis::scripts::increment(redis, key, ttl).await,
             }
         })
         .await
@@ -262,7 +271,7 @@ impl Shared {
         self.run("take", async {
             match &self.store {
                 Store::Memory(memory) => Ok(memory.take(key)),
-                Store::Redis(redis) => redis.take(key).await,
+                Store::Redis(redis) => redis::scripts::take(redis, key).await,
             }
         })
         .await

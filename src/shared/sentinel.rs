@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use redis::{AsyncConnectionConfig, Client, RedisResult, cmd};
+use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout_at};
 
 use crate::store::Cause;
@@ -15,6 +16,9 @@ pub(super) const SENTINEL_PORT: u16 = 26379;
 
 /// Limit for the answers of all sentinels. Below the limit for a connection, which comes after it.
 const ASK_MAX: Duration = Duration::from_millis(400);
+
+/// Interval of questions for the master while a connection to one is up.
+const ASK_EVERY: Duration = Duration::from_millis(500);
 
 /// Host and port.
 pub(super) type Address = (String, u16);
@@ -27,6 +31,8 @@ pub(super) struct Sentinels {
     addresses: Vec<Address>,
     service: String,
     credential: Credential,
+    /// The master that more than half of them named last, and the time at which they were asked.
+    named: Mutex<(Option<Address>, Option<Instant>)>,
 }
 
 /// The sentinels name no master.
@@ -44,6 +50,7 @@ impl Sentinels {
             addresses,
             service,
             credential,
+            named: Mutex::default(),
         }
     }
 
@@ -66,6 +73,31 @@ impl Sentinels {
         &self,
         client: impl Fn(&Address, &Credential) -> RedisResult<Client>,
     ) -> Result<Address, Cause> {
+        self.vote(client).await.map(|(master, _)| master)
+    }
+
+    /// Returns the master that more than half of the sentinels name. They are asked if that is [`ASK_EVERY`] ago.
+    pub(super) async fn agreed_master(
+        &self,
+        client: impl Fn(&Address, &Credential) -> RedisResult<Client>,
+    ) -> Option<Address> {
+        let mut named = self.named.lock().await;
+        let (master, asked) = &mut *named;
+        if asked.is_none_or(|asked| ASK_EVERY <= asked.elapsed()) {
+            *master = match self.vote(client).await {
+                Ok((master, true)) => Some(master),
+                Ok((_, false)) | Err(_) => None,
+            };
+            *asked = Some(Instant::now());
+        }
+        master.clone()
+    }
+
+    /// Returns the address that most of the sentinels name, and true if more than half of them do.
+    async fn vote(
+        &self,
+        client: impl Fn(&Address, &Credential) -> RedisResult<Client>,
+    ) -> Result<(Address, bool), Cause> {
         let deadline = Instant::now() + ASK_MAX;
         let asked = self.addresses.iter().map(|address| {
             let client = client(address, &self.credential);
@@ -80,7 +112,7 @@ impl Sentinels {
                     let count = votes.entry(address.clone()).or_default();
                     *count += 1;
                     if *count * 2 > self.addresses.len() {
-                        return Ok(address);
+                        return Ok((address, true));
                     }
                 }
                 Ok(Ok(None)) => last = "no such service".to_owned(),
@@ -89,7 +121,7 @@ impl Sentinels {
             }
         }
         let most = votes.into_iter().max_by_key(|(_, count)| *count);
-        most.map(|(address, _)| address).ok_or_else(|| {
+        most.map(|(address, _)| (address, false)).ok_or_else(|| {
             Arc::new(NoMaster {
                 asked: self.addresses.len(),
                 service: self.service.clone(),

@@ -137,12 +137,29 @@ impl Server {
         }
     }
 
-    /// Returns a client for a node of the cluster, or for the server. Asks the sentinels, if there are some.
+    /// Returns the master that more than half of the sentinels name, if there are sentinels. They are asked twice a second
+    /// at most.
+    pub(super) async fn agreed_master(&self) -> Option<Address> {
+        let Found::BySentinels(sentinels) = &self.found else {
+            return None;
+        };
+        let connect = |address: &Address, credential: &Credential| {
+            self.build(of_sentinel(&self.info, self.tls, address, credential))
+        };
+        Box::pin(sentinels.agreed_master(connect)).await
+    }
+
+    /// Returns a client for a node of the cluster, or for the server, and its address unless that is the one of the URL.
+    /// Asks the sentinels, if there are some.
     ///
     /// # Errors
     /// When they name no master, or the file of the password cannot be read.
-    pub(super) async fn client(&self, node: Option<&Address>) -> Result<Client, Cause> {
+    pub(super) async fn client(
+        &self,
+        node: Option<&Address>,
+    ) -> Result<(Client, Option<Address>), Cause> {
         let mut info = self.info.clone();
+        let mut at = node.cloned();
         if let Some(node) = node {
             info = info.set_addr(addr(self.tls, node));
         } else if let Found::BySentinels(sentinels) = &self.found {
@@ -151,6 +168,7 @@ impl Server {
             };
             let master = Box::pin(sentinels.master(connect)).await?;
             info = info.set_addr(addr(self.tls, &master));
+            at = Some(master);
         }
         if let Some(file) = &self.password_file {
             let password = tokio::fs::read_to_string(file).await;
@@ -159,7 +177,9 @@ impl Server {
             let settings = info.redis_settings().clone();
             info = info.set_redis_settings(settings.set_password(password.trim_end()));
         }
-        self.build(info).map_err(|error| Arc::new(error) as Cause)
+        let client = self.build(info);
+        let client = client.map_err(|error| Arc::new(error) as Cause)?;
+        Ok((client, at))
     }
 
     /// Checks that the server is the master, where sentinels or the nodes of a cluster named it.

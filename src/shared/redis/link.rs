@@ -45,11 +45,15 @@ pub(super) enum At {
 enum LinkError {
     #[error("the masters of the cluster are others")]
     OtherMasters,
+    #[error("the sentinels name another master")]
+    OtherMaster,
 }
 
 /// One connection of a link.
 struct Line {
     connection: MultiplexedConnection,
+    /// The address of the server, if sentinels or nodes named it.
+    at: Option<Address>,
     gone: Arc<Notify>,
 }
 
@@ -134,7 +138,7 @@ async fn subscribe(
     let gone = Arc::new(Notify::new());
     let (prefix, feed, told) = (prefix.to_owned(), feed.clone(), gone.clone());
     let pushed = move |push| take_push(push, &prefix, &feed, &told);
-    let mut connection = connect(server, node, pushed).await?;
+    let (mut connection, at) = connect(server, node, pushed).await?;
     if let Some(listen) = listen {
         let confirmed = listen.query_async::<Value>(&mut connection);
         timeout(CONNECT_MAX, confirmed)
@@ -142,7 +146,11 @@ async fn subscribe(
             .map_err(|_| Arc::new(TooSlow(CONNECT_MAX)) as Cause)?
             .map_err(|error| Arc::new(error) as Cause)?;
     }
-    Ok(Line { connection, gone })
+    Ok(Line {
+        connection,
+        at,
+        gone,
+    })
 }
 
 fn take_push(push: PushInfo, prefix: &str, feed: &Feed, gone: &Notify) {
@@ -197,6 +205,13 @@ async fn watch_line(mut line: Line, connections: &Connections, shards: Option<&S
             // Those that only read would go on with the values of a replica.
             connections.retire_all();
             return cause;
+        }
+        if let Some(master) = server.agreed_master().await {
+            connections.follow(&master);
+            // The one before may take writes for some time, and its subscribers hear only each other.
+            if line.at.as_ref() != Some(&master) {
+                return Arc::new(LinkError::OtherMaster);
+            }
         }
         if let Some(cluster) = of_cluster
             && let Err(cause) = judge_node(answers.next(), cluster, connections, shards).await

@@ -13,7 +13,7 @@ mod numbered;
 mod ordered;
 mod probe;
 mod routed;
-mod scripts;
+pub(super) mod scripts;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -71,6 +71,10 @@ impl Redis {
 
     pub(super) fn losses(&self) -> u64 {
         self.connections.losses()
+    }
+
+    pub(super) fn moves(&self) -> u64 {
+        self.connections.moves()
     }
 
     pub(super) async fn get(&self, key: &str) -> Result<Option<String>, Cause> {
@@ -235,7 +239,7 @@ impl Redis {
                 opened.inspect_err(|_| cluster.doubt())
             }
         };
-        let link = opened?;
+        let (link, _) = opened?;
         Ok(LogLink { link, connections })
     }
 

@@ -18,31 +18,32 @@ const TAKE: &str =
 const INCREMENT: &str =
     "redis.call('SET', KEYS[1], 0, 'NX', 'PX', ARGV[1]) return redis.call('INCR', KEYS[1])";
 
-impl Redis {
-    pub(in crate::shared) async fn get_with_ttl(
-        &self,
-        key: &str,
-    ) -> Result<Option<(String, Option<Duration>)>, Cause> {
-        let (value, ttl): (Option<String>, i64) =
-            self.one(&script(GET_WITH_TTL, key), Repeat::Once).await?;
-        // Negative: the key has no time to live.
-        let ttl = u64::try_from(ttl).ok().map(Duration::from_millis);
-        Ok(value.map(|value| (value, ttl)))
-    }
+/// Returns the value of a key and its remaining time to live, if it has one.
+pub(in crate::shared) async fn get_with_ttl(
+    redis: &Redis,
+    key: &str,
+) -> Result<Option<(String, Option<Duration>)>, Cause> {
+    let script = script(GET_WITH_TTL, key);
+    let (value, ttl): (Option<String>, i64) = redis.one(&script, Repeat::Once).await?;
+    // Negative: the key has no time to live.
+    let ttl = u64::try_from(ttl).ok().map(Duration::from_millis);
+    Ok(value.map(|value| (value, ttl)))
+}
 
-    pub(in crate::shared) async fn take(&self, key: &str) -> Result<Option<String>, Cause> {
-        self.one(&script(TAKE, key), Repeat::Never).await
-    }
+/// Reads and deletes a key.
+pub(in crate::shared) async fn take(redis: &Redis, key: &str) -> Result<Option<String>, Cause> {
+    redis.one(&script(TAKE, key), Repeat::Never).await
+}
 
-    pub(in crate::shared) async fn increment(
-        &self,
-        key: &str,
-        ttl: Duration,
-    ) -> Result<i64, Cause> {
-        let mut increment = script(INCREMENT, key);
-        increment.arg(milliseconds(ttl));
-        self.one(&increment, Repeat::Never).await
-    }
+/// Increments a counter.
+pub(in crate::shared) async fn increment(
+    redis: &Redis,
+    key: &str,
+    ttl: Duration,
+) -> Result<i64, Cause> {
+    let mut increment = script(INCREMENT, key);
+    increment.arg(milliseconds(ttl));
+    redis.one(&increment, Repeat::Never).await
 }
 
 fn script(text: &str, key: &str) -> Pipeline {

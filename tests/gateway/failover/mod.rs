@@ -75,6 +75,14 @@ impl Replicas {
     /// Asserts that both are one gateway: a revoked token is refused at the other within a second, a beat counts.
     async fn are_one(&self, round: &str) {
         let [one, other] = &self.gateways;
+        self.is_obeyed_by(one, other, round).await;
+        let body = json!({"workspace_id": self.target.id}).to_string();
+        let beat = Request::post("/registry/heartbeat", body).bearer(&self.target.token);
+        assert_eq!(other.call(&beat).await.status, 200);
+    }
+
+    /// Asserts that a token that is revoked at one gateway is refused at the other within a second.
+    async fn is_obeyed_by(&self, one: &Gateway, other: &Gateway, round: &str) {
         let tokens = format!("/workspaces/{}/tokens", self.caller.id);
         let issued = one.as_operator(Request::post(&tokens, "{}")).await.json();
         let call = Request::post(self.target.path(), CALL);
@@ -90,9 +98,6 @@ impl Replicas {
                 "{round}: a revoked token still calls"
             );
         }
-        let body = json!({"workspace_id": self.target.id}).to_string();
-        let beat = Request::post("/registry/heartbeat", body).bearer(&self.target.token);
-        assert_eq!(other.call(&beat).await.status, 200);
     }
 }
 

@@ -23,8 +23,13 @@ pub(crate) struct Sentinels {
 impl Sentinels {
     /// Starts them, and waits until the sentinels know each other and the replica.
     pub(crate) fn start() -> Self {
-        let servers = [Redis::start(), Redis::start()];
+        let start = || Redis::with(&["--repl-diskless-sync-delay", "0"]);
+        let servers = [start(), start()];
         servers[1].follow(&servers[0]);
+        until("the replica has what its master has", || {
+            let state = servers[1].command(&["INFO", "replication"]);
+            state.contains("master_link_status:up")
+        });
         let master = servers[0].port();
         let sentinel = |_| {
             Server::start("sentinel", |folder, port| {
