@@ -24,7 +24,7 @@ NO_KEY = b'{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"no key o
 class Joined(Member):
     """An app that joined. Attributes that it has not are the app's own."""
 
-    def __init__(self, app: Any, card: str, public: set[str], grace: float, *more: Any):
+    def __init__(self, app: Callable[..., Awaitable[None]], card: str, public: set[str], grace: float, *more: Any):
         super().__init__(*more)
         self.app, self.card, self.public, self.grace, self.verifier = app, card, public, grace, Verifier(self)
         self.staying: asyncio.Task[None] | None = None
@@ -111,8 +111,9 @@ class Joined(Member):
 
         def handle(number: int, frame: Any) -> None:
             if self.leaving:
-                return before(number, frame)
-            loop.call_soon_threadsafe(lambda: self.begin_to_leave().add_done_callback(lambda _: before(number, frame)))
+                before(number, frame)
+            else:
+                loop.call_soon_threadsafe(lambda: self.begin_to_leave().add_done_callback(lambda _: before(number, frame)))
 
         return handle if callable(before) else before
 

@@ -30,7 +30,8 @@ async def serve(member: Member, handler: Handler, entry: Json) -> None:
         reply = {"error": {"code": -32603, "message": "the agent failed"}}
     while True:
         try:
-            return await member.ask(f"/workspaces/{member.workspace}/activity/{entry['id']}/reply", reply)
+            await member.ask(f"/workspaces/{member.workspace}/activity/{entry['id']}/reply", reply)
+            return
         except httpx.HTTPError as error:
             log.warning("a reply is not taken: %s", error or type(error).__name__)
             if 400 <= status(error) < 500 and status(error) not in (401, 429):

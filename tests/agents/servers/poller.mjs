@@ -1,0 +1,7 @@
+// An agent that polls. It says who called, and fails where it is asked to.
+import { caller, poll, text } from "a2a-gateway-agent";
+
+await poll((message) => {
+  if (text(message).includes("fail")) throw new Error("as it was asked to");
+  return `${caller().id} said ${text(message)}`;
+});
