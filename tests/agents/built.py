@@ -56,7 +56,9 @@ class Built:
              "--disable-pip-version-check", self.wheel])
         framework = {"clients": self.clients, "agents": self.agents}[FRAMEWORKS[name]] / name / "python"
         site, = (home / "lib").glob("python*/site-packages")
-        found = [next((where / "lib").glob("python*/site-packages")) for where in (framework, self.agents / "tools/python")]
+        # google-adk serves A2A with sse-starlette, which its own environment, of clients, has not.
+        places = [framework, self.agents / "tools/python", *([self.agents / "frameworks/python"] if name == "adk" else [])]
+        found = [next((where / "lib").glob("python*/site-packages")) for where in places]
         (site / "framework.pth").write_text("".join(f"{path}\n" for path in found))
 
     def javascript(self):

@@ -30,7 +30,7 @@ const card = {
 };
 const requestHandler = new DefaultRequestHandler(card, new InMemoryTaskStore(), executor);
 const app = express();
-join(app, { workspace: "js03" });
+join(app, { workspace: "js03", proof: "request" });
 app.use("/.well-known/agent-card.json", agentCardHandler({ agentCardProvider: requestHandler }));
 app.use("/a2a", jsonRpcHandler({ requestHandler, userBuilder }));
 app.listen(PORT, "127.0.0.1");

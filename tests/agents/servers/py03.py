@@ -30,5 +30,5 @@ card = AgentCard(
     skills=[AgentSkill(id="who", name="who", description="says who called", tags=["test"])],
 )
 app = A2AStarletteApplication(card, DefaultRequestHandler(Executor(), InMemoryTaskStore())).build(rpc_url="/a2a")
-app = join(app, workspace="py03")
+app = join(app, workspace="py03", proof="request")
 uvicorn.run(app, host="127.0.0.1", port=PORT, log_level="warning")
