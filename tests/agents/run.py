@@ -14,8 +14,9 @@ from stage import Stage
 import life
 import polled
 import rolling
+import tokens
 
-PARTS = {"life": life.run, "rolling": rolling.run, "polled": polled.run}
+PARTS = {"life": life.run, "rolling": rolling.run, "polled": polled.run, "tokens": tokens.run}
 
 
 def main():

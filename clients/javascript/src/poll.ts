@@ -3,20 +3,11 @@ import { randomUUID } from "node:crypto";
 import { createInterface } from "node:readline";
 import { Readable } from "node:stream";
 import { setTimeout as pause } from "node:timers/promises";
-import { Caller, current } from "./join.js";
-import { Member, Refused, statusOf, type Json, type Settings } from "./member.js";
+import { Caller, Member, current, type Json, type Settings } from "./member.js";
 
 const SENT = ["message/send", "message/stream", "SendMessage", "SendStreamingMessage"];
 
-export interface PollOptions extends Settings {
-  /** The agent's card; else a plain one. */
-  card?: Json;
-  /** Messages that the handler has at once; 8. */
-  atOnce?: number;
-  /** Ends it, as SIGTERM does. */
-  signal?: AbortSignal;
-}
-
+export type PollOptions = Settings & { card?: Json; atOnce?: number; signal?: AbortSignal };
 /** Answers a message: a text, or the `result` of a reply. */
 export type Handler = (message: Json) => Promise<string | Json> | string | Json;
 
@@ -37,59 +28,51 @@ async function serve(member: Member, handler: Handler, entry: Json): Promise<voi
     member.warn(`the handler failed at ${entry.id}: ${error}`);
     reply = { error: { code: -32603, message: "the agent failed" } };
   }
-  for (;;) {
+  for (let status = 0; !(status >= 400 && status < 500) || status === 401 || status === 429; await pause(1000)) {
     try {
       await member.ask(`/workspaces/${member.workspace}/activity/${entry.id}/reply`, reply);
       return;
-    } catch (error) {
+    } catch (error: any) {
       member.warn(`a reply is not taken: ${error}`);
-      const status = statusOf(error);
-      if (status >= 400 && status < 500 && status !== 401 && status !== 429) return;
+      status = error.status ?? 0;
     }
-    await pause(1000);
   }
 }
 
 /** Calls the handler for each message until the signal, SIGTERM or SIGINT comes. What the handler returns is the reply. */
 export async function poll(handler: Handler, options: PollOptions = {}): Promise<void> {
   const member = new Member(options, { delivery_mode: "poll" });
-  const plain = { name: member.workspace, description: "polls", version: "1", capabilities: { streaming: true } };
-  member.place.agent_card = options.card ?? plain;
-  const stop = new AbortController();
-  for (const name of ["SIGTERM", "SIGINT"] as const) process.once(name, () => stop.abort());
-  options.signal?.addEventListener("abort", () => stop.abort());
+  member.place.agent_card = options.card ?? { name: member.workspace, version: "1", capabilities: { streaming: true } };
+  const stopped = new AbortController();
+  for (const name of ["SIGTERM", "SIGINT"] as const) process.once(name, () => stopped.abort());
+  const stop = AbortSignal.any([stopped.signal, ...(options.signal ? [options.signal] : [])]);
   void member.stay();
   const begun = new Map<string, boolean>(); // in the order of the inbox, and whether it is over
-  while (!stop.signal.aborted && !options.signal?.aborted) {
+  while (!stop.aborted) {
     const silence = new AbortController();
     const clock = setTimeout(() => silence.abort(), 60_000);
     try {
       // Begins behind what was acknowledged, whatever happened in between.
       const headers = { Authorization: `Bearer ${await member.kept()}`, Accept: "text/event-stream" };
-      const signal = AbortSignal.any([stop.signal, silence.signal]);
-      const feed = await fetch(`${member.gateway}/activity`, { headers, signal });
-      if (!feed.ok || !feed.body) throw new Refused(feed.status, await feed.text());
+      const feed = await fetch(`${member.gateway}/activity`, { headers, signal: AbortSignal.any([stop, silence.signal]) });
       for await (const line of createInterface({ input: Readable.fromWeb(feed.body as any) })) {
-        clock.refresh(); // a comment after 15 s of silence
+        clock.refresh(); // a comment comes after 15 s of silence
         const entry: Json = line.startsWith("data:") ? JSON.parse(line.slice(5)) : {};
         if (SENT.includes(entry.method) && ["submitted", "working"].includes(entry.status) && !begun.has(entry.id)) {
           begun.set(entry.id, false);
           member.running += 1;
-          const over = () => { begun.set(entry.id, true); member.running -= 1; };
-          void serve(member, handler, entry).finally(over);
+          void serve(member, handler, entry).finally(() => (member.running -= 1, begun.set(entry.id, true)));
         }
         while (member.running >= (options.atOnce ?? 8)) await pause(50);
-        const ids = [...begun.keys()];
-        const first = ids.findIndex((id) => !begun.get(id));
-        const over = first < 0 ? ids : ids.slice(0, first);
+        const over = [...begun.keys()].slice(0, [...begun.values(), false].indexOf(false));
         if (over.length) await member.ask(`/workspaces/${member.workspace}/activity/ack`, { up_to: over.at(-1) });
         over.forEach((id) => begun.delete(id));
       }
     } catch (error) {
-      if (!stop.signal.aborted) member.warn(`the inbox is read again: ${error}`);
+      if (!stop.aborted) member.warn(`the inbox is read again: ${error}`);
     }
     clearTimeout(clock);
-    await pause(1000, undefined, { signal: stop.signal }).catch(() => {});
+    await pause(1000, undefined, { signal: stop }).catch(() => {});
   }
   await member.leave();
 }

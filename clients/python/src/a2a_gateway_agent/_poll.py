@@ -2,10 +2,11 @@
 
 import asyncio, contextlib, inspect, itertools, json, signal, uuid
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import httpx
 
-from ._member import Caller, Json, Member, current, log, status
+from ._gateway import Caller, Json, Member, Refused, current, log
 
 SENT = "message/send", "message/stream", "SendMessage", "SendStreamingMessage"
 Handler = Callable[[Json], Awaitable[str | Json] | str | Json]
@@ -16,7 +17,7 @@ def text(message: Json) -> str:
     return " ".join(part["text"] for part in message.get("parts", ()) if "text" in part)
 
 
-async def serve(member: Member, handler: Handler, entry: Json) -> None:
+async def serve(member: Member, handler: Handler, entry: Json) -> Any:
     """Replies until the gateway takes it, or tells why not: the task was canceled, or is over."""
     current.set(Caller(entry["source_id"], {}) if entry["source_id"] else None)
     try:
@@ -30,29 +31,28 @@ async def serve(member: Member, handler: Handler, entry: Json) -> None:
         reply = {"error": {"code": -32603, "message": "the agent failed"}}
     while True:
         try:
-            await member.ask(f"/workspaces/{member.workspace}/activity/{entry['id']}/reply", reply)
-            return
-        except httpx.HTTPError as error:
-            log.warning("a reply is not taken: %s", error or type(error).__name__)
-            if 400 <= status(error) < 500 and status(error) not in (401, 429):
+            return await member.ask(f"/workspaces/{member.workspace}/activity/{entry['id']}/reply", reply)
+        except (Refused, httpx.HTTPError) as error:
+            log.warning("a reply is not taken: %r", error)
+            if isinstance(error, Refused) and 400 <= error.args[0] < 500 and error.args[0] not in (401, 429):
                 return
         await asyncio.sleep(1)
 
 
 async def follow(member: Member, handler: Handler, at_once: int) -> None:
     """Reads the feed. It begins behind what was acknowledged, whatever happened in between."""
-    begun: dict[str, asyncio.Task[None]] = {}  # in the order of the inbox
+    begun: dict[str, asyncio.Task[Any]] = {}  # in the order of the inbox
     while True:
-        with contextlib.suppress(httpx.HTTPError):
-            fields = {**member.fields(), "Accept": "text/event-stream"}
+        with contextlib.suppress(Refused, httpx.HTTPError, ValueError):
+            fields = {"Authorization": f"Bearer {member.kept()}", "Accept": "text/event-stream"}
             async with member.http.stream("GET", "/activity", headers=fields, timeout=60) as feed:
                 async for line in feed.aiter_lines():  # a comment after 15 s of silence
                     entry = json.loads(line[5:]) if line.startswith("data:") else {}
                     if entry.get("method") in SENT and entry["status"] in ("submitted", "working") and entry["id"] not in begun:
                         begun[entry["id"]] = task = asyncio.create_task(serve(member, handler, entry))
-                        member.count(1)
-                        task.add_done_callback(lambda _: member.count(-1))
-                    while member.running >= at_once:
+                        member.calls.add(task)
+                        task.add_done_callback(member.calls.discard)
+                    while len(member.calls) >= at_once:
                         await asyncio.sleep(0.05)
                     if over := list(itertools.takewhile(lambda id: begun[id].done(), begun)):
                         await member.ask(f"/workspaces/{member.workspace}/activity/ack", {"up_to": over[-1]})
@@ -66,14 +66,10 @@ async def poll(
 ) -> None:
     """Calls the handler for each message until it is cancelled or SIGTERM comes. What the handler returns is the reply."""
     member = Member(workspace, gateway, token_file, {"delivery_mode": "poll"})
-    plain = {"name": member.workspace, "description": "polls", "version": "1", "capabilities": {"streaming": True}}
-    member.place["agent_card"] = card or plain
-    stay, stop = asyncio.create_task(member.stay()), asyncio.Event()
-    reader = asyncio.create_task(follow(member, handler, at_once))
+    member.place["agent_card"] = card or {"name": member.workspace, "version": "1", "capabilities": {"streaming": True}}
+    stay, reader = asyncio.create_task(member.stay()), asyncio.create_task(follow(member, handler, at_once))
     with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):  # Windows, or not in the main thread
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    try:
-        await asyncio.wait([asyncio.create_task(stop.wait()), reader], return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        reader.cancel()
-        await member.leave(stay, grace)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, reader.cancel)
+    with contextlib.suppress(asyncio.CancelledError):
+        await reader
+    await member.leave(stay, grace)
