@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Sourced by scripts/verifiers, clients, card-clients, balancers and manifests: Python and Node packages in a folder of their own below target/.
+# Sourced by scripts/verifiers, clients, card-clients, balancers, manifests and agents: Python and Node packages in a folder of their own below target/.
 
 # environments NAME FOLDER…: installs the lists of each folder of scripts/lib/NAME (`.` is that one itself):
 # requirements.txt into the environment `python`, package.json into node_modules. Prints where they are. Made once for

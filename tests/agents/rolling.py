@@ -49,6 +49,14 @@ def run(stage, built, told):
 
 
 def rolled(gateway, built, name):
+    try:
+        return rolled_well(gateway, built, name)
+    except AssertionError as error:
+        logs = [log.read_text()[-2000:] for log in gateway.stage.folder.glob(f"{name}-*.log")]
+        raise AssertionError(f"{error}\n{instances(gateway, name)}\n{logs}") from None
+
+
+def rolled_well(gateway, built, name):
     token = workspace(gateway, name)
     both = [Process(gateway, built, name, name, token, {"A2A_GATEWAY_INSTANCE": f"{name}-{n}", "WORK": "0.05"}) for n in (1, 2)]
     for process in both:
