@@ -18,7 +18,7 @@ def gateway_of(stage, **sets):
 def workspace(gateway, name, **more):
     """Makes a workspace beside the callers; answers a file with its enrolment token, as an operator would give it."""
     made = gateway.operate("POST", "/workspaces", {"id": name, "name": name, "parent_id": "family", **more})
-    file = gateway.stage.folder / f"{name}.token"
+    file = gateway.log.parent / f"{name}.token"
     file.write_text(made["enrolment_token"])
     return file
 

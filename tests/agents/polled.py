@@ -28,8 +28,9 @@ def polled(gateway, built, name):
     agent.await_status("online")
     first = asked(gateway, name, "hello")
     assert "alice said hello" in texts(first), f"{name}: {first}\n{agent.log.read_text()[-2000:]}"
-    failed = asked(gateway, name, "fail")
-    assert failed["error"]["message"] == "the agent failed", f"{name}: {failed}"
+    for word in ("fail", "empty"):
+        failed = asked(gateway, name, word)
+        assert failed.get("error", {}).get("message") == "the agent failed", f"{name}: {failed}"
     with ThreadPoolExecutor(20) as pool:
         answers = list(pool.map(lambda n: asked(gateway, name, f"number {n}"), range(20)))
     assert [texts(answer) for answer in answers] == [[f"alice said number {n}"] for n in range(20)], answers

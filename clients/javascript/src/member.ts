@@ -49,9 +49,7 @@ export class Member {
   }
 
   /** The credential in the file as it is now: one that was rotated counts at once. */
-  async kept(): Promise<string> {
-    return readFile(this.file, "utf8").then((text) => text.trim(), () => "");
-  }
+  readonly kept = (): Promise<string> => readFile(this.file, "utf8").then((text) => text.trim(), () => "");
 
   async ask(path: string, body?: Json, token?: string, patience = 10_000): Promise<Json> {
     const headers = { Authorization: `Bearer ${token ?? (await this.kept())}`, "Content-Type": "application/json" };

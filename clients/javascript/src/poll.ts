@@ -6,6 +6,7 @@ import { setTimeout as pause } from "node:timers/promises";
 import { Caller, Member, current, type Json, type Settings } from "./member.js";
 
 const SENT = ["message/send", "message/stream", "SendMessage", "SendStreamingMessage"];
+const FAILED = { error: { code: -32603, message: "the agent failed" } };
 
 export type PollOptions = Settings & { card?: Json; atOnce?: number; signal?: AbortSignal };
 /** Answers a message: a text, or the `result` of a reply. */
@@ -16,7 +17,7 @@ export function text(message: Json): string {
   return ((message.parts ?? []) as Json[]).flatMap((part) => ("text" in part ? [part.text] : [])).join(" ");
 }
 
-/** Replies until the gateway takes it, or tells why not: the task was canceled, or is over. */
+/** Replies until the gateway takes it, or the task is canceled or over. What it can never take becomes an error. */
 async function serve(member: Member, handler: Handler, entry: Json): Promise<void> {
   let reply: Json;
   try {
@@ -26,15 +27,16 @@ async function serve(member: Member, handler: Handler, entry: Json): Promise<voi
     reply = { result: typeof said === "string" ? plain : said };
   } catch (error) {
     member.warn(`the handler failed at ${entry.id}: ${error}`);
-    reply = { error: { code: -32603, message: "the agent failed" } };
+    reply = FAILED;
   }
-  for (let status = 0; !(status >= 400 && status < 500) || status === 401 || status === 429; await pause(1000)) {
+  for (let status = 0; ![404, 409, 410].includes(status); await pause(1000)) {
     try {
       await member.ask(`/workspaces/${member.workspace}/activity/${entry.id}/reply`, reply);
       return;
     } catch (error: any) {
       member.warn(`a reply is not taken: ${error}`);
       status = error.status ?? 0;
+      if ([400, 413].includes(status)) reply = FAILED;
     }
   }
 }

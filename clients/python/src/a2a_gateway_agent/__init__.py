@@ -7,10 +7,9 @@ from urllib.parse import quote, urlsplit
 
 import httpx, jwt
 
-from ._gateway import Caller, Json, Member, caller, current, log, setting
-from ._poll import poll, text
+from ._gateway import Caller as Caller, Json, Member, caller as caller, current, log, setting
+from ._poll import poll as poll, text as text
 
-__all__ = ["Caller", "Joined", "caller", "join", "poll", "text"]
 
 CARD, CARD_OF_0_2, BODY_MAX = "/.well-known/agent-card.json", "/.well-known/agent.json", 16 << 20
 TELL_THE_CALLER = {b"x-a2a-caller", b"x-workspace-id", b"x-a2a-caller-token"}  # none passes as it came
@@ -23,7 +22,7 @@ class Joined(Member):
 
     def __init__(self, app: Callable[..., Awaitable[None]], options: Json, *more: Any):
         super().__init__(*more)
-        self.app, self.options = app, options
+        self.app, self._chosen = app, options
         self.staying: asyncio.Task[None] | None = None
         self.leaving: asyncio.Task[None] | None = None
 
@@ -34,7 +33,7 @@ class Joined(Member):
         if scope["type"] != "http":  # no token comes with a websocket
             return await (self.live(scope, receive, send) if scope["type"] == "lifespan" else send({"type": "websocket.close"}))
         fields = [pair for pair in scope["headers"] if pair[0].replace(b"_", b"-") not in TELL_THE_CALLER]
-        if scope["method"] in ("GET", "HEAD") and scope["path"] in self.options["public"]:
+        if scope["method"] in ("GET", "HEAD") and scope["path"] in self._chosen["public"]:
             return await self.app({**scope, "headers": fields}, receive, send)
         came: list[Json] = []
 
@@ -91,7 +90,7 @@ class Joined(Member):
                     signal.signal(number, self.signalled(signal.getsignal(number)))
 
     def begin_to_leave(self) -> "asyncio.Task[None]":
-        self.leaving = self.leaving or asyncio.create_task(self.leave(self.staying, self.options["grace"]))
+        self.leaving = self.leaving or asyncio.create_task(self.leave(self.staying, self._chosen["grace"]))
         return self.leaving
 
     def signalled(self, before: Any) -> Any:
@@ -107,12 +106,12 @@ class Joined(Member):
     async def register(self) -> None:
         """Completes what is registered by the card that the app serves."""
         async with httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://localhost") as app:
-            card = (await app.get(self.options["card"])).raise_for_status().json()
+            card = (await app.get(self._chosen["card"])).raise_for_status().json()
         places = [*card.get("supportedInterfaces", ()), *card.get("additionalInterfaces", ()), {**card, "transport": "JSONRPC"}]
         rpc = next(one.get("url") for one in places if "JSONRPC" in (one.get("protocolBinding"), one.get("transport")))
-        self.place |= {"url": setting(self.options["url"], "AGENT_URL", rpc), "agent_card": card}
+        self.place |= {"url": setting(self._chosen["url"], "AGENT_URL", rpc), "agent_card": card}
         own = f"{socket.gethostname()[:58]}-{urlsplit(self.place['url']).port or ''}"
-        self.ids["instance_id"] = setting(self.options["instance"], "INSTANCE", re.sub(r"[^A-Za-z0-9._-]", "-", own))
+        self.ids["instance_id"] = setting(self._chosen["instance"], "INSTANCE", re.sub(r"[^A-Za-z0-9._-]", "-", own))
         await super().register()
 
 

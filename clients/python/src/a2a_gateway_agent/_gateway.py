@@ -99,8 +99,7 @@ class Member:
                 heard = await self.ask("/registry/heartbeat", {**self.ids, "active_tasks": len(self.calls)})
                 third, failures = heard["expires_in"] / 3, 0
             except Exception as error:
-                # 401: the token was rotated or revoked. 404: the gateway does not know the agent.
-                self.registered &= not (isinstance(error, Refused) and error.args[0] in (401, 404))
+                self.registered &= error.args[:1] not in ((401,), (404,))  # another token is in the file; the agent is unknown
                 failures = min(failures + 1, 9)
                 log.warning("the gateway does not hear %s: %r", self.ids, error)
             await asyncio.sleep(min(third, 0.25 * 2**failures if failures else third) * random.uniform(0.8, 1.2))

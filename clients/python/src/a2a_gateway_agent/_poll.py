@@ -9,6 +9,7 @@ import httpx
 from ._gateway import Caller, Json, Member, Refused, current, log
 
 SENT = "message/send", "message/stream", "SendMessage", "SendStreamingMessage"
+FAILED: Json = {"error": {"code": -32603, "message": "the agent failed"}}
 Handler = Callable[[Json], Awaitable[str | Json] | str | Json]
 
 
@@ -18,7 +19,7 @@ def text(message: Json) -> str:
 
 
 async def serve(member: Member, handler: Handler, entry: Json) -> Any:
-    """Replies until the gateway takes it, or tells why not: the task was canceled, or is over."""
+    """Replies until the gateway takes it, or the task is canceled or over. What it can never take becomes an error."""
     current.set(Caller(entry["source_id"], {}) if entry["source_id"] else None)
     try:
         message = entry["request_body"]["params"]["message"]
@@ -28,14 +29,15 @@ async def serve(member: Member, handler: Handler, entry: Json) -> Any:
         reply = {"result": plain if isinstance(said, str) else said}
     except Exception:
         log.exception("the handler failed at %s", entry["id"])
-        reply = {"error": {"code": -32603, "message": "the agent failed"}}
+        reply = FAILED
     while True:
         try:
             return await member.ask(f"/workspaces/{member.workspace}/activity/{entry['id']}/reply", reply)
         except (Refused, httpx.HTTPError) as error:
             log.warning("a reply is not taken: %r", error)
-            if isinstance(error, Refused) and 400 <= error.args[0] < 500 and error.args[0] not in (401, 429):
-                return
+            if error.args[0] in (404, 409, 410):
+                return None
+            reply = FAILED if error.args[0] in (400, 413) else reply
         await asyncio.sleep(1)
 
 
