@@ -9,8 +9,8 @@ import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from joined import OVER, TTL, Process, gateway_of, message, send, status, workspace
-from stage import call, eventually, free_port, listens
+from joined import OVER, TTL, Process, gateway_of, message, send, status, texts, workspace
+from stage import call, eventually, events, free_port, listens
 
 AGENTS = ["py03", "py13", "adk", "pydantic_agent", "strands_agent", "js03", "js13"]
 # Their calls are bound to a request each. py03 and js03 take no others.
@@ -68,6 +68,10 @@ def called(agent):
     said = send(agent.gateway, agent.name)
     assert "alice" in said, f"{agent.name}: {said}"
     assert "bob" in send(agent.gateway, agent.name, "bob"), agent.name
+    if agent.name in BOUND:
+        streamed = {**message("who am I?"), "method": "message/stream"}
+        answer = call("POST", f"{agent.gateway.origin}/workspaces/{agent.name}/a2a", agent.gateway.tokens["alice"], streamed)
+        assert "alice" in " ".join(texts(events(answer.body))), f"{agent.name}: {answer}"
 
 
 def forged(agent):
