@@ -6,7 +6,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 from joined import Process, gateway_of, send, workspace
-from stage import eventually
+from stage import PATIENCE, eventually, listens
 
 AGENTS = ["py13", "js13"]
 CALLERS = 4
@@ -66,7 +66,10 @@ def rolled_well(gateway, built, name):
     time.sleep(0.5)
     for number, process in enumerate(both, 1):
         before = load.calls
-        process.stop(signal.SIGTERM)
+        process.child.send_signal(signal.SIGTERM)
+        eventually(lambda: instances(gateway, name).get(f"{name}-{number}") == "draining", f"{name}-{number} drains")
+        assert listens(process.port), f"{name}-{number} closes its port before its last calls have come"
+        assert process.child.wait(PATIENCE) is not None
         assert f"{name}-{number}" not in instances(gateway, name), f"{name}: {instances(gateway, name)}"
         process.start()
         eventually(lambda: instances(gateway, name).get(f"{name}-{number}") == "online", f"{name}-{number} is back")
