@@ -1,0 +1,128 @@
+// Joins an agent to an a2a-gateway: `join` wraps an Express app, `poll` calls a handler for each message of an inbox.
+import { createHash } from "node:crypto";
+import { once } from "node:events";
+import { createServer, type IncomingMessage, type ServerResponse } from "node:http";
+import type { AddressInfo } from "node:net";
+import { hostname } from "node:os";
+import { createRemoteJWKSet, errors, jwtVerify } from "jose";
+import { Caller, Member, current, setting, type Json, type Settings } from "./member.js";
+
+export { Caller, Member, type Json, type Settings };
+export { poll, text, type Handler, type PollOptions } from "./poll.js";
+
+const CARD = "/.well-known/agent-card.json";
+const [BODY_MAX, LEEWAY, USED_MAX] = [16 << 20, 5, 262_144];
+const REQUIRED = ["iss", "sub", "aud", "iat", "nbf", "exp", "jti", "scope"];
+const TELL_THE_CALLER = ["x-a2a-caller", "x-workspace-id", "x-a2a-caller-token"]; // none passes as it came
+const REFUSAL = '{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"no good token about the caller"}}';
+
+/** The README says what each is, and which variable stands for it. */
+export type JoinOptions = Settings & Partial<{ url: string; instance: string; card: string; proof: string; public: string[] }>;
+type Handle = (request: IncomingMessage, response: ServerResponse, next: () => void) => unknown;
+const callers = new WeakMap<object, Caller>();
+
+/** The proven caller of a request; without one, of that, or of the message, that this code runs for. */
+export function caller(request?: object): Caller | undefined {
+  return request ? callers.get(request) : current.getStore();
+}
+
+/** For the handlers of `@a2a-js/sdk`: their `context.user` is the proven caller. */
+export async function userBuilder(request: object): Promise<{ isAuthenticated: boolean; userName: string }> {
+  return caller(request) ?? { isAuthenticated: false, userName: "" };
+}
+
+/** Reads the body, and puts it back for the app. */
+async function wholeBody(request: IncomingMessage): Promise<Buffer> {
+  const length = Number(request.headers["content-length"] ?? 0);
+  if (!(length <= BODY_MAX)) throw new errors.JWTInvalid("a body that is too large");
+  const parts: Buffer[] = [];
+  for (let size = 0; size < length; size += parts.at(-1)!.length) {
+    let part: Buffer | null;
+    while (!(part = request.read())) await once(request, "readable", { signal: AbortSignal.timeout(60_000) });
+    parts.push(part);
+  }
+  // In the same turn as the last read: the stream has not ended yet.
+  if (parts.length) request.unshift(Buffer.concat(parts));
+  return Buffer.concat(parts);
+}
+
+/** Answers what checks the gateway's token in a request as the gateway's sidecar does: the proven caller. */
+function verifier(member: Member): (token: string, request: IncomingMessage) => Promise<Caller> {
+  const keys = createRemoteJWKSet(new URL(`${member.gateway}/.well-known/jwks.json`), { cooldownDuration: 10_000 });
+  const used = new Map<string, number>();
+  let issuer: string | undefined;
+  return async (token, request) => {
+    issuer ??= (await member.ask("/.well-known/a2a-gateway")).issuer as string;
+    const { payload, protectedHeader } = await jwtVerify(token, keys, {
+      algorithms: ["EdDSA", "ES256"], issuer, audience: member.workspace, clockTolerance: LEEWAY, requiredClaims: REQUIRED });
+    const { aud, scope, token_use: use = "caller", bh, method, jti } = payload;
+    const head = Object.keys(protectedHeader).sort().join() === "alg,kid,typ" && protectedHeader.typ === "a2a-pair+jwt";
+    if (!head || token.length > 8192 || aud !== member.workspace || scope !== "a2a:message" || use !== "caller") {
+      throw new errors.JWTInvalid("a token for something else");
+    }
+    if (bh !== undefined || method !== undefined) {
+      const [body, end] = [await wholeBody(request), payload.exp! + LEEWAY];
+      const [now, digest] = [Date.now() / 1000, createHash("sha256").update(body).digest("base64url")];
+      const isOther = method !== undefined && method !== JSON.parse(body.toString()).method;
+      if (bh !== digest || isOther) throw new errors.JWTInvalid("another body or method");
+      if (used.size >= USED_MAX) used.forEach((until, id) => until < now && used.delete(id));
+      if (end < now || used.has(jti!) || used.size >= USED_MAX) throw new errors.JWTInvalid("over, or used before");
+      used.set(jti!, end);
+    } else if (member.place.proof === "request") throw new errors.JWTInvalid("not bound to a request");
+    return new Caller(payload.sub!, payload);
+  };
+}
+
+/** Completes what is registered by the card that the app serves. */
+async function complete(member: Member, inner: Handle, { url, instance, card: path = CARD }: JoinOptions): Promise<void> {
+  const server = createServer((request, response) => inner(request, response, () => response.writeHead(404).end()));
+  await once(server.listen(0, "127.0.0.1"), "listening");
+  try {
+    const answer = await fetch(`http://127.0.0.1:${(server.address() as AddressInfo).port}${path}`);
+    if (!answer.ok) throw new Error(`the app answers ${answer.status} at ${path}, where its card should be`);
+    const card = (await answer.json()) as Json;
+    const places: Json[] = [...(card.supportedInterfaces ?? []), ...(card.additionalInterfaces ?? [])];
+    const rpc = places.find((one) => [one.protocolBinding, one.transport].includes("JSONRPC")) ?? card;
+    Object.assign(member.place, { agent_card: card, url: setting(url, "AGENT_URL", rpc.url) });
+    const own = `${hostname().slice(0, 58)}-${new URL(member.place.url).port}`.replace(/[^\w.-]/g, "-");
+    member.ids.instance_id = setting(instance, "INSTANCE", own);
+  } finally {
+    server.close().closeAllConnections();
+  }
+}
+
+/** Joins an Express app to the gateway, in front of all that it has or gets. */
+export function join(app: object, options: JoinOptions = {}): Member {
+  const [target, inner] = [app as { handle: Handle }, (app as { handle: Handle }).handle.bind(app)];
+  const member = new Member(options, { proof: options.proof }, (joined) => complete(joined, inner, options));
+  const verify = verifier(member);
+  const open = [CARD, "/.well-known/agent.json", options.card, ...(options.public ?? [])];
+  target.handle = async (request, response, next) => {
+    const token = request.headers["x-a2a-caller-token"] ?? request.headers.authorization?.replace(/^bearer /i, "") ?? "";
+    const isTold = (name: string) => TELL_THE_CALLER.includes(name.replaceAll("_", "-"));
+    for (const name of Object.keys(request.headers).filter(isTold)) delete request.headers[name];
+    const isOpen = ["GET", "HEAD"].includes(request.method!) && open.includes(request.url!.split("?")[0]);
+    if (isOpen) return inner(request, response, next);
+    let proven: Caller;
+    try {
+      proven = await verify(String(token), request);
+    } catch (error) {
+      member.warn(`refused a request for ${request.url}: ${error}`); // what was wrong is said here only
+      const isGood = !(error instanceof errors.JOSEError) || ["ERR_JOSE_GENERIC", "ERR_JWKS_TIMEOUT"].includes(error.code);
+      response.writeHead(isGood ? 503 : 401, { "Content-Type": "application/json", "WWW-Authenticate": "Bearer" });
+      return response.end(REFUSAL);
+    }
+    request.headers["x-a2a-caller"] = encodeURI(proven.id);
+    if (proven.workspace) request.headers["x-workspace-id"] = proven.workspace;
+    member.running += 1;
+    response.once("close", () => (member.running -= 1));
+    callers.set(request, proven);
+    return current.run(proven, () => inner(request, response, next));
+  };
+  void member.stay();
+  for (const name of ["SIGTERM", "SIGINT"] as const) {
+    // The process ends as it would have, unless the app has a say in it: a listener of its own.
+    process.once(name, () => void member.leave().then(() => process.listenerCount(name) || process.kill(process.pid, name)));
+  }
+  return member;
+}

@@ -1,0 +1,119 @@
+// An agent's place at the gateway: its token, registration, heartbeats and departure.
+import { AsyncLocalStorage } from "node:async_hooks";
+import { randomUUID } from "node:crypto";
+import { access, constants, open, readFile, rename } from "node:fs/promises";
+import { dirname, resolve } from "node:path";
+import { setTimeout as pause } from "node:timers/promises";
+
+export type Json = { [name: string]: any };
+/** What `join` and `poll` take: the README says what each is, and which variable stands for it. */
+export type Settings = Partial<{ workspace: string; gateway: string; tokenFile: string; grace: number; warn: (said: string) => void }>;
+
+/** A proven caller: a workspace, or `canvas:<user>`, `org:<org>`, `operator:`. `@a2a-js/sdk` takes it as a user. */
+export class Caller {
+  readonly isAuthenticated = true;
+  readonly workspace: string | undefined;
+  constructor(readonly id: string, readonly claims: Json, readonly userName = id) {
+    this.workspace = id.includes(":") ? undefined : id;
+  }
+}
+
+export const current = new AsyncLocalStorage<Caller | undefined>();
+
+export function setting(value: string | undefined, name: string, otherwise?: string): string {
+  const found = value || process.env[`A2A_GATEWAY_${name}`] || otherwise;
+  if (!found) throw new Error(`neither an option nor A2A_GATEWAY_${name} is set`);
+  return found;
+}
+
+/** An agent, or one instance of it: `ids`. What it registers: `place`; `complete` adds to that. */
+export class Member {
+  readonly workspace: string;
+  readonly gateway: string;
+  readonly file: string;
+  readonly ids: Json;
+  running = 0;
+  #registered = false;
+  readonly #left = new AbortController();
+  #leaving?: Promise<void>;
+
+  constructor(readonly settings: Settings, readonly place: Json, readonly complete = async (_: Member) => {}) {
+    this.workspace = setting(settings.workspace, "WORKSPACE");
+    this.gateway = setting(settings.gateway, "URL", "http://127.0.0.1:8080").replace(/\/+$/, "");
+    this.file = resolve(setting(settings.tokenFile, "TOKEN_FILE", "agent-token"));
+    this.ids = { workspace_id: this.workspace };
+  }
+
+  warn(message: string): void {
+    (this.settings.warn ?? console.warn)(`a2a-gateway-agent: ${this.workspace}: ${message}`);
+  }
+
+  /** The credential in the file as it is now: one that was rotated counts at once. */
+  readonly kept = (): Promise<string> => readFile(this.file, "utf8").then((text) => text.trim(), () => "");
+
+  async ask(path: string, body?: Json, token?: string, patience = 10_000): Promise<Json> {
+    const headers = { Authorization: `Bearer ${token ?? (await this.kept())}`, "Content-Type": "application/json" };
+    const post = body && { method: "POST", headers, body: JSON.stringify(body) };
+    const answer = await fetch(this.gateway + path, { ...post, signal: AbortSignal.timeout(patience), redirect: "error" });
+    if (answer.ok) return (await answer.json()) as Json;
+    const { status } = answer;
+    throw Object.assign(new Error(`${path}: ${status} ${(await answer.text()).slice(0, 500)}`), { status });
+  }
+
+  /** By the token in the file, else by the enrolment token. The workspace's own token takes its place in the file. */
+  async #register(): Promise<void> {
+    await this.complete(this);
+    for (const token of [await this.kept(), process.env.A2A_GATEWAY_ENROLMENT_TOKEN ?? ""].filter(Boolean)) {
+      const once = token.startsWith("a2ae_"); // not used up where its fruit cannot be kept
+      if (once) await access(dirname(this.file), constants.W_OK);
+      const asked = this.ask("/registry/register", { id: this.workspace, ...this.ids, ...this.place }, token);
+      const answer = await asked.catch((error) => {
+        if (error.status !== 401) throw error; // revoked, used up, or of another gateway
+      });
+      if (!answer) continue;
+      if (answer.token) {
+        const name = `${this.file}.${randomUUID()}`;
+        const file = await open(name, "wx", 0o600);
+        await file.writeFile(answer.token);
+        await file.sync();
+        await file.close();
+        await rename(name, this.file); // a crash leaves the old one or the new one
+      } else if (once) throw new Error(`the workspace has a token that is not in ${this.file}: revoke it, then enrol again`);
+      if (answer.warning) this.warn(answer.warning);
+      return void (this.#registered = true);
+    }
+    throw new Error(`no good token in ${this.file}: ask an operator for POST /workspaces/${this.workspace}/enrolment`);
+  }
+
+  /** Registers and sends heartbeats until the agent leaves. What goes wrong is tried again. */
+  async stay(): Promise<void> {
+    const { signal } = this.#left;
+    for (let failures = 0, third = 10_000; !signal.aborted; ) {
+      try {
+        if (!this.#registered) await this.#register();
+        third = ((await this.ask("/registry/heartbeat", { ...this.ids, active_tasks: this.running })).expires_in * 1000) / 3;
+        failures = 0;
+      } catch (error: any) {
+        // 401: the token was rotated or revoked. 404: the gateway does not know the agent.
+        if ([401, 404].includes(error.status)) this.#registered = false;
+        failures = Math.min(failures + 1, 9);
+        this.warn(`the gateway does not hear it: ${error}`);
+      }
+      const wait = Math.min(third, failures ? 250 * 2 ** failures : third) * (0.8 + 0.4 * Math.random());
+      await pause(wait, undefined, { signal, ref: false }).catch(() => {});
+    }
+  }
+
+  /** Drains, then deregisters. Both times calls may be on their way for a second, and end within the grace. */
+  readonly leave = (): Promise<void> => (this.#leaving ??= this.#leave(Date.now() + (this.settings.grace ?? 25) * 1000));
+
+  async #leave(end: number): Promise<void> {
+    for (const path of ["/registry/drain", "/registry/deregister"]) {
+      // A heartbeat would find that the agent is unknown, and register it again.
+      if (path === "/registry/deregister") this.#left.abort();
+      await this.ask(path, this.ids, undefined, 3000).catch(() => {});
+      const second = Date.now() + 1000;
+      while (Date.now() < second || (this.running && Date.now() < end)) await pause(50);
+    }
+  }
+}

@@ -1,0 +1,160 @@
+"""An agent's place at the gateway: its token, registration, heartbeats and departure; and who calls it."""
+
+import asyncio, base64, contextlib, hashlib, json, logging, os, random, tempfile, time
+from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any
+
+import httpx, jwt
+
+log = logging.getLogger("a2a_gateway_agent")
+Json = dict[str, Any]
+# In seconds: how far clocks differ at most, how long keys are fresh, the pause between two questions, how long old keys count.
+LEEWAY, FRESH, PAUSE, OLD_MAX = 5, 300, 10, 86_400
+USED_MAX, REQUIRED = 262_144, ["iss", "sub", "aud", "iat", "nbf", "exp", "jti", "scope"]
+
+
+class Caller:
+    """A proven caller. Starlette and a2a-sdk take it as the user of the request."""
+
+    def __init__(self, id: str, claims: Json):
+        self.id = self.display_name = self.identity = id  # a workspace, or `canvas:<user>`, `org:<org>`, `operator:`
+        self.workspace = None if ":" in id else id
+        self.claims, self.is_authenticated = claims, True
+
+
+current: ContextVar[Caller | None] = ContextVar("a2a_caller", default=None)
+
+
+def caller() -> Caller | None:
+    """The proven caller of the request, or of the message, that this code runs for."""
+    return current.get()
+
+
+def setting(value: str | None, name: str, default: str | None = None) -> str:
+    if found := value or os.environ.get(f"A2A_GATEWAY_{name}") or default:
+        return found
+    raise ValueError(f"neither an argument nor A2A_GATEWAY_{name} is set")
+
+
+class Refused(Exception):
+    """A refusal of the gateway: its status and its words."""
+
+
+class Member:
+    """An agent, or one instance of it: `ids`. What it registers: `place`."""
+
+    def __init__(self, workspace: str | None, gateway: str | None, token_file: str | None, place: Json):
+        self.workspace = setting(workspace, "WORKSPACE")
+        self.file = Path(setting(token_file, "TOKEN_FILE", "agent-token")).absolute()
+        self.http = httpx.AsyncClient(base_url=setting(gateway, "URL", "http://127.0.0.1:8080"), timeout=10)
+        self.ids, self.place, self.registered = {"workspace_id": self.workspace}, place, False
+        self.calls = set[object]()  # in progress
+        self.keys, self.used, self.lock = dict[str, jwt.PyJWK](), dict[str, float](), asyncio.Lock()
+        self.issuer, self.asked, self.fetched = "", float("-inf"), float("-inf")
+
+    def kept(self) -> str:
+        """The credential in the file as it is now: one that was rotated counts at once."""
+        return self.file.read_text().strip() if self.file.exists() else ""
+
+    async def ask(self, path: str, body: Json | None = None, token: str = "") -> Any:
+        fields = {"Authorization": f"Bearer {token or self.kept() or 'none'}"} if body is not None else {}
+        answer = await self.http.request("GET" if body is None else "POST", path, json=body, headers=fields)
+        if not answer.is_success:
+            raise Refused(answer.status_code, answer.text[:500])
+        return answer.json()
+
+    async def register(self) -> None:
+        """By the token in the file, else by the enrolment token. The workspace's own token takes its place in the file."""
+        for token in filter(None, (self.kept(), os.environ.get("A2A_GATEWAY_ENROLMENT_TOKEN"))):
+            if (once := token.startswith("a2ae_")) and not os.access(self.file.parent, os.W_OK):
+                raise PermissionError(f"{self.file} cannot be written: the enrolment token would be used up in vain")
+            try:
+                answer = await self.ask("/registry/register", {"id": self.workspace, **self.ids, **self.place}, token)
+                break
+            except Refused as refusal:
+                if refusal.args[0] != 401:  # revoked, used up, or of another gateway
+                    raise
+        else:
+            raise PermissionError(f"no good token in {self.file}: ask an operator for POST /workspaces/ID/enrolment")
+        if "token" in answer:
+            descriptor, name = tempfile.mkstemp(dir=self.file.parent)  # for its owner only
+            os.write(descriptor, answer["token"].encode())
+            os.fsync(descriptor)
+            os.close(descriptor)
+            os.replace(name, self.file)  # a crash leaves the old one or the new one
+        elif once:
+            raise PermissionError(f"the workspace has a token that is not in {self.file}: revoke it, then enrol again")
+        log.info("%s registered at %s %s", self.ids, self.http.base_url, answer.get("warning", ""))
+        self.registered = True
+
+    async def stay(self) -> None:
+        """Registers and sends heartbeats until it is cancelled. What goes wrong is tried again."""
+        failures, third = 0, 10.0
+        while True:
+            try:
+                if not self.registered:
+                    await self.register()
+                heard = await self.ask("/registry/heartbeat", {**self.ids, "active_tasks": len(self.calls)})
+                third, failures = heard["expires_in"] / 3, 0
+            except Exception as error:
+                self.registered &= error.args[:1] not in ((401,), (404,))  # another token is in the file; the agent is unknown
+                failures = min(failures + 1, 9)
+                log.warning("the gateway does not hear %s: %r", self.ids, error)
+            await asyncio.sleep(min(third, 0.25 * 2**failures if failures else third) * random.uniform(0.8, 1.2))
+
+    async def leave(self, stay: "asyncio.Task[None] | None", grace: float) -> None:
+        """Drains, then deregisters. Both times calls may be on their way for a second, and end within the grace."""
+        end = time.monotonic() + grace
+        for path in ("/registry/drain", "/registry/deregister"):
+            if stay and path == "/registry/deregister":
+                stay.cancel()  # a heartbeat would find that the agent is unknown, and register it again
+            with contextlib.suppress(Exception):
+                await asyncio.wait_for(self.ask(path, self.ids), 3)
+            second = time.monotonic() + 1
+            while time.monotonic() < second or self.calls and time.monotonic() < end:
+                await asyncio.sleep(0.05)
+
+    async def key(self, kid: str) -> jwt.PyJWK:
+        """A key by its id. All are asked for again when they are old or one is unknown."""
+        async with self.lock:
+            now = time.monotonic()
+            if (kid not in self.keys or now - self.fetched > FRESH) and now - self.asked > (PAUSE if self.keys else 1):
+                self.asked = now
+                try:
+                    self.issuer = (await self.ask("/.well-known/a2a-gateway"))["issuer"]
+                    published = (await self.ask("/.well-known/jwks.json"))["keys"]
+                    self.keys, self.fetched = {key["kid"]: jwt.PyJWK.from_dict(key) for key in published}, now
+                except Exception as error:
+                    log.warning("the gateway's keys cannot be had: %r", error)
+        if now - self.fetched > OLD_MAX:
+            raise LookupError("no key of the gateway is known")
+        if kid not in self.keys or self.keys[kid].algorithm_name not in ("EdDSA", "ES256"):
+            raise jwt.InvalidTokenError("not a key of the gateway")
+        return self.keys[kid]
+
+    async def verify(self, token: str, body: Callable[[], Awaitable[bytes]]) -> Caller:
+        """The caller that a token proves; else jwt.PyJWTError. The body is read where the token is bound to it."""
+        head = jwt.get_unverified_header(token)
+        if len(token) > 8192 or set(head) != {"alg", "typ", "kid"} or head["typ"] != "a2a-pair+jwt":
+            raise jwt.InvalidTokenError("not a token about a caller")
+        key = await self.key(head["kid"])
+        claims: Json = jwt.decode(token, key, algorithms=[key.algorithm_name], issuer=self.issuer, audience=self.workspace,
+                                  leeway=LEEWAY, options={"require": REQUIRED, "strict_aud": True})
+        if claims["scope"] != "a2a:message" or claims.get("token_use", "caller") != "caller":
+            raise jwt.InvalidTokenError("a token for something else")
+        if "bh" in claims or "method" in claims:
+            said, now, end = await body(), time.time(), claims["exp"] + LEEWAY
+            if claims.get("bh") != base64.urlsafe_b64encode(hashlib.sha256(said).digest()).decode().rstrip("="):
+                raise jwt.InvalidTokenError("another body")
+            if "method" in claims and claims["method"] != json.loads(said).get("method"):
+                raise jwt.InvalidTokenError("another method")
+            if len(self.used) >= USED_MAX:
+                self.used = {jti: until for jti, until in self.used.items() if until >= now}
+            if end < now or claims["jti"] in self.used or len(self.used) >= USED_MAX:
+                raise jwt.InvalidTokenError("over, or used before")
+            self.used[claims["jti"]] = end
+        elif self.place.get("proof") == "request":
+            raise jwt.InvalidTokenError("not bound to a request")
+        return Caller(claims["sub"], claims)

@@ -1,0 +1,153 @@
+"""What agents take and refuse, by tokens of a stand-in for the gateway: each claim, each binding, keys that change or are away."""
+
+import base64
+import hashlib
+import json
+import os
+import subprocess
+import threading
+import time
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import jwt
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from stage import PATIENCE, call, eventually, free_port
+
+AGENTS = ["py13", "js13"]
+ISSUER = "https://gateway.example"
+
+
+class Gateway(ThreadingHTTPServer):
+    """Publishes keys, and answers registrations and heartbeats as it is told; notes what was asked."""
+
+    def __init__(self):
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server_port}"
+        self.keys, self.asked, self.known, self.is_away = {}, [], True, False
+        self.add("one", Ed25519PrivateKey.generate())
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+    def add(self, kid, key):
+        self.keys[kid] = key
+
+    def jwks(self):
+        found = []
+        for kid, key in self.keys.items():
+            of = jwt.algorithms.OKPAlgorithm if isinstance(key, Ed25519PrivateKey) else jwt.algorithms.ECAlgorithm
+            found.append({**json.loads(of.to_jwk(key.public_key())), "kid": kid, "use": "sig",
+                          "alg": "EdDSA" if isinstance(key, Ed25519PrivateKey) else "ES256"})
+        return {"keys": found}
+
+    def token(self, kid="one", key=None, head=None, **changed):
+        """A token as the gateway makes it, but for what is changed; a claim that is None is left out."""
+        now = int(time.time())
+        claims = {"iss": ISSUER, "sub": "alice", "aud": "agent", "iat": now, "nbf": now, "exp": now + 60, "jti": str(uuid.uuid4()),
+                  "scope": "a2a:message", "rel": "sibling", "gen": 0, "token_use": "caller", **changed}
+        key = key or self.keys[kid]
+        algorithm = "EdDSA" if isinstance(key, Ed25519PrivateKey) else "ES256"
+        claims = {name: value for name, value in claims.items() if value is not None}
+        return jwt.encode(claims, key, algorithm, {"typ": "a2a-pair+jwt", "kid": kid, **(head or {})})
+
+
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self):
+        documents = {"/.well-known/jwks.json": self.server.jwks(), "/.well-known/a2a-gateway": {"issuer": ISSUER}}
+        self.answer(503 if self.server.is_away else 200, documents[self.path])
+
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.asked.append((self.path, body, self.headers["Authorization"]))
+        if self.path == "/registry/register":
+            self.server.known = True
+            return self.answer(200, {"status": "registered", "token": "a2aw_own"})
+        if self.path == "/registry/heartbeat" and not self.server.known:
+            return self.answer(404, {"reregister": True})
+        self.answer(200, {"status": "ok", "expires_in": 1})
+
+    def answer(self, status, document):
+        body = json.dumps(document).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+def digest(body):
+    return base64.urlsafe_b64encode(hashlib.sha256(body).digest()).decode().rstrip("=")
+
+
+def run(stage, built, told):
+    with ThreadPoolExecutor() as pool:
+        for line in pool.map(lambda name: judged(stage, built, name), AGENTS):
+            told(line)
+
+
+def judged(stage, built, name):
+    gateway, port, file = Gateway(), free_port(), stage.folder / f"{name}-tokens"
+    file.write_text("a2ae_once")
+    gateway.is_away = True
+    environment = {**os.environ, "PORT": str(port), "A2A_GATEWAY_URL": gateway.url, "A2A_GATEWAY_WORKSPACE": "agent",
+                   "A2A_GATEWAY_TOKEN_FILE": str(file)}
+    log = stage.folder / f"{name}-tokens.log"
+    child = stage.run(built.program(name), env=environment, stdout=open(log, "w"), stderr=subprocess.STDOUT)
+    eventually(lambda: any(path == "/registry/heartbeat" for path, *_ in gateway.asked), f"{name} sends heartbeats")
+    assert file.read_text().strip() == "a2aw_own" and gateway.asked[0][2] == "Bearer a2ae_once", gateway.asked
+    assert gateway.asked[-1][2] == "Bearer a2aw_own", gateway.asked
+    said = {"role": "ROLE_USER", "messageId": "m-1", "parts": [{"text": "who am I?"}]}
+    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": {"message": said}}).encode()
+
+    def status(token, body=body, **fields):
+        url, shown = f"http://127.0.0.1:{port}/a2a", {"A2A-Version": "1.0", **fields}
+        answer = call("POST", url, token, body, shown)
+        assert answer.status in (200, 401, 503), f"{name}: {answer}"
+        assert answer.status != 200 or b"alice = alice" in answer.body, f"{name}: {answer}\n{log.read_text()[-2000:]}"
+        return answer.status
+
+    # While there are no keys nothing is taken; once they are there, all that is good is.
+    eventually(lambda: status(gateway.token()) == 503, f"{name} has no keys")
+    gateway.is_away = False
+    eventually(lambda: status(gateway.token()) == 200, f"{name} has keys")
+    now, other = int(time.time()), Ed25519PrivateKey.generate()
+    bound = {"bh": digest(body), "method": "SendMessage"}
+    good = {
+        "of discovery": gateway.token(token_use=None), "a clock that is behind": gateway.token(exp=now - 2),
+        "bound": gateway.token(**bound), "bound without a method": gateway.token(bh=digest(body)),
+    }
+    bad = {
+        "another key": gateway.token(key=other), "an unknown key": gateway.token(kid="two", key=other),
+        "another issuer": gateway.token(iss="https://other.example"), "another audience": gateway.token(aud="other"),
+        "a list of audiences": gateway.token(aud=["agent"]), "over": gateway.token(exp=now - 10),
+        "not yet": gateway.token(nbf=now + 60), "another scope": gateway.token(scope="a2a:wake"),
+        "another use": gateway.token(token_use="other"), "another type": gateway.token(head={"typ": "a2a-wake+jwt"}),
+        "no type": gateway.token(head={"typ": "JWT"}), "a key of its own": gateway.token(head={"jwk": {}}),
+        "another body": gateway.token(bh=digest(b"other")), "a method alone": gateway.token(method="SendMessage"),
+        "another method": gateway.token(bh=digest(body), method="tasks/cancel"), "too long": gateway.token(more="x" * 9000),
+        **{f"without {claim}": gateway.token(**{claim: None}) for claim in ("sub", "aud", "exp", "nbf", "iat", "jti", "iss", "scope")},
+    }
+    wrong = [f"{what} is refused" for what, token in good.items() if status(token) != 200]
+    wrong += [f"{what} is taken" for what, token in bad.items() if status(token) != 401]
+    again = gateway.token(**bound)
+    assert [status(again), status(again)] == [200, 401], f"{name}: a bound token counts once"
+    own = {"X-A2A-Caller-Token": gateway.token()}
+    assert [status("the agent's own", **own), status("", **own)] == [200, 200], f"{name}: the token has a field of its own"
+    assert not wrong, f"{name}: {wrong}"
+    # A key that is new, of the other algorithm. An unknown one was asked for just now, so it counts 10 s later.
+    gateway.add("three", ec.generate_private_key(ec.SECP256R1()))
+    eventually(lambda: status(gateway.token("three")) == 200, f"{name} knows a new key")
+    # A gateway that has forgotten the agent has it register again.
+    gateway.asked.clear()
+    gateway.known = False
+    eventually(lambda: any(path == "/registry/register" for path, *_ in gateway.asked), f"{name} registers again")
+    gateway.asked.clear()
+    child.terminate()
+    child.wait(PATIENCE)
+    left = [path for path, *_ in gateway.asked if path != "/registry/heartbeat"]
+    assert left == ["/registry/drain", "/registry/deregister"], f"{name}: {left}"
+    return f"{name}: {len(good)} tokens taken, {len(bad)} refused"
