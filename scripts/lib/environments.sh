@@ -2,6 +2,9 @@
 # Sourced by scripts/verifiers, clients, card-clients, balancers, manifests, agents and workflows: Python and Node
 # packages in a folder of their own below target/.
 
+# A step that fails in `$(environments …)` ends it: without this an installation that failed counts as complete.
+shopt -s inherit_errexit
+
 # environments NAME FOLDER…: installs the lists of each folder of scripts/lib/NAME (`.` is that one itself):
 # requirements.txt into the environment `python`, package.json into node_modules. Prints where they are. Made once for
 # each state of the lists, and whole or not at all.
