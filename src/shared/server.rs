@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use redis::aio::MultiplexedConnection;
 use redis::{
-    Client, Cmd, ConnectionAddr, ConnectionInfo, IntoConnectionInfo as _, ProtocolVersion,
-    TlsCertificates, Value, cmd,
+    Client, Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, IntoConnectionInfo as _, ProtocolVersion,
+    RedisError, ServerErrorKind, TlsCertificates, Value, cmd,
 };
 
 use super::sentinel::{Address, Credential, SENTINEL_PORT, Sentinels};
@@ -43,6 +43,8 @@ enum ServerError {
         "the server is no master: a failover is under way, or the sentinels or the nodes of the cluster disagree"
     )]
     NoMaster,
+    #[error("the server is part of a cluster: write `redis+cluster://` in stores.shared")]
+    InCluster(#[source] RedisError),
     #[error("cannot read `password_file` of stores.shared")]
     PasswordFile(#[source] std::io::Error),
 }
@@ -242,6 +244,15 @@ impl Server {
             },
         )
     }
+}
+
+/// Returns the cause of an answer that is an error. A node of a cluster that is used as one server is told.
+pub(super) fn refused(error: RedisError) -> Cause {
+    let moved = ErrorKind::Server(ServerErrorKind::Moved);
+    if error.kind() == moved {
+        return Arc::new(ServerError::InCluster(error));
+    }
+    Arc::new(error)
 }
 
 /// Returns the connection to a sentinel: TLS and socket options as those of its master.

@@ -33,7 +33,7 @@ pub(super) use self::probe::{clock, refuses_writes, write_probe};
 use self::routed::Routed;
 use super::connections::{Connections, connect};
 use super::log::{BATCH_MAX, Entry, EntryId, Look};
-use super::server::Server;
+use super::server::{Server, refused};
 use super::subscription::{Feed, Plan, Subscription};
 use crate::store::{Cause, InvalidUrl, TooSlow};
 
@@ -348,7 +348,7 @@ impl Redis {
                     }
                     repeats -= 1;
                 }
-                Err(error) => return Err(Arc::new(error)),
+                Err(error) => return Err(refused(error)),
             }
         }
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use a2a_gateway::shared::{Notice, Shared};
 
 use super::{message, next, open_shared};
-use crate::harness::cluster::Cluster;
+use crate::harness::cluster::{Cluster, cluster};
 use crate::harness::servers;
 
 /// Writes counters while slots move. Each increment that is acknowledged counts once: a command follows its key, and is
@@ -73,4 +73,15 @@ async fn a_server_that_is_in_no_cluster_is_told() {
     }
     assert!(text.contains("none of 1 nodes"), "{text}");
     assert!(text.contains("cluster support disabled"), "{text}");
+    // And the other way round.
+    let node = cluster().url().replace("+cluster", "");
+    let (first, _) = node.split_once(',').unwrap();
+    let shared = open_shared(first);
+    let mut said = String::new();
+    for n in 0..50 {
+        if let Err(error) = shared.get(&format!("told:{n}")).await {
+            said = format!("{error}: {}", error.source);
+        }
+    }
+    assert!(said.contains("write `redis+cluster://`"), "{said}");
 }
