@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use redis::aio::MultiplexedConnection;
 use redis::{
-    Client, Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, IntoConnectionInfo as _, ProtocolVersion,
-    RedisError, ServerErrorKind, TlsCertificates, Value, cmd,
+    Client, Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, IntoConnectionInfo as _,
+    ProtocolVersion, RedisError, ServerErrorKind, TlsCertificates, Value, cmd,
 };
 
 use super::sentinel::{Address, Credential, SENTINEL_PORT, Sentinels};
