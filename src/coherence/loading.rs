@@ -79,3 +79,22 @@ impl<K: Hash + Eq, T> Drop for Loading<'_, K, T> {
         self.loads.remove_if(self.key, |_, load| load.callers == 0);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_load_that_its_first_caller_does_not_poll_is_made_by_the_next() {
+        let (loads, key) = (Loads::default(), 1_u8);
+        let first = Loading::begin(&loads, &key);
+        let slow = || async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            1
+        };
+        let mut unpolled = Box::pin(first.share(slow));
+        assert!(futures_util::poll!(&mut unpolled).is_pending());
+        let second = Loading::begin(&loads, &key);
+        assert_eq!(second.share(|| async { 2 }).await, 2);
+    }
+}
