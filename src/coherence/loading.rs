@@ -89,7 +89,7 @@ mod tests {
         let (loads, key) = (Loads::default(), 1_u8);
         let first = Loading::begin(&loads, &key);
         let slow = || async {
-            tokio::time::sleep(Duration::from_secs(1)).await;
+            tokio::task::yield_now().await;
             1
         };
         let mut unpolled = Box::pin(first.share(slow));
