@@ -10,6 +10,7 @@ mod agent;
 #[path = "gateway/harness/collector.rs"]
 #[allow(dead_code, reason = "one part of it is needed here")]
 mod collector;
+mod common;
 #[path = "gateway/harness/packages.rs"]
 mod packages;
 #[path = "gateway/harness/planted.rs"]
@@ -17,7 +18,7 @@ mod packages;
 mod planted;
 
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use self::collector::{Collector, Span};
 
@@ -30,20 +31,16 @@ fn run(part: &str) {
 fn run_with(part: &str, variables: &[(&str, String)]) {
     let packages = packages::installed("scripts/clients");
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients");
-    let output = Command::new(packages.join("py13/python/bin/python"))
-        .arg("-B")
-        .arg(folder.join("run.py"))
-        .arg(env!("CARGO_BIN_EXE_a2a-gateway"))
-        .arg(&packages)
-        .arg(part)
-        .envs(variables.iter().map(|(name, value)| (name, value)))
-        .stdin(Stdio::null())
-        .output()
-        .unwrap();
-    let [table, told] =
-        [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
-    println!("{part}\n{table}");
-    assert!(output.status.success(), "{part}: see above\n{told}");
+    println!("{part}");
+    common::assert_passes(
+        Command::new(packages.join("py13/python/bin/python"))
+            .arg("-B")
+            .arg(folder.join("run.py"))
+            .arg(env!("CARGO_BIN_EXE_a2a-gateway"))
+            .arg(&packages)
+            .arg(part)
+            .envs(variables.iter().map(|(name, value)| (name, value))),
+    );
 }
 
 #[test]

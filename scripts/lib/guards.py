@@ -1,12 +1,12 @@
 """What guards cost: patterns, and a service over loopback that passes all. Started by `scripts/bench guards`."""
 
 import asyncio
+import concurrent.futures
 import json
 import multiprocessing
 import signal
 import socket
 import statistics
-import threading
 import time
 import urllib.error
 import urllib.request
@@ -99,12 +99,11 @@ def beside(bench, scripts):
     for number in range(ROUNDS):
         harness.progress(f"beside a guard that hangs, round {number + 1} of {ROUNDS}")
         alone.append(loads.wrk(side.url, scripts["spared"], CONNECTIONS, SECONDS))
-        callers = [threading.Thread(target=refused, args=(other, side.token, bench.body)) for _ in range(HUNG)]
-        for caller in callers:
-            caller.start()
-        disturbed.append(loads.wrk(side.url, scripts["spared"], CONNECTIONS, SECONDS))
-        for caller in callers:
-            caller.join()
+        with concurrent.futures.ThreadPoolExecutor(HUNG) as pool:
+            callers = [pool.submit(refused, other, side.token, bench.body) for _ in range(HUNG)]
+            disturbed.append(loads.wrk(side.url, scripts["spared"], CONNECTIONS, SECONDS))
+            for caller in callers:
+                caller.result()
     for figure in ("rate", "p99_us"):
         ratios = [mine[figure] / theirs[figure] for mine, theirs in zip(disturbed, alone)]
         print(f"  a target without a guard beside one whose guard hangs, {figure}: {statistics.median(ratios):.3f} of alone "
@@ -119,7 +118,7 @@ def refused(url, token, body):
                                                               "Content-Type": "application/json"})
         try:
             urllib.request.urlopen(request, timeout=30)
-            raise SystemExit("a call passed a guard that hangs")
+            raise loads.Failed("a call passed a guard that hangs")
         except urllib.error.HTTPError as refusal:
             refusal.read()
         time.sleep(1)

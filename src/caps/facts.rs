@@ -167,7 +167,8 @@ impl Subject {
     }
 }
 
-/// Returns the key of a count. It has one hash tag with its index, as one script changes both. A cap that counts something else after a reload begins again.
+/// Returns the key of a count. It has one hash tag with its index, as one script changes both. A cap that counts
+/// something else after a reload begins again.
 pub(super) fn key(cap: &Cap, member: &str) -> String {
     format!("gw:cap:{{{}:{}}}:{member}", cap.name, cap.count.as_str())
 }

@@ -293,20 +293,11 @@ impl Coherence {
                         .replace(moves)
                         .is_some_and(|before| before != moves)
                     {
-                        self.repeat_after_move().await;
+                        // What was published at the earlier server did not reach those that had gone over.
+                        self.keep_unsent(Invalidation::Everything);
                     }
                 }
             }
-        }
-    }
-
-    /// Has the replicas drop everything, since another server took the place of the one before: what this replica
-    /// published there did not reach those that had gone over.
-    async fn repeat_after_move(&self) {
-        let what = Invalidation::Everything;
-        let text = what.to_string();
-        if self.shared.publish(CHANNEL, &text).await.is_err() {
-            self.keep_unsent(what);
         }
     }
 

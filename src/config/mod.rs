@@ -59,7 +59,7 @@ pub use self::pattern::{Pattern, PatternAction};
 pub use self::rate::Rate;
 pub use self::restart::RESTART_KEYS;
 pub use self::scope::{InvalidScope, Scope};
-pub use self::store_url::of_each_host;
+pub use self::store_url::{RedisForm, of_each_host, redis_form};
 pub use self::telemetry::{LogFormat, OtlpProtocol, Ratio, Telemetry};
 pub use self::tls_pair::Serving;
 pub use self::trusted::AgentPrefix;

@@ -44,18 +44,14 @@ pub(super) fn shared(text: &str) -> Result<(), String> {
     if text == "memory" {
         return Ok(());
     }
-    let form = text
-        .strip_prefix("rediss")
-        .or_else(|| text.strip_prefix("redis"))
-        .and_then(|rest| rest.split_once("://"));
-    match form.map(|(form, _)| form) {
-        Some("") => {}
-        Some("+sentinel" | "+cluster") => {
-            return of_each_host(text)
+    match redis_form(text) {
+        Some((RedisForm::Server, _)) => {}
+        Some((RedisForm::Sentinels | RedisForm::Cluster, url)) => {
+            return of_each_host(&url)
                 .iter()
                 .try_for_each(|host| parsed(host).map(drop));
         }
-        _ => {
+        None => {
             return Err(
                 "must be \"memory\", \"redis://host:6379/0\", \"rediss://host:6379/0\", \
                  \"redis+sentinel://host:26379,host:26379/service\" or \"redis+cluster://host:6379,host:6379\""
@@ -84,6 +80,29 @@ fn parsed(text: &str) -> Result<Url, String> {
     Url::parse(text).map_err(|error| {
         format!("is not a URL ({error}); percent-encode special characters in the password")
     })
+}
+
+/// Servers that the hosts of a Redis URL are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RedisForm {
+    /// The server itself.
+    Server,
+    /// Sentinels, which name the server.
+    Sentinels,
+    /// Nodes of a cluster.
+    Cluster,
+}
+
+/// Returns the form of a Redis URL, and the URL without it: `redis://…` or `rediss://…`. `None`: it is of no known form.
+pub fn redis_form(text: &str) -> Option<(RedisForm, String)> {
+    let (scheme, rest) = text.split_once("://")?;
+    let (scheme, form) = match scheme.split_once('+') {
+        None => (scheme, RedisForm::Server),
+        Some((scheme, "sentinel")) => (scheme, RedisForm::Sentinels),
+        Some((scheme, "cluster")) => (scheme, RedisForm::Cluster),
+        Some(_) => return None,
+    };
+    matches!(scheme, "redis" | "rediss").then(|| (form, format!("{scheme}://{rest}")))
 }
 
 /// Returns the URL of each host that a URL names: `postgres://USER@ONE:5432,TWO:5433/DATABASE` names two.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::{FromRequestParts, Query};
-use futures_util::future::OptionFuture;
+use futures_util::future::{Fuse, FusedFuture as _, FutureExt as _};
 use http::request::Parts;
 use secrecy::SecretString;
 use serde::Deserialize;
@@ -144,28 +144,19 @@ impl Vigil {
         } = self;
         let mut next = std::pin::pin!(next);
         // Beside `next`, which may have begun the load that the check waits for.
-        let mut checking = std::pin::pin!(OptionFuture::default());
-        let mut is_checking = false;
+        let mut checking = std::pin::pin!(Fuse::terminated());
         loop {
             tokio::select! {
                 biased;
                 () = gateway.drain.leaves() => return Kept::End(End::ShuttingDown),
-                Some(good) = &mut checking => {
-                    // A match: the type is not known before the future below.
-                    match good {
-                        true => {
-                            is_checking = false;
-                            checking.set(OptionFuture::default());
-                        }
-                        false => {
-                            gateway.metrics.event_reader_cut("credential");
-                            return Kept::End(End::Credential);
-                        }
-                    }
+                _ = check.tick(), if checking.is_terminated() => {
+                    checking.set(gateway.identity.still_good(proof).fuse());
                 }
-                _ = check.tick(), if !is_checking => {
-                    is_checking = true;
-                    checking.set(Some(gateway.identity.still_good(proof)).into());
+                is_good = &mut checking => {
+                    if !is_good {
+                        gateway.metrics.event_reader_cut("credential");
+                        return Kept::End(End::Credential);
+                    }
                 }
                 _ = quiet.tick() => return Kept::Quiet,
                 next = &mut next => return Kept::Next(next),

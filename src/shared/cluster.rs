@@ -10,11 +10,11 @@ use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
-use redis::{AsyncConnectionConfig, FromRedisValue as _, Value, pipe};
+use redis::{FromRedisValue as _, Value, pipe};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout_at};
 
-use super::sentinel::Address;
+use super::node::{Address, unclocked};
 use super::server::Server;
 use crate::store::Cause;
 
@@ -50,11 +50,13 @@ enum ClusterError {
     NodeDown(String),
     #[error("the answer to CLUSTER SLOTS is not understood")]
     Slots,
+    #[error("the node knows no master that owns slots")]
+    NoMaster,
     #[error("no node of the cluster owns slot {0}")]
     NoOwner(u16),
 }
 
-/// What is known of a cluster.
+/// A cluster: its nodes, and the owners of its slots as they were told last.
 pub(super) struct Cluster {
     /// The nodes of the URL.
     seeds: Vec<Address>,
@@ -87,27 +89,30 @@ impl Cluster {
         }
     }
 
-    /// Returns the owners of slots as they were told last.
-    pub(super) fn known(&self) -> Option<Arc<Shards>> {
+    fn known(&self) -> Option<Arc<Shards>> {
         self.shards.load_full()
     }
 
-    /// Returns the owners of slots, and true if they differ from those before. Asks the nodes if the owners are unknown
-    /// or in doubt.
+    fn undoubted(&self) -> Option<Arc<Shards>> {
+        let in_doubt = self.stale.load(Ordering::Acquire);
+        self.known().filter(|_| !in_doubt)
+    }
+
+    /// Returns the owners of slots, and those that they replace if others were known until now. Asks the nodes if the
+    /// owners are unknown or in doubt.
     ///
     /// # Errors
     /// When no node answers.
-    pub(super) async fn shards(&self, server: &Server) -> Result<(Arc<Shards>, bool), Cause> {
-        if !self.stale.load(Ordering::Acquire)
-            && let Some(shards) = self.shards.load_full()
-        {
-            return Ok((shards, false));
+    pub(super) async fn shards(
+        &self,
+        server: &Server,
+    ) -> Result<(Arc<Shards>, Option<Arc<Shards>>), Cause> {
+        if let Some(shards) = self.undoubted() {
+            return Ok((shards, None));
         }
         let mut asked = self.asked.lock().await;
-        if let Some(shards) = self.shards.load_full()
-            && !self.stale.load(Ordering::Acquire)
-        {
-            return Ok((shards, false));
+        if let Some(shards) = self.undoubted() {
+            return Ok((shards, None));
         }
         if let Some(last) = *asked {
             tokio::time::sleep_until(last + ASK_EVERY).await;
@@ -118,15 +123,15 @@ impl Cluster {
         let told = self.ask(server, known.as_deref()).await;
         *asked = Some(Instant::now());
         let told = told.inspect_err(|_| self.doubt())?;
-        if let Some(known) = known
-            && (known.epoch > told.epoch || *known == told)
+        if let Some(known) = &known
+            && (known.epoch > told.epoch || **known == told)
         {
-            return Ok((known, false));
+            return Ok((Arc::clone(known), None));
         }
         let told = Arc::new(told);
         tracing::debug!(masters = ?told.masters, epoch = told.epoch, "Learned the owners of slots");
         self.shards.store(Some(Arc::clone(&told)));
-        Ok((told, true))
+        Ok((told, known))
     }
 
     /// Asks all known nodes at once. Returns the answer of the latest epoch once more than half have answered or the
@@ -182,11 +187,6 @@ impl Shards {
     /// Returns the masters that own slots.
     pub(super) fn masters(&self) -> &BTreeSet<Address> {
         &self.masters
-    }
-
-    /// Returns the epoch of the cluster.
-    pub(super) fn epoch(&self) -> u64 {
-        self.epoch
     }
 
     /// Returns a key for each master that it owns: `name` with a number.
@@ -280,9 +280,7 @@ pub(super) fn epoch_of(info: &str) -> Result<u64, Cause> {
 
 async fn ask_node(server: &Server, node: &Address) -> Result<Shards, Cause> {
     let error = |error: redis::RedisError| Arc::new(error) as Cause;
-    let config = AsyncConnectionConfig::new()
-        .set_connection_timeout(None)
-        .set_response_timeout(None);
+    let config = unclocked();
     let (client, _) = server.client(Some(node)).await?;
     let connection = client.get_multiplexed_async_connection_with_config(&config);
     let mut connection = connection.await.map_err(error)?;
@@ -291,7 +289,12 @@ async fn ask_node(server: &Server, node: &Address) -> Result<Shards, Cause> {
     let answers = ask.query_async(&mut connection).await;
     let (info, slots): (String, Value) = answers.map_err(error)?;
     let epoch = epoch_of(&info)?;
-    Shards::read(slots, epoch, node).ok_or_else(|| Arc::new(ClusterError::Slots) as Cause)
+    let shards = Shards::read(slots, epoch, node).ok_or(ClusterError::Slots);
+    let shards = shards.map_err(|error| Arc::new(error) as Cause)?;
+    if shards.masters.is_empty() {
+        return Err(Arc::new(ClusterError::NoMaster));
+    }
+    Ok(shards)
 }
 
 #[cfg(test)]

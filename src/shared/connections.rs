@@ -11,13 +11,13 @@ use std::time::Duration;
 
 use dashmap::DashMap;
 use redis::aio::{MultiplexedConnection, SendError};
-use redis::{AsyncConnectionConfig, PushInfo, PushKind};
+use redis::{PushInfo, PushKind};
 use tokio::runtime::{Handle, Id};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
 
 use super::cluster::{Cluster, Shards};
-use super::sentinel::Address;
+use super::node::{Address, unclocked};
 use super::server::Server;
 use crate::store::{Cause, TooSlow};
 
@@ -159,11 +159,10 @@ impl Connections {
     /// # Errors
     /// When no node answers.
     pub(super) async fn shards(&self, cluster: &Cluster) -> Result<Arc<Shards>, Cause> {
-        let before = cluster.known();
-        let (shards, differ) = cluster.shards(&self.server).await?;
-        if differ {
+        let (shards, replaced) = cluster.shards(&self.server).await?;
+        if let Some(replaced) = replaced {
             self.losses.fetch_add(1, Ordering::AcqRel);
-            if before.is_some_and(|before| before.masters() != shards.masters()) {
+            if replaced.masters() != shards.masters() {
                 self.moves.fetch_add(1, Ordering::AcqRel);
             }
             self.slots.retain(|(_, node), _| {
@@ -192,15 +191,12 @@ impl Connections {
         let retired = self.retired.load(Ordering::Acquire);
         let gone = Arc::<AtomicBool>::default();
         let (told, losses) = (Arc::clone(&gone), Arc::clone(&self.losses));
-        let connection = connect(&self.server, node, move |push| {
+        let connection = self.connect(node, move |push| {
             if push.kind == PushKind::Disconnection {
                 give_up(&told, &losses);
             }
         });
-        let (connection, at) = connection.await?;
-        if let (Some(master), None) = (&at, node) {
-            self.follow(master);
-        }
+        let (connection, _) = connection.await?;
         Ok(Connected {
             connection,
             gone,
@@ -208,34 +204,33 @@ impl Connections {
             retired,
         })
     }
-}
 
-/// Opens a connection that is driven by the caller's runtime: to a node of the cluster, or to the server. Where
-/// sentinels or nodes name the server, it is a master, whose address is returned with it.
-pub(super) async fn connect(
-    server: &Server,
-    node: Option<&Address>,
-    pushed: impl Fn(PushInfo) + Send + Sync + 'static,
-) -> Result<(MultiplexedConnection, Option<Address>), Cause> {
-    // Each caller has its own timeout for its answer.
-    let config = AsyncConnectionConfig::new()
-        .set_connection_timeout(None)
-        .set_response_timeout(None)
-        .set_push_sender(move |push| {
+    /// Opens a connection that is driven by the caller's runtime: to a node of the cluster, or to the server. Where
+    /// sentinels or nodes name the server, it is a master, whose address is returned with it.
+    pub(super) async fn connect(
+        &self,
+        node: Option<&Address>,
+        pushed: impl Fn(PushInfo) + Send + Sync + 'static,
+    ) -> Result<(MultiplexedConnection, Option<Address>), Cause> {
+        let config = unclocked().set_push_sender(move |push| {
             pushed(push);
             Ok::<(), SendError>(())
         });
-    // Boxed: rare, and each operation would be larger by it, on the stack of the task that polls it, too.
-    let connection = Box::pin(async {
-        let (client, at) = server.client(node).await?;
-        let connection = client.get_multiplexed_async_connection_with_config(&config);
-        let connection = connection.await;
-        let mut connection = connection.map_err(|error| Arc::new(error) as Cause)?;
-        server.check(&mut connection).await?;
-        Ok((connection, at))
-    });
-    match timeout(CONNECT_MAX, connection).await {
-        Ok(connection) => connection,
-        Err(_) => Err(Arc::new(TooSlow(CONNECT_MAX))),
+        // Boxed: rare, and each operation would be larger by it, on the stack of the task that polls it, too.
+        let connection = Box::pin(async {
+            let (client, at) = self.server.client(node).await?;
+            let connection = client.get_multiplexed_async_connection_with_config(&config);
+            let connection = connection.await;
+            let mut connection = connection.map_err(|error| Arc::new(error) as Cause)?;
+            self.server.check(&mut connection).await?;
+            if let (Some(master), None) = (&at, node) {
+                self.follow(master);
+            }
+            Ok((connection, at))
+        });
+        match timeout(CONNECT_MAX, connection).await {
+            Ok(connection) => connection,
+            Err(_) => Err(Arc::new(TooSlow(CONNECT_MAX))),
+        }
     }
 }

@@ -9,6 +9,7 @@ mod counted;
 mod counters;
 mod log;
 mod memory;
+mod node;
 mod numbered;
 mod redis;
 mod sentinel;

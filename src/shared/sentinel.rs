@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
-use redis::{AsyncConnectionConfig, Client, RedisResult, cmd};
+use redis::{Client, RedisResult, cmd};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout_at};
 
+use super::node::{Address, unclocked};
 use crate::store::Cause;
 
 /// Port of a sentinel that a URL names without one.
@@ -19,9 +20,6 @@ const ASK_MAX: Duration = Duration::from_millis(400);
 
 /// Interval of questions for the master while a connection to one is up.
 const ASK_EVERY: Duration = Duration::from_millis(500);
-
-/// Host and port.
-pub(super) type Address = (String, u16);
 
 /// User and password for the sentinels.
 pub(super) type Credential = (Option<String>, Option<String>);
@@ -131,9 +129,7 @@ impl Sentinels {
     }
 
     async fn ask(&self, client: RedisResult<Client>) -> RedisResult<Option<Address>> {
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(None)
-            .set_response_timeout(None);
+        let config = unclocked();
         let client = client?;
         let connection = client.get_multiplexed_async_connection_with_config(&config);
         let mut ask = cmd("SENTINEL");

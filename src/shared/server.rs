@@ -10,8 +10,9 @@ use redis::{
     ProtocolVersion, RedisError, ServerErrorKind, TlsCertificates, Value, cmd,
 };
 
-use super::sentinel::{Address, Credential, SENTINEL_PORT, Sentinels};
-use crate::config::of_each_host;
+use super::node::Address;
+use super::sentinel::{Credential, SENTINEL_PORT, Sentinels};
+use crate::config::{RedisForm, of_each_host, redis_form};
 use crate::store::{Cause, InvalidUrl};
 
 /// Port of a node that a URL of a cluster names without one.
@@ -56,22 +57,17 @@ impl Server {
     /// # Errors
     /// When it has no known form, or names a certificate or a password file that cannot be read.
     pub(super) fn parse(text: &str) -> Result<Self, InvalidUrl> {
-        let tls = text.starts_with("rediss");
-        let scheme = if tls { "rediss" } else { "redis" };
-        let behind = |form: &str| text.strip_prefix(scheme)?.strip_prefix(form);
-        let (mut url, sentinels, nodes) = if behind("://").is_some() {
-            (parse_url(text)?, None, None)
-        } else if let Some(rest) = behind("+sentinel://") {
-            let (url, hosts) = several_hosts(scheme, rest, SENTINEL_PORT)?;
-            (url, Some(hosts), None)
-        } else if let Some(rest) = behind("+cluster://") {
-            let (url, hosts) = several_hosts(scheme, rest, NODE_PORT)?;
-            (url, None, Some(hosts))
-        } else {
+        let Some((form, text)) = redis_form(text) else {
             return Err(invalid(
                 "write `memory`, `redis://HOST`, `rediss://HOST`, `redis+sentinel://HOST,HOST,HOST/SERVICE` or \
                  `redis+cluster://HOST,HOST,HOST`",
             ));
+        };
+        let tls = text.starts_with("rediss");
+        let (mut url, hosts) = match form {
+            RedisForm::Server => (parse_url(&text)?, Vec::new()),
+            RedisForm::Sentinels => several_hosts(&text, SENTINEL_PORT)?,
+            RedisForm::Cluster => several_hosts(&text, NODE_PORT)?,
         };
         if url.fragment().is_some() {
             return Err(invalid(
@@ -93,16 +89,16 @@ impl Server {
             take(&mut url, "sentinel_username"),
             take(&mut url, "sentinel_password"),
         );
-        let found = match (sentinels, nodes) {
-            (Some(hosts), _) => {
+        let found = match form {
+            RedisForm::Server => Found::ByUrl,
+            RedisForm::Sentinels => {
                 let service = take_service(&mut url)?;
                 Found::BySentinels(Sentinels::new(hosts, service, credential))
             }
-            (None, Some(_)) if !matches!(url.path(), "" | "/" | "/0") => {
+            RedisForm::Cluster if !matches!(url.path(), "" | "/" | "/0") => {
                 return Err(invalid("a cluster has only database 0: leave out the path"));
             }
-            (None, Some(nodes)) => Found::InCluster(nodes),
-            (None, None) => Found::ByUrl,
+            RedisForm::Cluster => Found::InCluster(hosts),
         };
         let info = url
             .into_connection_info()
@@ -297,14 +293,10 @@ fn parse_url(text: &str) -> Result<url::Url, InvalidUrl> {
 }
 
 /// Returns the URL of the first of several hosts, and the addresses of all.
-fn several_hosts(
-    scheme: &str,
-    rest: &str,
-    port: u16,
-) -> Result<(url::Url, Vec<Address>), InvalidUrl> {
+fn several_hosts(text: &str, port: u16) -> Result<(url::Url, Vec<Address>), InvalidUrl> {
     let mut first = None;
     let mut addresses = Vec::new();
-    for text in of_each_host(&format!("{scheme}://{rest}")) {
+    for text in of_each_host(text) {
         let url = parse_url(&text)?;
         let host = url.host_str().unwrap_or_default();
         if host.is_empty() {

@@ -10,9 +10,8 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 
 use crate::shared::cluster::{Cluster, Shards, epoch_of};
-use crate::shared::connections::{CONNECT_MAX, Connections, connect};
-use crate::shared::sentinel::Address;
-use crate::shared::server::Server;
+use crate::shared::connections::{CONNECT_MAX, Connections};
+use crate::shared::node::Address;
 use crate::shared::subscription::Feed;
 use crate::store::{Cause, TooSlow};
 
@@ -29,14 +28,12 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_s
 /// The command that begins a subscription, if there is one, and a label for the log.
 pub(super) type Listen = (Option<Pipeline>, &'static str);
 
-/// The servers that a subscription connects to.
+/// The servers that a subscription connects to in a cluster.
 #[derive(Clone, Copy)]
 pub(super) enum At {
-    /// The server of the URL, or the master that sentinels name.
-    Server,
-    /// The master of the cluster that owns a channel.
+    /// The master that owns a channel.
     Owner(&'static str),
-    /// Each master of the cluster.
+    /// Each master: it reports only its own keys.
     Masters,
 }
 
@@ -109,19 +106,18 @@ async fn open(
     prefix: &str,
     feed: &Arc<Feed>,
 ) -> Result<(Vec<Line>, Option<Arc<Shards>>), Cause> {
-    let server = &connections.server;
     let Some(cluster) = &connections.cluster else {
-        let line = subscribe(server, None, listen, prefix, feed).await?;
+        let line = subscribe(connections, None, listen, prefix, feed).await?;
         return Ok((vec![line], None));
     };
     let shards = connections.shards(cluster).await?;
     let nodes: Vec<&Address> = match at {
         At::Owner(channel) => vec![shards.owner(channel.as_bytes())?],
-        At::Masters | At::Server => shards.masters().iter().collect(),
+        At::Masters => shards.masters().iter().collect(),
     };
     let lines = nodes
         .into_iter()
-        .map(|node| subscribe(server, Some(node), listen, prefix, feed));
+        .map(|node| subscribe(connections, Some(node), listen, prefix, feed));
     let lines: Result<Vec<_>, _> = join_all(lines).await.into_iter().collect();
     let watched = matches!(at, At::Masters).then_some(shards);
     Ok((lines?, watched))
@@ -129,7 +125,7 @@ async fn open(
 
 /// Opens a connection and waits until the server confirms the subscription.
 async fn subscribe(
-    server: &Server,
+    connections: &Connections,
     node: Option<&Address>,
     listen: Option<&Pipeline>,
     prefix: &str,
@@ -138,7 +134,7 @@ async fn subscribe(
     let gone = Arc::new(Notify::new());
     let (prefix, feed, told) = (prefix.to_owned(), feed.clone(), gone.clone());
     let pushed = move |push| take_push(push, &prefix, &feed, &told);
-    let (mut connection, at) = connect(server, node, pushed).await?;
+    let (mut connection, at) = connections.connect(node, pushed).await?;
     if let Some(listen) = listen {
         let confirmed = listen.query_async::<Value>(&mut connection);
         timeout(CONNECT_MAX, confirmed)
@@ -232,16 +228,8 @@ async fn judge_node(
     let Some(shards) = shards else {
         return Ok(());
     };
-    let known = if shards.epoch() < epoch {
-        cluster.doubt_before(epoch);
-        connections.shards(cluster).await?
-    } else {
-        match cluster.known() {
-            Some(known) => known,
-            None => return Ok(()),
-        }
-    };
-    if known.masters() == shards.masters() {
+    cluster.doubt_before(epoch);
+    if connections.shards(cluster).await?.masters() == shards.masters() {
         Ok(())
     } else {
         Err(Arc::new(LinkError::OtherMasters))

@@ -31,7 +31,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use self::link::{At, Listen, PROBE_EVERY, PROBE_MAX, keep_up};
 pub(super) use self::probe::{clock, refuses_writes, write_probe};
 use self::routed::Routed;
-use super::connections::{Connections, connect};
+use super::connections::Connections;
 use super::log::{BATCH_MAX, Entry, EntryId, Look};
 use super::server::{Server, refused};
 use super::subscription::{Feed, Plan, Subscription};
@@ -116,8 +116,8 @@ impl Redis {
 
     /// Sends commands in one batch with those of other tasks of this runtime that are ready. Heartbeats arrive in
     /// thousands, and a system call and a server wake-up for each would cost more than the rest of the work. Each
-    /// caller gets the answers, or the error, of its own commands.
-    /// In a cluster each caller sends its own, as a node that does not answer must not fail the commands for others.
+    /// caller gets the answers, or the error, of its own commands. In a cluster each caller sends its own, as a node that
+    /// does not answer must not fail the commands for others.
     async fn together(self: &Arc<Self>, commands: Vec<Cmd>) -> Result<Vec<Value>, Cause> {
         if self.connections.cluster.is_some() {
             let mut own = pipe();
@@ -208,7 +208,7 @@ impl Redis {
 
     pub(super) async fn delete(&self, keys: &[&str]) -> Result<(), Cause> {
         let deleted: Vec<u64> = self.ask(&for_each("DEL", keys), Repeat::Never).await?;
-        debug_assert_eq!(deleted.len(), keys.len());
+        drop(deleted);
         Ok(())
     }
 
@@ -231,11 +231,11 @@ impl Redis {
     pub(super) async fn log_link(&self, log: &str) -> Result<LogLink, Cause> {
         let connections = Arc::clone(&self.connections);
         let opened = match &connections.cluster {
-            None => connect(&connections.server, None, |_| {}).await,
+            None => connections.connect(None, |_| {}).await,
             Some(cluster) => {
                 let shards = connections.shards(cluster).await?;
                 let owner = shards.owner(log.as_bytes())?;
-                let opened = connect(&connections.server, Some(owner), |_| {}).await;
+                let opened = connections.connect(Some(owner), |_| {}).await;
                 opened.inspect_err(|_| cluster.doubt())
             }
         };
@@ -256,12 +256,12 @@ impl Redis {
 
     pub(super) fn subscribe(&self, channel: &'static str) -> Subscription {
         let mut listen = pipe();
-        let (name, at) = match self.connections.cluster {
-            None => ("SUBSCRIBE", At::Server),
-            Some(_) => ("SSUBSCRIBE", At::Owner(channel)),
+        let name = match self.connections.cluster {
+            None => "SUBSCRIBE",
+            Some(_) => "SSUBSCRIBE",
         };
         listen.cmd(name).arg(channel);
-        self.link((Some(listen), channel), at, String::new())
+        self.link((Some(listen), channel), At::Owner(channel), String::new())
     }
 
     pub(super) fn lapses(&self, prefix: &str) -> Subscription {
@@ -270,7 +270,7 @@ impl Redis {
         let channel = format!("__keyevent@{database}__:expired");
         listen.cmd("SUBSCRIBE").arg(channel);
         let to = (Some(listen), "keys that expire");
-        self.link(to, self.every_master(), prefix.to_owned())
+        self.link(to, At::Masters, prefix.to_owned())
     }
 
     pub(super) fn watch(&self, prefixes: Vec<String>) -> Subscription {
@@ -285,15 +285,7 @@ impl Redis {
             track
         });
         let to = (listen, "keys that others write");
-        self.link(to, self.every_master(), String::new())
-    }
-
-    /// Returns the place of a subscription to keys: each master reports its own.
-    fn every_master(&self) -> At {
-        match self.connections.cluster {
-            None => At::Server,
-            Some(_) => At::Masters,
-        }
+        self.link(to, At::Masters, String::new())
     }
 
     /// Links a subscription. `listen` has the command, if there is one, and a label for the log. Messages that do
@@ -325,7 +317,6 @@ impl Redis {
                 deadline,
                 repeat,
             };
-            // Boxed by the driver, as each of its operations.
             let answer = query.query_async(&mut routed).await;
             return answer.map_err(|error| Arc::new(error) as Cause);
         }

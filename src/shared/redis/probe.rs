@@ -12,8 +12,8 @@ use crate::store::Cause;
 const PROBE_KEY: &str = "gw:probe";
 const PROBE_TTL: Duration = Duration::from_secs(10);
 
-/// Writes a key without meaning and deletes it, at each master of a cluster. `PING` is not enough, as a replica answers it;
-/// nor is `DEL` alone, which a full server accepts. Idempotent.
+/// Writes a key without meaning and deletes it, at each master of a cluster. `PING` is not enough, as a replica answers
+/// it; nor is `DEL` alone, which a full server accepts. Idempotent.
 pub(in crate::shared) async fn write_probe(redis: &Redis) -> Result<(), Cause> {
     let connections = &redis.connections;
     let keys = match &connections.cluster {

@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 use super::Repeat;
 use crate::shared::cluster::Cluster;
 use crate::shared::connections::Connections;
-use crate::shared::sentinel::Address;
+use crate::shared::node::Address;
 use crate::store::Cause;
 
 /// First and longest pause before a command is sent again, while a key moves or a master is replaced.
@@ -66,47 +66,42 @@ impl Routed<'_> {
             redirect: None,
         };
         let mut open: Vec<Open<'_>> = commands.into_iter().enumerate().map(open).collect();
-        let mut repeats = usize::from(self.repeat == Repeat::Once);
+        let mut may_repeat = self.repeat == Repeat::Once;
         let mut pause = PAUSE.0;
-        for round in 0.. {
+        let mut rounds = 0;
+        loop {
+            rounds += 1;
+            // Two nodes may each name the other, until both know of the move.
+            let mut must_wait = rounds > REDIRECTS_AT_ONCE;
+            let mut is_lost = false;
             let sent = self.send_open(open).await?;
             open = Vec::new();
-            // Two nodes may each name the other, until both know of the move.
-            let mut must_wait = round >= REDIRECTS_AT_ONCE;
-            for (commands, answered) in sent {
-                match answered {
-                    Ok(values) => {
-                        for (command, value) in commands.into_iter().zip(values) {
-                            let redirect = match self.elsewhere(&value) {
-                                None => {
-                                    answers[command.at] = Some(value);
-                                    continue;
-                                }
-                                Some(Elsewhere::At(redirect)) => Some(redirect),
-                                Some(Elsewhere::Unknown) => None,
-                            };
-                            must_wait |= redirect.is_none();
-                            open.push(Open {
-                                redirect,
-                                ..command
-                            });
-                        }
-                    }
-                    Err(error) if repeats == 0 => return Err(error),
+            for (command, answered) in sent {
+                let redirect = match answered {
+                    Err(error) if !may_repeat => return Err(error),
                     Err(_) => {
-                        must_wait = true;
-                        repeats = 0;
-                        let unrouted = |command| Open {
-                            redirect: None,
-                            ..command
-                        };
-                        open.extend(commands.into_iter().map(unrouted));
+                        is_lost = true;
+                        None
                     }
-                }
+                    Ok(value) => match self.elsewhere(&value) {
+                        None => {
+                            answers[command.at] = Some(value);
+                            continue;
+                        }
+                        Some(Elsewhere::At(redirect)) => Some(redirect),
+                        Some(Elsewhere::Unknown) => None,
+                    },
+                };
+                must_wait |= redirect.is_none();
+                open.push(Open {
+                    redirect,
+                    ..command
+                });
             }
             if open.is_empty() {
                 return Ok(answers.into_iter().map(Option::unwrap_or_default).collect());
             }
+            may_repeat &= !is_lost;
             if must_wait {
                 if self.deadline <= Instant::now() + pause {
                     return Err(late());
@@ -116,14 +111,13 @@ impl Routed<'_> {
             }
             open.sort_unstable_by_key(|command| command.at);
         }
-        Err(late())
     }
 
-    /// Sends commands by node, each node's in one batch. Returns the commands of each batch with their answers.
+    /// Sends commands by node, each node's in one batch. Returns each with its answer, or with the error of its batch.
     async fn send_open<'c>(
         &self,
         open: Vec<Open<'c>>,
-    ) -> RedisResult<Vec<(Vec<Open<'c>>, RedisResult<Vec<Value>>)>> {
+    ) -> RedisResult<Vec<(Open<'c>, RedisResult<Value>)>> {
         let shards = timeout_at(self.deadline, self.connections.shards(self.cluster));
         let shards = shards.await.map_err(|_| late())?.map_err(unreachable)?;
         let mut batches: HashMap<Redirect, Vec<Open<'c>>> = HashMap::new();
@@ -142,10 +136,13 @@ impl Routed<'_> {
             batches.entry(node).or_default().push(command);
         }
         let sent = batches.into_iter().map(|(to, commands)| async move {
-            let answered = self.send_batch(&to, &commands).await;
-            (commands, answered)
+            let answers: Vec<RedisResult<Value>> = match self.send_batch(&to, &commands).await {
+                Ok(values) => values.into_iter().map(Ok).collect(),
+                Err(error) => commands.iter().map(|_| Err(error.clone())).collect(),
+            };
+            commands.into_iter().zip(answers)
         });
-        Ok(join_all(sent).await)
+        Ok(join_all(sent).await.into_iter().flatten().collect())
     }
 
     async fn send_batch(&self, to: &Redirect, commands: &[Open<'_>]) -> RedisResult<Vec<Value>> {
