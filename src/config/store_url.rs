@@ -1,6 +1,6 @@
-//! Validates the syntax of store URLs without opening a store. Messages never quote a value, since
-//! it may hold a password. Errors that only a driver can detect are reported when the stores are
-//! opened.
+//! The forms of store URLs. [`sql`] and [`shared`] validate them without opening a store; the drivers use the rest, so
+//! that each problem has one text. Messages never quote a value, since it may hold a password. Errors that only a driver
+//! can detect are reported when the stores are opened.
 
 use redis::IntoConnectionInfo as _;
 use sqlx::ConnectOptions as _;
@@ -12,28 +12,12 @@ use url::Url;
 /// # Errors
 /// Returns the problem, and the form to write instead.
 pub(super) fn sql(text: &str) -> Result<(), String> {
-    if let Some(rest) = text.strip_prefix("sqlite:") {
-        let path = rest.strip_prefix("//").unwrap_or(rest);
-        if path.is_empty() || path == ":memory:" || path.contains('?') {
-            return Err(
-                "SQLite needs the path of a file and takes no parameters: write \
-                        \"sqlite:data/gateway.db\""
-                    .to_owned(),
-            );
-        }
+    if sqlite_path(text)?.is_some() {
         return Ok(());
     }
-    if !text.starts_with("postgres://") && !text.starts_with("postgresql://") {
-        return Err(
-            "must be \"sqlite:PATH\" or \"postgres://user:password@host/database\"".to_owned(),
-        );
-    }
-    for host in of_each_host(text) {
-        let url = parsed(&host)?;
-        PgConnectOptions::from_url(&url)
-            .map_err(|_| "a parameter of the PostgreSQL URL is not understood".to_owned())?;
-    }
-    Ok(())
+    of_each_host(text)
+        .iter()
+        .try_for_each(|host| check_postgres(&parse(host)?))
 }
 
 /// Validates `stores.shared`.
@@ -44,42 +28,74 @@ pub(super) fn shared(text: &str) -> Result<(), String> {
     if text == "memory" {
         return Ok(());
     }
-    match redis_form(text) {
-        Some((RedisForm::Server, _)) => {}
-        Some((RedisForm::Sentinels | RedisForm::Cluster, url)) => {
-            return of_each_host(&url)
-                .iter()
-                .try_for_each(|host| parsed(host).map(drop));
-        }
-        None => {
-            return Err(
-                "must be \"memory\", \"redis://host:6379/0\", \"rediss://host:6379/0\", \
-                 \"redis+sentinel://host:26379,host:26379/service\" or \"redis+cluster://host:6379,host:6379\""
-                    .to_owned(),
-            );
-        }
+    let (form, url) = redis_form(text)?;
+    if form != RedisForm::Server {
+        return of_each_host(&url)
+            .iter()
+            .try_for_each(|host| check_fragment(&parse(host)?));
     }
     if names_several_hosts(text) {
         return Err(SEVERAL_HOSTS.to_owned());
     }
-    let mut url = parsed(text)?;
-    if url.fragment().is_some() {
-        return Err(
-            "must have nothing behind `#`: certificates are always checked; `?sslrootcert=FILE` \
-             names their issuer"
-                .to_owned(),
-        );
-    }
+    let mut url = parse(text)?;
+    check_fragment(&url)?;
     url.set_query(None);
     url.into_connection_info()
         .map(drop)
         .map_err(|_| "is not a Redis URL: write \"redis://user:password@host:6379/0\"".to_owned())
 }
 
-fn parsed(text: &str) -> Result<Url, String> {
+/// Parses a URL with one host.
+///
+/// # Errors
+/// Returns the problem.
+pub fn parse(text: &str) -> Result<Url, String> {
     Url::parse(text).map_err(|error| {
         format!("is not a URL ({error}); percent-encode special characters in the password")
     })
+}
+
+/// Returns the path of the SQLite file that `stores.sql` names. `None`: it is a URL of PostgreSQL.
+///
+/// # Errors
+/// Returns the problem, and the form to write instead.
+pub fn sqlite_path(text: &str) -> Result<Option<&str>, String> {
+    if let Some(rest) = text.strip_prefix("sqlite:") {
+        let path = rest.strip_prefix("//").unwrap_or(rest);
+        if path.is_empty() || path == ":memory:" || path.contains('?') {
+            let problem = "SQLite needs the path of a file and takes no parameters: write \
+                           \"sqlite:data/gateway.db\"";
+            return Err(problem.to_owned());
+        }
+        return Ok(Some(path));
+    }
+    if text.starts_with("postgres://") || text.starts_with("postgresql://") {
+        return Ok(None);
+    }
+    Err("must be \"sqlite:PATH\" or \"postgres://user:password@host/database\"".to_owned())
+}
+
+/// Checks that the driver understands the URL of one PostgreSQL host.
+///
+/// # Errors
+/// Returns the problem.
+pub fn check_postgres(url: &Url) -> Result<(), String> {
+    PgConnectOptions::from_url(url)
+        .map(drop)
+        .map_err(|_| "a parameter of the PostgreSQL URL is not understood".to_owned())
+}
+
+/// Checks that the URL of a Redis server has no `#insecure`.
+///
+/// # Errors
+/// Returns the problem, and the form to write instead.
+pub fn check_fragment(url: &Url) -> Result<(), String> {
+    if url.fragment().is_none() {
+        return Ok(());
+    }
+    let problem = "must have nothing behind `#`: certificates are always checked; `?sslrootcert=FILE` \
+                   names their issuer";
+    Err(problem.to_owned())
 }
 
 /// Servers that the hosts of a Redis URL are.
@@ -93,16 +109,24 @@ pub enum RedisForm {
     Cluster,
 }
 
-/// Returns the form of a Redis URL, and the URL without it: `redis://…` or `rediss://…`. `None`: it is of no known form.
-pub fn redis_form(text: &str) -> Option<(RedisForm, String)> {
-    let (scheme, rest) = text.split_once("://")?;
+/// Returns the form of a Redis URL, and the URL without it: `redis://…` or `rediss://…`.
+///
+/// # Errors
+/// Returns the known forms.
+pub fn redis_form(text: &str) -> Result<(RedisForm, String), String> {
+    let (scheme, rest) = text.split_once("://").unwrap_or_default();
     let (scheme, form) = match scheme.split_once('+') {
-        None => (scheme, RedisForm::Server),
-        Some((scheme, "sentinel")) => (scheme, RedisForm::Sentinels),
-        Some((scheme, "cluster")) => (scheme, RedisForm::Cluster),
-        Some(_) => return None,
+        None => (scheme, Some(RedisForm::Server)),
+        Some((scheme, "sentinel")) => (scheme, Some(RedisForm::Sentinels)),
+        Some((scheme, "cluster")) => (scheme, Some(RedisForm::Cluster)),
+        Some((scheme, _)) => (scheme, None),
     };
-    matches!(scheme, "redis" | "rediss").then(|| (form, format!("{scheme}://{rest}")))
+    match form {
+        Some(form) if matches!(scheme, "redis" | "rediss") => {
+            Ok((form, format!("{scheme}://{rest}")))
+        }
+        _ => Err(REDIS_FORMS.to_owned()),
+    }
 }
 
 /// Returns the URL of each host that a URL names: `postgres://USER@ONE:5432,TWO:5433/DATABASE` names two.
@@ -123,6 +147,10 @@ pub fn of_each_host(text: &str) -> Vec<String> {
 fn names_several_hosts(url: &str) -> bool {
     of_each_host(url).len() > 1
 }
+
+const REDIS_FORMS: &str = "must be \"memory\", \"redis://host:6379/0\", \"rediss://host:6379/0\", \
+                           \"redis+sentinel://host:26379,host:26379/service\" or \
+                           \"redis+cluster://host:6379,host:6379\"";
 
 const SEVERAL_HOSTS: &str = "it names several hosts: write \"redis+sentinel://host:26379,host:26379/service\" with \
                              sentinels, \"redis+cluster://host:6379,host:6379\" for a cluster \
@@ -175,6 +203,8 @@ mod tests {
             "http+sentinel://one/main",
             "redis+sentinel://one:x/main",
             "redis+shard://one",
+            "redis",
+            "rediss+cluster://one#insecure",
         ] {
             assert!(shared(bad).is_err(), "{bad}");
         }

@@ -10,12 +10,11 @@ use std::time::Duration;
 
 use secrecy::{ExposeSecret as _, SecretString};
 use sqlx::any::{AnyConnectOptions, AnyPoolOptions};
-use sqlx::postgres::PgConnectOptions;
 use sqlx::{AnyConnection, AssertSqlSafe, ConnectOptions as _, Connection as _, Executor as _};
 
 use super::hosts::{Host, Hosts, takes_writes};
 use super::pooler::Pooler;
-use crate::config::of_each_host;
+use crate::config::store_url;
 use crate::store::InvalidUrl;
 
 /// The database behind the pool.
@@ -41,30 +40,20 @@ impl Location {
     pub(super) fn parse(url: &SecretString) -> Result<Self, InvalidUrl> {
         sqlx::any::install_default_drivers();
         let text = url.expose_secret();
-        if let Some(rest) = text.strip_prefix("sqlite:") {
-            return sqlite(rest.strip_prefix("//").unwrap_or(rest));
+        match store_url::sqlite_path(text).map_err(invalid)? {
+            Some(path) => sqlite(path),
+            None => postgres(text),
         }
-        if text.starts_with("postgres://") || text.starts_with("postgresql://") {
-            return postgres(text);
-        }
-        Err(invalid(
-            "write `sqlite:PATH` or `postgres://USER:PASSWORD@HOST/DATABASE`",
-        ))
     }
 }
 
 fn postgres(text: &str) -> Result<Location, InvalidUrl> {
     let mut hosts = Vec::new();
     let mut password_file = None;
-    for text in of_each_host(text) {
-        let mut url = url::Url::parse(&text).map_err(|error| {
-            invalid(format!(
-                "not a URL ({error}); percent-encode special characters in the password"
-            ))
-        })?;
+    for text in store_url::of_each_host(text) {
+        let mut url = store_url::parse(&text).map_err(invalid)?;
         password_file = take_our_parameters(&mut url)?;
-        PgConnectOptions::from_url(&url)
-            .map_err(|_| invalid("a parameter of the PostgreSQL URL is not understood"))?;
+        store_url::check_postgres(&url).map_err(invalid)?;
         let (host, port) = (
             url.host_str().unwrap_or_default(),
             url.port().unwrap_or(5432),
@@ -118,11 +107,6 @@ fn take_our_parameters(url: &mut url::Url) -> Result<Option<PathBuf>, InvalidUrl
 }
 
 fn sqlite(path: &str) -> Result<Location, InvalidUrl> {
-    if path.is_empty() || path == ":memory:" || path.contains('?') {
-        return Err(invalid(
-            "SQLite needs the path of a file and takes no parameters: write `sqlite:data/gateway.db`",
-        ));
-    }
     let path = create_file(Path::new(path)).map_err(|error| InvalidUrl {
         source: Some(Arc::new(error)),
         ..invalid(format!(

@@ -12,7 +12,7 @@ use redis::{
 
 use super::node::Address;
 use super::sentinel::{Credential, SENTINEL_PORT, Sentinels};
-use crate::config::{RedisForm, of_each_host, redis_form};
+use crate::config::store_url::{self, RedisForm};
 use crate::store::{Cause, InvalidUrl};
 
 /// Port of a node that a URL of a cluster names without one.
@@ -57,23 +57,14 @@ impl Server {
     /// # Errors
     /// When it has no known form, or names a certificate or a password file that cannot be read.
     pub(super) fn parse(text: &str) -> Result<Self, InvalidUrl> {
-        let Some((form, text)) = redis_form(text) else {
-            return Err(invalid(
-                "write `memory`, `redis://HOST`, `rediss://HOST`, `redis+sentinel://HOST,HOST,HOST/SERVICE` or \
-                 `redis+cluster://HOST,HOST,HOST`",
-            ));
-        };
+        let (form, text) = store_url::redis_form(text).map_err(invalid)?;
         let tls = text.starts_with("rediss");
         let (mut url, hosts) = match form {
-            RedisForm::Server => (parse_url(&text)?, Vec::new()),
+            RedisForm::Server => (store_url::parse(&text).map_err(invalid)?, Vec::new()),
             RedisForm::Sentinels => several_hosts(&text, SENTINEL_PORT)?,
             RedisForm::Cluster => several_hosts(&text, NODE_PORT)?,
         };
-        if url.fragment().is_some() {
-            return Err(invalid(
-                "certificates are always checked: instead of `#insecure` name the issuer, `?sslrootcert=FILE`",
-            ));
-        }
+        store_url::check_fragment(&url).map_err(invalid)?;
         let issuer = match take(&mut url, "sslrootcert") {
             Some(path) => Some(read("sslrootcert", &path)?),
             None => None,
@@ -284,20 +275,12 @@ fn addr(tls: bool, (host, port): &Address) -> ConnectionAddr {
     ConnectionAddr::Tcp(host, port)
 }
 
-fn parse_url(text: &str) -> Result<url::Url, InvalidUrl> {
-    url::Url::parse(text).map_err(|error| {
-        invalid(format!(
-            "not a URL ({error}); percent-encode special characters in the password"
-        ))
-    })
-}
-
 /// Returns the URL of the first of several hosts, and the addresses of all.
 fn several_hosts(text: &str, port: u16) -> Result<(url::Url, Vec<Address>), InvalidUrl> {
     let mut first = None;
     let mut addresses = Vec::new();
-    for text in of_each_host(text) {
-        let url = parse_url(&text)?;
+    for text in store_url::of_each_host(text) {
+        let url = store_url::parse(&text).map_err(invalid)?;
         let host = url.host_str().unwrap_or_default();
         if host.is_empty() {
             return Err(invalid("a host is empty: write HOST or HOST:PORT"));

@@ -1,14 +1,13 @@
 //! Redis Cluster: slots that move, a master that hands over, one that dies.
 
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use super::{Replicas, recovered};
+use super::{FOLLOWED, Replicas, recovered};
 use crate::harness::cluster::Cluster;
-use crate::harness::{calmly, servers};
-
-/// Time for the nodes to find a master dead and to make its replica one, and for the gateways to follow.
-const FOLLOWED: Duration = Duration::from_secs(15);
+use crate::harness::documents::{block_of, text_of};
+use crate::harness::servers::{self, Redis};
+use crate::harness::{Builder, Pair, calmly, until_holds};
 
 /// The channel of invalidations.
 const KEY: &str = "gw:invalidate";
@@ -55,6 +54,94 @@ async fn slots_move_and_masters_change_under_load() {
         replicas.are_one("back").await;
         over.store(true, Ordering::Release);
         println!("{} calls, none refused", load.await.unwrap());
+    })
+    .await;
+}
+
+/// Commands that the documented user needs in a cluster besides.
+const OF_CLUSTERS: [&str; 6] = [
+    "+role",
+    "+asking",
+    "+spublish",
+    "+ssubscribe",
+    "+cluster|info",
+    "+cluster|slots",
+];
+
+/// Makes the user of `docs/guide/connect-the-stores.md` at each node.
+fn make_user(nodes: &[Redis], password: &str) {
+    let guide = "docs/guide/connect-the-stores.md";
+    let page = text_of(guide).replace('\n', " ");
+    assert!(page.contains(&OF_CLUSTERS.join(" ")), "{guide}");
+    let steps = block_of(guide, "## A Redis user of its own", "sh");
+    let steps = steps.replace("PASSWORD", password);
+    let mut lines: Vec<Vec<&str>> = steps
+        .lines()
+        .filter(|line| line.starts_with("ACL "))
+        .map(|line| line.split(' ').collect())
+        .collect();
+    assert_eq!(lines.len(), 4);
+    lines.push([&["ACL", "SETUSER", "a2a_gateway"], &OF_CLUSTERS[..]].concat());
+    lines.push(vec!["CONFIG", "SET", "notify-keyspace-events", "Ex"]);
+    for node in nodes {
+        for line in &lines {
+            assert_eq!(node.command(line), "OK", "{line:?}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_documented_user_is_let_in_by_tls_with_a_password_that_changes_in_its_file() {
+    let cluster = Cluster::start_tls();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("password");
+    std::fs::write(&file, "first-secret\n").unwrap();
+    make_user(cluster.nodes(), "first-secret");
+    let (url, issuer) = cluster.tls_url("a2a_gateway");
+    let unchecked = format!("{url}?password_file={}", file.display());
+    let url = format!("{unchecked}&sslrootcert={}", issuer.display());
+    let sql = servers::postgres().database();
+    let replicas = Replicas::new(&sql, &url).await;
+    replicas.are_one("first").await;
+
+    std::fs::write(&file, "second-secret\n").unwrap();
+    let second = [
+        "ACL",
+        "SETUSER",
+        "a2a_gateway",
+        "resetpass",
+        ">second-secret",
+    ];
+    for node in cluster.nodes() {
+        node.command(&second);
+        // Connections that were made with the first end: each is made again.
+        node.command(&["CLIENT", "KILL", "USER", "a2a_gateway"]);
+    }
+    until_holds("the links are down", async || {
+        let lost = "Lost a subscription to shared state";
+        replicas.gateways.iter().all(|one| one.log().contains(lost))
+    })
+    .await;
+    let took = recovered(&replicas, "second").await;
+    assert!(took < FOLLOWED, "{took:?}");
+    replicas.are_one("second").await;
+    for node in cluster.nodes() {
+        // Reasons of what a user was denied, but for a password.
+        let denied = node.command(&["ACL", "LOG"]);
+        let is_denied = |line| matches!(line, "command" | "key" | "channel");
+        assert!(!denied.lines().any(is_denied), "{denied}");
+    }
+    for gateway in &replicas.gateways {
+        let log = gateway.log();
+        assert!(!log.contains("-secret") && !log.contains("NOPERM"), "{log}");
+    }
+
+    // Without the issuer no node is believed.
+    let stranger = Builder::new(Pair::Embedded).stores(&sql, &unchecked);
+    let stranger = stranger.spawn();
+    until_holds("the log says why", async || {
+        let log = stranger.log();
+        log.contains("none of 3 nodes of the cluster answers") && log.contains("certificate")
     })
     .await;
 }

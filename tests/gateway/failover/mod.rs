@@ -16,6 +16,9 @@ use crate::harness::{
     ADMIN, Agent, Builder, CALL, Connection, Gateway, Pair, Request, Seat, until_holds,
 };
 
+/// Time for the other servers to find a dead one and to take its place, and for the gateways to follow.
+const FOLLOWED: Duration = Duration::from_secs(15);
+
 /// The contract's promise (§2).
 const OBEYED: Duration = Duration::from_secs(1);
 

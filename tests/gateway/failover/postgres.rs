@@ -1,16 +1,12 @@
-//! PostgreSQL with a standby that is promoted, and a password that changes in its file.
+//! PostgreSQL with a standby that is promoted, and a password and a client certificate that change in their files.
 
-use std::io::Write as _;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
-use super::{Replicas, creations, recovered};
+use super::{FOLLOWED, Replicas, creations, recovered};
+use crate::harness::authority::{Authority, write_secret};
 use crate::harness::failover::Standby;
 use crate::harness::servers::{self, Postgres};
-use crate::harness::{Builder, Pair, Request, calmly, until_holds};
-
-/// Time for the gateways to find the server that takes writes.
-const FOLLOWED: Duration = Duration::from_secs(10);
+use crate::harness::{Builder, Gateway, Pair, Request, calmly, until_holds};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_promoted_standby_has_all_that_was_acknowledged() {
@@ -63,16 +59,7 @@ async fn a_promoted_standby_has_all_that_was_acknowledged() {
 #[tokio::test]
 async fn a_password_changes_in_its_file_without_a_restart() {
     let server = Postgres::start();
-    server.statement("CREATE ROLE gateway LOGIN SUPERUSER PASSWORD 'first'");
-    let rules = server.data().join("pg_hba.conf");
-    let before = std::fs::read_to_string(&rules).unwrap();
-    let mut file = std::fs::File::create(&rules).unwrap();
-    write!(
-        file,
-        "host all gateway 127.0.0.1/32 scram-sha-256\n{before}"
-    )
-    .unwrap();
-    server.statement("SELECT pg_reload_conf()");
+    make_user(&server, "host all gateway 127.0.0.1/32 scram-sha-256");
 
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("password");
@@ -90,15 +77,100 @@ async fn a_password_changes_in_its_file_without_a_restart() {
     })
     .await;
     server.statement("ALTER ROLE gateway PASSWORD 'second'");
+    end_connections(&server);
+    until_changes_are_taken(&gateway).await;
+}
+
+/// Makes a user `gateway`, whose password is `first`, and puts `rule` before the other ones of `pg_hba.conf`.
+fn make_user(server: &Postgres, rule: &str) {
+    server.statement("CREATE ROLE gateway LOGIN SUPERUSER PASSWORD 'first'");
+    let rules = server.data().join("pg_hba.conf");
+    let before = std::fs::read_to_string(&rules).unwrap();
+    std::fs::write(&rules, format!("{rule}\n{before}")).unwrap();
+    server.statement("SELECT pg_reload_conf()");
+}
+
+/// Ends the connections of the user `gateway`.
+fn end_connections(server: &Postgres) {
     let ended =
         "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE usename = 'gateway'";
     assert_ne!(server.statement(ended), "0");
+}
+
+async fn until_changes_are_taken(gateway: &Gateway) {
     until_holds("a new connection is made", async || {
         let body = r#"{"id":"later","name":"later"}"#;
         let answer = gateway
             .as_operator(Request::post("/workspaces", body))
             .await;
         matches!(answer.status, 201 | 409)
+    })
+    .await;
+}
+
+/// Has the server believe the client certificates of an authority, and of no other.
+fn believe(server: &Postgres, authority: &Authority) {
+    std::fs::write(server.data().join("clients.pem"), authority.pem()).unwrap();
+    server.statement("ALTER SYSTEM SET ssl_ca_file = 'clients.pem'");
+    server.statement("SELECT pg_reload_conf()");
+}
+
+#[tokio::test]
+async fn a_client_certificate_is_shown_and_changes_in_its_file_without_a_restart() {
+    let server = Postgres::start_tls();
+    let [first, second] = ["first", "second"].map(Authority::new);
+    believe(&server, &first);
+    // `host` would let in by a connection without TLS, too.
+    let rule =
+        "hostssl all gateway 127.0.0.1/32 trust clientcert=verify-ca\nhost all gateway all reject";
+    make_user(&server, rule);
+
+    let folder = tempfile::tempdir().unwrap();
+    let [certificate, key] = ["client.pem", "client.key"].map(|name| folder.path().join(name));
+    let show = |authority: &Authority| {
+        let issued = authority.issue(&["gateway"]);
+        std::fs::write(&certificate, issued.pem).unwrap();
+        write_secret(&key, issued.key);
+    };
+    show(&first);
+    let anonymous = format!(
+        "postgres://gateway@127.0.0.1:{}/postgres?sslmode=verify-full&sslrootcert={}",
+        server.port(),
+        server.issuer().display()
+    );
+    let sql = format!(
+        "{anonymous}&sslcert={}&sslkey={}",
+        certificate.display(),
+        key.display()
+    );
+    let shared = servers::redis().url();
+    let gateway = Builder::new(Pair::Embedded).stores(&sql, &shared);
+    let gateway = gateway.start().await;
+
+    // Each connection of the pool reads the files anew.
+    believe(&server, &second);
+    end_connections(&server);
+    until_holds("the certificate of before is refused", async || {
+        let body = r#"{"id":"refused","name":"refused"}"#;
+        let answer = gateway
+            .as_operator(Request::post("/workspaces", body))
+            .await;
+        answer.status == 503
+    })
+    .await;
+    show(&second);
+    until_changes_are_taken(&gateway).await;
+    let encrypted = "SELECT bool_and(ssl AND client_dn IS NOT NULL) FROM pg_stat_ssl JOIN pg_stat_activity \
+                     USING (pid) WHERE usename = 'gateway'";
+    assert_eq!(server.statement(encrypted), "t");
+
+    // Without a certificate it is not let in.
+    let anonymous = Builder::new(Pair::Embedded).stores(&anonymous, &shared);
+    let anonymous = anonymous.spawn();
+    until_holds("the log says why", async || {
+        anonymous
+            .log()
+            .contains("connection requires a valid client certificate")
     })
     .await;
 }

@@ -1,15 +1,11 @@
 //! Redis behind sentinels, and a password that changes in its file.
 
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
-use super::{Replicas, recovered};
+use super::{FOLLOWED, Replicas, recovered};
 use crate::harness::failover::Sentinels;
 use crate::harness::servers::{self, Redis};
 use crate::harness::{Builder, Gateway, Pair, calmly, until_holds};
-
-/// Time for the sentinels to find the master dead and to make the replica one, and for the gateways to follow.
-const FOLLOWED: Duration = Duration::from_secs(15);
 
 /// Clients of a server that subscribe or track keys: the gateways' links.
 fn links(redis: &Redis) -> usize {

@@ -1,11 +1,12 @@
 //! Redis Cluster: three masters, a replica of each.
 
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::OnceLock;
 
 use super::failover::until;
 use super::gateway::free_address;
-use super::programs::run;
+use super::programs::{run, write_certificate};
 use super::servers::Redis;
 
 /// The cluster of this test process. For cases that do not harm it; prefix keys and channels.
@@ -17,33 +18,60 @@ pub(crate) fn cluster() -> &'static Cluster {
 /// Six Redis servers.
 pub(crate) struct Cluster {
     nodes: Vec<Redis>,
+    tls: Option<Tls>,
+}
+
+/// The ports of the nodes for TLS, and their certificate, which is its own issuer.
+struct Tls {
+    ports: Vec<u16>,
+    folder: tempfile::TempDir,
 }
 
 impl Cluster {
     /// Starts them, and waits until each master has a replica and all see each other.
     pub(crate) fn start() -> Self {
-        let node = |_| {
-            let bus = free_address("127.0.0.1").port().to_string();
-            Redis::with(&[
-                "--cluster-enabled",
+        let nodes = (0..6).map(|_| node(&[])).collect();
+        Self::joined(nodes, None)
+    }
+
+    /// The same, and each node has a port for TLS besides.
+    pub(crate) fn start_tls() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        write_certificate(folder.path());
+        let file = |name: &str| folder.path().join(name).display().to_string();
+        let (certificate, key) = (file("cert.pem"), file("key.pem"));
+        let port = |_| free_address("127.0.0.1").port();
+        let ports: Vec<u16> = (0..6).map(port).collect();
+        let of_port = |port: &u16| {
+            node(&[
+                "--tls-port",
+                &port.to_string(),
+                "--tls-cert-file",
+                &certificate,
+                "--tls-key-file",
+                &key,
+                "--tls-ca-cert-file",
+                &certificate,
+                "--tls-auth-clients",
+                "no",
+                // Without it Redis 7.0 names the other ports, to all clients.
+                "--tls-cluster",
                 "yes",
-                "--cluster-port",
-                &bus,
-                "--cluster-node-timeout",
-                "1000",
-                "--cluster-replica-validity-factor",
-                "0",
-                "--repl-diskless-sync-delay",
-                "0",
+                "--tls-replication",
+                "yes",
             ])
         };
-        let nodes: Vec<Redis> = (0..6).map(node).collect();
+        let nodes = ports.iter().map(of_port).collect();
+        Self::joined(nodes, Some(Tls { ports, folder }))
+    }
+
+    fn joined(nodes: Vec<Redis>, tls: Option<Tls>) -> Self {
         let addresses: Vec<String> = nodes.iter().map(address).collect();
         run(Command::new("redis-cli")
             .args(["--cluster", "create"])
             .args(addresses)
             .args(["--cluster-replicas", "1", "--cluster-yes"]));
-        let started = Self { nodes };
+        let started = Self { nodes, tls };
         until(
             "each node sees the cluster, and each replica its master",
             || {
@@ -69,6 +97,31 @@ impl Cluster {
     pub(crate) fn url(&self) -> String {
         let named: Vec<String> = self.nodes.iter().take(3).map(address).collect();
         format!("redis+cluster://{}", named.join(","))
+    }
+
+    /// The same by TLS, for a user, and the file of the issuer of the certificates.
+    pub(crate) fn tls_url(&self, user: &str) -> (String, PathBuf) {
+        let tls = self.tls.as_ref().expect("started with TLS");
+        let named: Vec<String> = tls
+            .ports
+            .iter()
+            .take(3)
+            .map(|port| format!("127.0.0.1:{port}"))
+            .collect();
+        let url = format!("rediss+cluster://{user}@{}", named.join(","));
+        (url, tls.folder.path().join("cert.pem"))
+    }
+
+    /// All nodes.
+    pub(crate) fn nodes(&self) -> &[Redis] {
+        &self.nodes
+    }
+
+    /// The nodes that own slots.
+    pub(crate) fn masters(&self) -> Vec<&Redis> {
+        let is_master =
+            |node: &&Redis| own_line(node).is_some_and(|line| line.contains("myself,master"));
+        self.nodes.iter().filter(is_master).collect()
     }
 
     /// The master that owns a key's slot.
@@ -145,6 +198,24 @@ impl Cluster {
             ])
             .arg("--cluster-yes"));
     }
+}
+
+/// Starts a node of a cluster, with more arguments.
+fn node(more: &[&str]) -> Redis {
+    let bus = free_address("127.0.0.1").port().to_string();
+    let arguments = [
+        "--cluster-enabled",
+        "yes",
+        "--cluster-port",
+        &bus,
+        "--cluster-node-timeout",
+        "1000",
+        "--cluster-replica-validity-factor",
+        "0",
+        "--repl-diskless-sync-delay",
+        "0",
+    ];
+    Redis::with(&[&arguments, more].concat())
 }
 
 fn address(node: &Redis) -> String {
