@@ -10,7 +10,7 @@ use secrecy::ExposeSecret as _;
 use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 
-use super::{Audit, DONE, Draft, EventType};
+use super::{Audit, DONE, Detail, Draft, EventType};
 use crate::config::Config;
 use crate::config::load::Setting;
 use crate::identity::{Proof, may_be_credential};
@@ -191,7 +191,10 @@ impl Audit {
             target,
             outcome: refused.map_or(DONE, Reason::as_str),
             status,
-            detail: (!detail.is_empty()).then_some(Value::Object(detail)),
+            detail: match detail.is_empty() {
+                true => None,
+                false => Detail::new(detail),
+            },
             proof: asked.proof,
             client: self.shown(asked.client),
             ..Draft::new(event_type)

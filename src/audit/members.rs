@@ -4,7 +4,6 @@
 use std::borrow::Cow;
 use std::fmt::{self, Write as _};
 
-use super::hash::canonical;
 use super::record::{Draft, Record};
 use crate::workspace::Timestamp;
 
@@ -59,7 +58,7 @@ impl<'a> Members<'a> {
             client_address: draft.client.as_ref().map(shown),
             credential_kind: proof.map(|proof| proof.kind.as_str()),
             credential_prefix: proof.map(|proof| clean(Cow::Borrowed(&proof.prefix))),
-            detail: draft.detail.as_ref().and_then(canonical).map(Cow::Owned),
+            detail: draft.detail.as_ref().map(|detail| detail.as_str().into()),
             duration_ms: number(draft.duration_ms),
             event_type: draft.event_type.as_str(),
             method: draft.method,

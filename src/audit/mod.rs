@@ -42,7 +42,7 @@ pub use self::chain_heads::ChainEnd;
 pub use self::export::{Exported, Line};
 pub use self::filter::Filter;
 pub use self::query::{Cursor, PAGE, PAGE_MAX, Records};
-pub use self::record::{DONE, Draft, EventType, Record};
+pub use self::record::{DONE, Detail, Draft, EventType, Record};
 pub use self::table::ChainRow;
 pub use self::verify::{Problem, Report, Scope, Verifier};
 

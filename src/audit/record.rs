@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use opentelemetry::TraceId;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use serde_json::value::RawValue;
+use serde_json::{Map, Value};
 
 use super::hash::{canonical, digest};
 use crate::a2a::names;
@@ -125,8 +125,43 @@ pub struct Draft {
     pub task_id: Option<String>,
     /// The generations between which the call was translated, as in `X-A2A-Bridged`.
     pub bridged: Option<&'static str>,
-    /// Details of a change: names, never content. An object with sorted members.
-    pub detail: Option<Value>,
+    /// Details of a change: names, never content.
+    pub detail: Option<Detail>,
+}
+
+/// The canonical form (RFC 8785) of an object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Detail(String);
+
+impl Detail {
+    /// Returns the canonical form of `members`; `None` if it has none.
+    pub fn new(members: impl Into<Value>) -> Option<Self> {
+        canonical(&members.into()).map(Self)
+    }
+
+    /// Takes text that is canonical already.
+    pub const fn from_canonical(text: String) -> Self {
+        Self(text)
+    }
+
+    /// Returns the text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Returns it with one member more, or with another value of that member.
+    #[must_use]
+    pub(super) fn with(&self, name: &str, value: Value) -> Self {
+        let mut members: Map<String, Value> = serde_json::from_str(&self.0).unwrap_or_default();
+        members.insert(name.to_owned(), value);
+        Self::new(members).unwrap_or_else(|| self.clone())
+    }
+}
+
+impl Default for Detail {
+    fn default() -> Self {
+        Self("{}".to_owned())
+    }
 }
 
 impl Draft {
@@ -157,7 +192,7 @@ impl Draft {
     /// Returns the draft with `detail`.
     #[must_use]
     pub fn with(mut self, detail: Value) -> Self {
-        self.detail = Some(detail);
+        self.detail = Detail::new(detail);
         self
     }
 

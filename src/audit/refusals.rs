@@ -4,8 +4,6 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
-use serde_json::{Map, Value};
-
 use super::record::{DONE, Draft, EventType};
 use crate::telemetry::ShownAddress;
 
@@ -90,12 +88,8 @@ impl Counted {
     fn into_draft(self) -> Draft {
         let Self { mut first, count } = self;
         if count > 1 {
-            let mut detail = match first.detail.take() {
-                Some(Value::Object(detail)) => detail,
-                _ => Map::new(),
-            };
-            detail.insert("count".to_owned(), count.into());
-            first.detail = Some(Value::Object(detail));
+            let detail = first.detail.take().unwrap_or_default();
+            first.detail = Some(detail.with("count", count.into()));
         }
         first
     }
@@ -125,9 +119,9 @@ mod tests {
         assert!(refusals.count(refused(1, "invalid_request")));
         assert!(refusals.count(refused(2, "unauthenticated")));
         let taken = refusals.take();
-        let counts = |draft: &Draft| draft.detail.as_ref().map(|detail| detail["count"].clone());
-        let counts: Vec<_> = taken.iter().filter_map(counts).collect();
-        assert_eq!((taken.len(), counts), (3, vec![Value::from(1000)]));
+        let details = taken.iter().filter_map(|draft| draft.detail.as_ref());
+        let details: Vec<_> = details.map(Detail::as_str).collect();
+        assert_eq!((taken.len(), details), (3, vec![r#"{"count":1000}"#]));
         assert!(refusals.take().is_empty());
     }
 

@@ -9,7 +9,6 @@ use bytes::Bytes;
 use http::header;
 use secrecy::ExposeSecret as _;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use serde_json::value::RawValue;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout_at};
@@ -18,7 +17,7 @@ use super::document::Document;
 use super::facts::Facts;
 use super::{Judgement, TOO_DEEP};
 use crate::a2a::texts::nests_too_deep;
-use crate::audit::{Draft, EventType};
+use crate::audit::{Detail, Draft, EventType};
 use crate::breaker::{Breaker, Turned};
 use crate::config::{self, Config, Guard, GuardPhase, Live};
 use crate::drain::Drain;
@@ -73,13 +72,14 @@ impl Asker {
 
 impl Asker {
     /// Records verdicts that no record of an exchange has.
-    pub(super) fn record(&self, facts: &Facts, verdicts: Value) {
+    pub(super) fn record(&self, facts: &Facts, verdicts: Detail) {
         let draft = Draft {
             request_id: Some(RequestId::from_caller(Some(facts.request_id.as_bytes()))),
             target: WorkspaceId::parse(&facts.target.id).ok(),
+            detail: Some(verdicts),
             ..Draft::new(EventType::GuardsJudged)
         };
-        self.gateway.audit.record(draft.with(verdicts));
+        self.gateway.audit.record(draft);
     }
 }
 

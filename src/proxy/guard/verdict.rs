@@ -1,10 +1,10 @@
 //! The verdicts of one exchange, for its records: guard, phase, verdict and time; never content.
 
+use std::fmt::Write as _;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use serde_json::{Value, json};
-
+use crate::audit::Detail;
 use crate::config::GuardPhase;
 use crate::metrics::GuardVerdict;
 
@@ -46,11 +46,11 @@ impl Verdicts {
     }
 
     /// Notes the end of such a question. Returns the verdicts that no record has, once no question is pending.
-    pub(super) fn end_pending(&self) -> Option<Value> {
+    pub(super) fn end_pending(&self) -> Option<Detail> {
         let mut state = self.state();
         state.pending -= 1;
         (state.is_closed && state.pending == 0)
-            .then(|| to_json(&std::mem::take(&mut state.given)))
+            .then(|| detail_of(&std::mem::take(&mut state.given)))
             .flatten()
     }
 
@@ -79,10 +79,10 @@ impl Verdicts {
     }
 
     /// Returns them for the record of the exchange, which is written now; `None` if there are none.
-    pub(in crate::proxy) fn close(&self) -> Option<Value> {
+    pub(in crate::proxy) fn close(&self) -> Option<Detail> {
         let mut state = self.state();
         state.is_closed = true;
-        to_json(&std::mem::take(&mut state.given))
+        detail_of(&std::mem::take(&mut state.given))
     }
 
     /// Returns them for the access line, in the form `secrets request pass 1ms, pii event reject 12ms`; `None` if there
@@ -102,12 +102,23 @@ impl Verdicts {
     }
 }
 
-fn to_json(given: &[Given]) -> Option<Value> {
-    let each = given.iter().map(|one| {
-        json!({"guard": &*one.guard, "phase": one.phase.as_str(), "verdict": one.verdict.as_str(),
-            "count": one.count, "longest_ms": millis(one.longest)})
-    });
-    (!given.is_empty()).then(|| json!({"guards": each.collect::<Vec<_>>()}))
+/// Writes what a record of the verdicts has. Their words need no escapes: a guard's name has none that would.
+fn detail_of(given: &[Given]) -> Option<Detail> {
+    if given.is_empty() {
+        return None;
+    }
+    let mut members = String::with_capacity(96 * given.len());
+    for (at, one) in given.iter().enumerate() {
+        members.push_str(if at == 0 { r#"{"guards":["# } else { "," });
+        let (phase, verdict) = (one.phase.as_str(), one.verdict.as_str());
+        let (guard, count, longest) = (&one.guard, one.count, millis(one.longest));
+        let _ = write!(
+            members,
+            r#"{{"count":{count},"guard":"{guard}","longest_ms":{longest},"phase":"{phase}","verdict":"{verdict}"}}"#
+        );
+    }
+    members.push_str("]}");
+    Some(Detail::from_canonical(members))
 }
 
 fn millis(span: Duration) -> u64 {
@@ -116,6 +127,8 @@ fn millis(span: Duration) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -130,9 +143,11 @@ mod tests {
         verdicts.add(&name, GuardPhase::Event, reject, Duration::from_millis(1));
         let line = "pii event pass x2 3ms, pii event reject 1ms";
         assert_eq!(verdicts.line().as_deref(), Some(line));
-        let json = verdicts.close().unwrap();
-        assert_eq!(json["guards"][0]["count"], 2);
-        assert_eq!(json["guards"][1]["verdict"], "reject");
+        let members = json!({"guards": [
+            {"guard": "pii", "phase": "event", "verdict": "pass", "count": 2, "longest_ms": 3},
+            {"guard": "pii", "phase": "event", "verdict": "reject", "count": 1, "longest_ms": 1},
+        ]});
+        assert_eq!(verdicts.close(), Detail::new(members));
     }
 
     #[test]
@@ -144,11 +159,15 @@ mod tests {
         verdicts.begin_pending();
         add(GuardVerdict::Pass);
         assert_eq!(verdicts.end_pending(), None, "the record will have it");
-        assert_eq!(verdicts.close().unwrap()["guards"][0]["verdict"], "pass");
+        let recorded = |verdict| {
+            Detail::new(
+                json!({"guards": [{"guard": "pii", "phase": "request", "verdict": verdict,
+                "count": 1, "longest_ms": 0}]}),
+            )
+        };
+        assert_eq!(verdicts.close(), recorded("pass"));
         add(GuardVerdict::Reject);
         assert_eq!(verdicts.end_pending(), None, "one is pending");
-        let late = verdicts.end_pending().unwrap();
-        assert_eq!(late["guards"][0]["verdict"], "reject");
-        assert_eq!(late["guards"][0]["count"], 1);
+        assert_eq!(verdicts.end_pending(), recorded("reject"));
     }
 }
