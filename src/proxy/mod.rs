@@ -20,10 +20,13 @@
 //! [`cards`] and [`control_plane`] answer other routes; [`dispatch`] makes deferred calls; [`prober`] asks agents whether
 //! they live; [`explain`] predicts a call; [`sidecar`] uses the relay behind a token.
 //!
+//! Before a request or a short answer is sent, the calls of the thread that are ready get as far ([`batch`]).
+//!
 //! [`Connections`] owns connection and session from the first byte to the last. The phases of `ProxyHttp` can neither bound a body before it is forwarded nor run a clock while an agent
 //! is silent (`ARCHITECTURE.md`, decisions).
 
 mod admit;
+mod batch;
 mod beside;
 mod bridge;
 mod bridged;

@@ -12,6 +12,13 @@ pub(in crate::proxy) fn rare<F: Future>(step: F) -> Pin<Box<F>> {
     Box::pin(step)
 }
 
+/// Boxes the future that `make` returns. It is made in its box: `Box::pin` makes it on the stack and copies all of it,
+/// its states to come included.
+pub(in crate::proxy) fn boxed<F: Future>(make: impl FnOnce() -> F) -> Pin<Box<F>> {
+    let place = Box::new_uninit();
+    Box::into_pin(Box::write(place, make()))
+}
+
 /// The outcome of a relayed exchange.
 pub(in crate::proxy) enum Ended {
     /// The whole answer was sent.

@@ -20,6 +20,7 @@ use super::listener::{DRAIN, Listener};
 use super::peer;
 use crate::ids::RequestId;
 use crate::metrics::Cut;
+use crate::proxy::outcome::boxed;
 use crate::proxy::reading::poll_read;
 use crate::proxy::request::route::{Route, route};
 use crate::proxy::respond::reject::wire;
@@ -99,7 +100,7 @@ pub(in crate::proxy) async fn serve(listener: &Arc<Listener>, stream: Stream, de
         session.set_pipelining_enabled(true);
         session.set_pipelined_prefix(std::mem::take(&mut held));
         // In a box of its own, so that it costs nothing between two requests.
-        let request: BoxFuture<'_, _> = Box::pin(listener.request(session));
+        let request: BoxFuture<'_, _> = boxed(|| listener.request(session));
         let Ok(Some(reusable)) = request.await else {
             return;
         };

@@ -13,7 +13,7 @@ use crate::ids::RequestId;
 use crate::proxy::canceller::Canceller;
 use crate::proxy::dispatch::Dispatcher;
 use crate::proxy::explain::Explainer;
-use crate::proxy::outcome::BrokenOff;
+use crate::proxy::outcome::{BrokenOff, boxed};
 use crate::proxy::pipeline::Proxy;
 use crate::proxy::prober::Prober;
 use crate::proxy::record::Exchange;
@@ -186,7 +186,7 @@ impl Listener {
         }
         drain(&mut session).await;
         // Boxed: it would be the largest part of every request's future, for its shortest step.
-        write_with_timeout(limit, Box::pin(session.finish()))
+        write_with_timeout(limit, boxed(|| session.finish()))
             .await
             .map_err(|_| BrokenOff::CallerLeft)
     }

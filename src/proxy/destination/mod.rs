@@ -20,7 +20,7 @@ use super::admit::{Admitted, Allowed};
 use super::bridge::meet;
 use super::capped;
 use super::guarding::{ask_about_call, rewrite_guarded, set_guards};
-use super::outcome::rare;
+use super::outcome::{boxed, rare};
 use super::record::Exchange;
 use super::relay::Forward;
 use super::relay::forward::{AgentCall, Origin, answer_head, callee};
@@ -169,7 +169,7 @@ async fn prepare(
     if call.guarded.is_some() {
         let caller = Some(&mut *request.session);
         let about = (context, admitted);
-        rare(ask_about_call(about, caller, request.exchange, call)).await?;
+        boxed(|| ask_about_call(about, caller, request.exchange, call)).await?;
     }
     request.exchange.will_call(&callee(agent, call));
     let origin = Origin {

@@ -46,6 +46,7 @@ use crate::gateway::Gateway;
 use crate::identity::Proof;
 use crate::ids::WorkspaceId;
 use crate::metrics::Metrics;
+use crate::proxy::batch::join_batch;
 use crate::proxy::load::Load;
 use crate::proxy::outcome::Ended;
 use crate::proxy::parking::Turn;
@@ -248,6 +249,7 @@ impl Relay {
     ) -> Result<Ended, Ended> {
         // Used in place: a value moved out of an argument takes space in the future twice.
         let clocks = forward.clocks;
+        join_batch().await;
         let mut cut = self.watch(exchange);
         let call = (&forward, connection);
         let mut upstream = self.send(call, slot.as_ref(), &mut cut).await?;

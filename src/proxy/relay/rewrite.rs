@@ -22,6 +22,7 @@ use crate::ids::WorkspaceId;
 use crate::proxy::cards::extended::ExtendedCard;
 use crate::proxy::guard::Guarded;
 use crate::proxy::guard::stream::EventGuard;
+use crate::proxy::outcome::boxed;
 use crate::proxy::respond::internal;
 use crate::rejection::{Delivery, Reason, Rejection};
 
@@ -103,7 +104,7 @@ impl Rewrite {
     ) -> Result<Bytes, Rejection> {
         tokio::select! {
             biased;
-            answer = Box::pin(self.answer(head, body)) => answer,
+            answer = boxed(|| self.answer(head, body)) => answer,
             why = cut.requested(Delivery::Sent) => Err(why),
             () = sleep_until(deadline) => Err(timed_out("total")),
         }

@@ -9,6 +9,7 @@ use super::failure::too_large;
 use super::rewrite::Rewrite;
 use super::{Answering, Clocks, Cut, next_piece};
 use crate::directory::{CallOutcome, Slot};
+use crate::proxy::batch::join_batch;
 use crate::proxy::load::Load;
 use crate::proxy::outcome::Ended;
 use crate::proxy::record::Exchange;
@@ -123,6 +124,7 @@ impl Unary<'_> {
             taken.map_err(|full| full.delivered(Delivery::Sent))?;
             exchange.answer.status = head.status.as_u16();
         }
+        join_batch().await;
         self.begin(session, Some(rest.len() as u64)).await?;
         exchange.completed(rest.len());
         self.write(session, exchange, rest, true).await?;
