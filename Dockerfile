@@ -4,6 +4,7 @@ RUN apk add --no-cache build-base ca-certificates-bundle cmake linux-headers per
 WORKDIR /src
 COPY Cargo.toml Cargo.lock ./
 COPY config config
+COPY packaging packaging
 COPY pages pages
 COPY src src
 COPY crates crates

@@ -170,8 +170,7 @@ pub struct ReplicaId(Arc<str>);
 impl ReplicaId {
     /// Returns a new id that begins with the host name.
     pub fn random() -> Self {
-        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-        Self::named(host.trim())
+        Self::named(&host_name())
     }
 
     /// Returns a new id that begins with `name`. Each start has its own id, because an audit chain
@@ -195,6 +194,12 @@ impl fmt::Display for ReplicaId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
+}
+
+/// Returns the machine's host name; empty if it is unknown.
+pub fn host_name() -> String {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    host.trim().to_owned()
 }
 
 /// Longest name of a replica, in characters.

@@ -8,8 +8,10 @@ mod base_url;
 mod check_config;
 mod explain;
 mod health;
+mod init;
 mod keys;
 mod manuals;
+mod run;
 mod send;
 mod serve;
 mod sidecar;
@@ -36,6 +38,7 @@ const EXAMPLES: &str = "\
 Examples:
   a2a-gateway demo                              try it: a gateway, three agents, commands to paste
   a2a-gateway                                   serve with defaults, data in ./data
+  a2a-gateway init gateway                      write settings and a unit for systemd into a folder
   a2a-gateway --config gateway.toml             serve with your settings
   a2a-gateway --set server.listen=0.0.0.0:8080  change one setting
   a2a-gateway check-config gateway.toml         what would be in force, and from where
@@ -43,6 +46,7 @@ Examples:
   a2a-gateway explain acme-pm acme-dev          would a message pass, and if not, why?
   a2a-gateway stop --workspace acme-dev --reason 'a loop' --running   stop its calls, now
   a2a-gateway sidecar --workspace acme-pm --upstream http://127.0.0.1:8000   guard an agent
+  a2a-gateway run --workspace acme-pm --token-file token -- python3 agent.py   start an agent, and register it
   a2a-gateway send acme-pm 'hello' --token …    one message, from the command line
   a2a-gateway keys rotate                       the next key signs from now on
   a2a-gateway audit verify                      was any record changed, removed or put in?
@@ -77,6 +81,8 @@ enum Command<Example: Subcommand> {
     /// A command of the demo, which is a crate of its own.
     #[command(flatten)]
     Example(Example),
+    /// Write a configuration, an operator's token, and a unit for systemd or a compose file
+    Init(init::Arguments),
     /// Check the configuration and show every value in force and its source
     CheckConfig(check_config::Arguments),
     /// Send one message to a workspace and print the answer
@@ -89,6 +95,8 @@ enum Command<Example: Subcommand> {
     Token(token::Arguments),
     /// Guard an agent: admit only callers that the gateway vouches for, by a signed token
     Sidecar(sidecar::Arguments),
+    /// Start an agent, register it at a gateway, and let it leave without a lost call
+    Run(run::Arguments),
     /// Stop calls of and to a workspace, a subtree, an org, a pair, or all; needs an admin or org token
     Stop(stops::StopArguments),
     /// End a stop: calls pass again
@@ -126,7 +134,8 @@ pub fn run<Example: Subcommand>(
     let command = arguments.command.unwrap_or(Command::Serve(arguments.serve));
     let connects = !matches!(
         command,
-        Command::CheckConfig(_)
+        Command::Init(_)
+            | Command::CheckConfig(_)
             | Command::Keys(_)
             | Command::Audit(_)
             | Command::Completions(_)
@@ -139,12 +148,14 @@ pub fn run<Example: Subcommand>(
     match command {
         Command::Serve(arguments) => serve::run(arguments),
         Command::Example(arguments) => example(arguments),
+        Command::Init(arguments) => init::run(&arguments),
         Command::CheckConfig(arguments) => check_config::run(arguments),
         Command::Send(arguments) => send::run(&arguments),
         Command::Keys(arguments) => keys::run(arguments),
         Command::Audit(arguments) => audit::run(arguments),
         Command::Token(arguments) => token::run(&arguments),
         Command::Sidecar(arguments) => sidecar::run(arguments),
+        Command::Run(arguments) => run::run(arguments),
         Command::Stop(arguments) => stops::run_stop(&arguments),
         Command::Release(arguments) => stops::run_release(&arguments),
         Command::Stops(arguments) => stops::run_stops(&arguments),

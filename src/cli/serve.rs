@@ -58,6 +58,7 @@ pub fn start(loaded: Loaded, layers: Option<Layers>) -> ExitCode {
                 | ServeError::Alone(_)
                 | ServeError::Unclaimed(_)
                 | ServeError::Signals(_)
+                | ServeError::Thread(_)
                 | ServeError::Listen { .. } => ExitCode::FAILURE,
             }
         }

@@ -8,8 +8,8 @@ use std::process::ExitCode;
 use url::Url;
 
 use super::{USAGE, complain};
-use crate::config::Live;
 use crate::config::load::{Layers, Loaded, Source, load};
+use crate::config::{Live, Server};
 use crate::ids::{InvalidWorkspaceId, WorkspaceId};
 use crate::server;
 use crate::sidecar::{Agent, Card, InvalidUpstream, Issuer, Settings, Unbound};
@@ -99,7 +99,7 @@ pub(super) struct Arguments {
 
 /// The arguments are wrong.
 #[derive(Debug, thiserror::Error)]
-enum ArgumentError {
+pub(super) enum ArgumentError {
     #[error("--workspace: {0}")]
     Workspace(#[from] InvalidWorkspaceId),
     #[error(transparent)]
@@ -142,16 +142,8 @@ fn start(loaded: Loaded, settings: Settings) -> ExitCode {
             return ExitCode::from(USAGE);
         }
     };
-    let config = &loaded.config;
-    let (listen, plain) = (config.server.listen, config.server.tls.cert.is_none());
-    if !listen.ip().is_loopback() && plain {
-        tracing::warn!(%listen, "No server.tls: tokens travel in the clear unless something in front ends TLS");
-    }
-    let is_set = |key: &str| {
-        let mut settings = loaded.settings.iter();
-        settings.any(|setting| setting.key == key && setting.source != Source::Default)
-    };
-    let admin = is_set("admin.listen").then_some(config.admin.listen);
+    warn_of_plain(&loaded.config.server);
+    let admin = admin(&loaded);
     match server::sidecar::run(Live::new(loaded), settings, admin) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -161,8 +153,52 @@ fn start(loaded: Loaded, settings: Settings) -> ExitCode {
     }
 }
 
+/// The gateway that a sidecar of `run` trusts, and what it is set to.
+pub(super) struct Gateway {
+    pub(super) workspace: String,
+    pub(super) gateway: Url,
+    pub(super) plain_http: bool,
+    pub(super) require_bound: bool,
+    pub(super) config: Option<PathBuf>,
+    pub(super) set: Vec<String>,
+}
+
+/// Returns the address of the admin listener, which a sidecar has only if it is set.
+pub(super) fn admin(loaded: &Loaded) -> Option<SocketAddr> {
+    let mut settings = loaded.settings.iter();
+    let is_set =
+        settings.any(|setting| setting.key == "admin.listen" && setting.source != Source::Default);
+    is_set.then_some(loaded.config.admin.listen)
+}
+
+/// Warns if callers' tokens come unencrypted over a network.
+pub(super) fn warn_of_plain(server: &Server) {
+    let listen = server.listen;
+    if !listen.ip().is_loopback() && server.tls.cert.is_none() {
+        tracing::warn!(%listen, "No server.tls: tokens travel in the clear unless something in front ends TLS");
+    }
+}
+
 impl Arguments {
-    fn layers(&self) -> Layers {
+    /// Returns the arguments of a sidecar at `listen` in front of an agent at `upstream`.
+    pub(super) fn in_front_of(upstream: Url, listen: SocketAddr, trusted: Gateway) -> Self {
+        Self {
+            workspace: trusted.workspace,
+            upstream,
+            listen: Some(listen),
+            gateway: Some(trusted.gateway),
+            jwks: None,
+            issuer: None,
+            plain_http: trusted.plain_http,
+            private_card: false,
+            require_bound: trusted.require_bound,
+            config: trusted.config,
+            set: trusted.set,
+        }
+    }
+
+    /// Returns the sources of the sidecar's settings.
+    pub(super) fn layers(&self) -> Layers {
         let mut set = self.set.clone();
         set.extend(self.listen.map(|listen| format!("server.listen={listen}")));
         Layers {
@@ -171,7 +207,11 @@ impl Arguments {
         }
     }
 
-    fn settings(&self) -> Result<Settings, ArgumentError> {
+    /// Checks the arguments.
+    ///
+    /// # Errors
+    /// [`ArgumentError`].
+    pub(super) fn settings(&self) -> Result<Settings, ArgumentError> {
         let workspace = WorkspaceId::parse(&self.workspace)?;
         let agent = Agent::parse(&self.upstream)?;
         let gateway = self.gateway()?;

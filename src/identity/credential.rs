@@ -197,6 +197,11 @@ impl Fresh {
     }
 }
 
+/// Generates an operator's token.
+pub fn new_admin_token() -> SecretString {
+    Fresh::new(Form::Admin).text
+}
+
 /// True if `text` has the form of an admin token: `a2aa_` and 43 base64url characters.
 pub fn is_admin_token(text: &str) -> bool {
     Form::of(text) == Some(Form::Admin)

@@ -22,7 +22,7 @@ mod token;
 
 pub use self::authenticate::{FirstAdmin, Identity};
 pub use self::callers::CallerToken;
-pub use self::credential::{CredentialHash, is_admin_token, may_be_credential};
+pub use self::credential::{CredentialHash, is_admin_token, may_be_credential, new_admin_token};
 pub use self::issuance::Issuance;
 pub use self::named::{Credentials, Named};
 pub use self::proof::{ClientAddr, CredentialKind, Principal, Proof};

@@ -66,6 +66,9 @@ pub enum ServeError {
     /// The signal handlers cannot be installed.
     #[error("cannot listen for signals")]
     Signals(#[source] std::io::Error),
+    /// The system has no thread for the sidecar.
+    #[error("cannot start a thread")]
+    Thread(#[source] std::io::Error),
     /// The exporter of spans cannot be started.
     #[error("cannot trace: {0}")]
     Traces(#[from] TracesError),

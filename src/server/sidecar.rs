@@ -4,15 +4,17 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
-use pingora::server::{RunArgs, ShutdownWatch};
+use pingora::server::{RunArgs, Server, ShutdownSignalWatch, ShutdownWatch};
 use pingora::services::background::{BackgroundService, background_service};
+use tokio::sync::watch;
 
 use super::lasting::lasting;
-use super::signals::{Caught, Signals};
+use super::signals::{Caught, Signals, Told};
 use super::sockets::Sockets;
 use super::{AdminListener, ServeError, pingora, threads};
 use crate::admin;
 use crate::config::Live;
+use crate::drain::Drain;
 use crate::ids::ReplicaId;
 use crate::metrics::Metrics;
 use crate::proxy::{Connections, Listener};
@@ -24,52 +26,129 @@ use crate::telemetry::traces::Traces;
 /// # Errors
 /// Before anything is served: an address is in use, or the exporter of spans cannot be started.
 pub fn run(live: Live, settings: Settings, admin: Option<SocketAddr>) -> Result<(), ServeError> {
-    let config = live.hold();
     let caught = Caught::new(false).map_err(ServeError::Signals)?;
-    let sockets = Sockets::new();
-    let front_socket = sockets.socket("server.listen", config.server.listen)?;
-    let admin_socket = admin.map(|admin| sockets.socket("admin.listen", admin));
-    let admin_socket = admin_socket.transpose()?;
-    let metrics = Arc::new(Metrics::of_sidecar());
-    let traces = Traces::start(&live, &metrics, &ReplicaId::random())?;
-    let sidecar = Sidecar::new(live, metrics, settings);
-    let mut server = pingora();
+    let prepared = Prepared::new(live, settings, admin)?;
+    let signals = Signals {
+        caught,
+        drain: Arc::clone(&prepared.sidecar.drain),
+        config: prepared.sidecar.config.clone(),
+        gateway: None,
+        sockets: Arc::clone(&prepared.sockets),
+        traces: prepared.traces.clone(),
+    };
+    prepared.serve(Box::new(signals));
+    Ok(())
+}
 
-    let answers = Listener::of_sidecar(&sidecar, traces.clone());
-    threads::add_to(
-        &mut server,
-        "sidecar",
-        config.server.threads(),
-        Connections::new(answers),
-        front_socket,
-        Arc::clone(&sockets),
-    );
-    server.add_service(background_service("keys", Fetches(Arc::clone(&sidecar))));
-    if let Some(socket) = admin_socket {
-        let listener = AdminListener {
-            socket: Mutex::new(Some(socket)),
-            given_up: sockets.given_up(),
-            router: admin::sidecar_router(Arc::clone(&sidecar)),
-            metrics: Arc::clone(&sidecar.metrics),
-        };
-        server.add_service(background_service("admin", listener));
+/// A sidecar on threads of its own, beside the other work of a process, which has the signals. It ends when this is
+/// dropped.
+pub struct Beside {
+    /// The calls in progress.
+    pub drain: Arc<Drain>,
+    tell: watch::Sender<bool>,
+    serving: watch::Receiver<()>,
+}
+
+/// Starts a sidecar beside the other work of the process. `admin` is as for [`run`].
+///
+/// # Errors
+/// As [`run`].
+pub fn beside(
+    live: Live,
+    settings: Settings,
+    admin: Option<SocketAddr>,
+) -> Result<Beside, ServeError> {
+    let prepared = Prepared::new(live, settings, admin)?;
+    let drain = Arc::clone(&prepared.sidecar.drain);
+    let (tell, told) = watch::channel(false);
+    let (served, serving) = watch::channel(());
+    let watched = Told {
+        told,
+        drain: Arc::clone(&drain),
+        traces: prepared.traces.clone(),
+    };
+    let serve = move || {
+        prepared.serve(Box::new(watched));
+        drop(served);
+    };
+    let thread = std::thread::Builder::new().name("sidecar".into());
+    thread.spawn(serve).map_err(ServeError::Thread)?;
+    Ok(Beside {
+        drain,
+        tell,
+        serving,
+    })
+}
+
+impl Beside {
+    /// Has it end: its streams get their last event, other exchanges an error.
+    pub fn end(&self) {
+        self.tell.send_replace(true);
     }
 
-    let (address, threads) = (config.server.listen, config.server.threads());
-    let workspace = sidecar.settings.workspace.as_str();
-    tracing::info!(%address, workspace.id = workspace, threads, "sidecar is starting");
-    server.run(RunArgs {
-        shutdown_signal: Box::new(Signals {
-            caught,
-            drain: Arc::clone(&sidecar.drain),
-            config: sidecar.config.clone(),
-            gateway: None,
+    /// Resolves when it has ended.
+    pub async fn ended(&self) {
+        let mut serving = self.serving.clone();
+        while serving.changed().await.is_ok() {}
+    }
+}
+
+/// A sidecar with its addresses, that does not serve yet.
+struct Prepared {
+    sidecar: Arc<Sidecar>,
+    server: Server,
+    sockets: Arc<Sockets>,
+    traces: Traces,
+}
+
+impl Prepared {
+    fn new(live: Live, settings: Settings, admin: Option<SocketAddr>) -> Result<Self, ServeError> {
+        let config = live.hold();
+        let sockets = Sockets::new();
+        let front_socket = sockets.socket("server.listen", config.server.listen)?;
+        let admin_socket = admin.map(|admin| sockets.socket("admin.listen", admin));
+        let admin_socket = admin_socket.transpose()?;
+        let metrics = Arc::new(Metrics::of_sidecar());
+        let traces = Traces::start(&live, &metrics, &ReplicaId::random())?;
+        let sidecar = Sidecar::new(live, metrics, settings);
+        let mut server = pingora();
+
+        let answers = Listener::of_sidecar(&sidecar, traces.clone());
+        threads::add_to(
+            &mut server,
+            "sidecar",
+            config.server.threads(),
+            Connections::new(answers),
+            front_socket,
+            Arc::clone(&sockets),
+        );
+        server.add_service(background_service("keys", Fetches(Arc::clone(&sidecar))));
+        if let Some(socket) = admin_socket {
+            let listener = AdminListener {
+                socket: Mutex::new(Some(socket)),
+                given_up: sockets.given_up(),
+                router: admin::sidecar_router(Arc::clone(&sidecar)),
+                metrics: Arc::clone(&sidecar.metrics),
+            };
+            server.add_service(background_service("admin", listener));
+        }
+        Ok(Self {
+            sidecar,
+            server,
             sockets,
             traces,
-        }),
-    });
-    tracing::info!("sidecar has ended");
-    Ok(())
+        })
+    }
+
+    /// Serves until the signal.
+    fn serve(self, shutdown_signal: Box<dyn ShutdownSignalWatch>) {
+        let config = self.sidecar.config.hold();
+        let (address, threads) = (config.server.listen, config.server.threads());
+        let workspace = self.sidecar.settings.workspace.as_str();
+        tracing::info!(%address, workspace.id = workspace, threads, "sidecar is starting");
+        self.server.run(RunArgs { shutdown_signal });
+        tracing::info!("sidecar has ended");
+    }
 }
 
 /// The task that keeps the gateway's keys fresh.

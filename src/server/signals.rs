@@ -9,6 +9,7 @@ use async_trait::async_trait;
 use pingora::server::{ShutdownSignal, ShutdownSignalWatch};
 use tokio::runtime::Builder;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
 use super::sockets::{Sockets, tell_supervisor};
@@ -114,6 +115,24 @@ impl ShutdownSignalWatch for Signals {
             tokio::join!(gateway.audit.flush(), gateway.console.goodbye());
         }
         end_in_any_case();
+        ShutdownSignal::FastShutdown
+    }
+}
+
+/// The end of a sidecar that is a part of another process. That process has the signals, and waits for the calls.
+pub(super) struct Told {
+    pub(super) told: watch::Receiver<bool>,
+    pub(super) drain: Arc<Drain>,
+    pub(super) traces: Traces,
+}
+
+#[async_trait]
+impl ShutdownSignalWatch for Told {
+    async fn recv(&self) -> ShutdownSignal {
+        // An error means that the other part is gone.
+        let _ = self.told.clone().wait_for(|told| *told).await;
+        last_words(&self.drain, LAST_WORDS).await;
+        self.traces.stop(LAST_SPANS).await;
         ShutdownSignal::FastShutdown
     }
 }

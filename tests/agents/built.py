@@ -83,7 +83,8 @@ class Built:
         if name.startswith("js") or name.endswith(".mjs"):
             sdk = name if name.startswith("js") else "js13"
             return ["node", self.folder / "js" / sdk / f"{name.removesuffix('.mjs')}.mjs"]
-        place = {"pydantic_agent": "frameworks", "strands_agent": "frameworks", "poller": "py13"}.get(name, name)
+        frameworks = ("pydantic_agent", "plain_pydantic", "strands_agent")
+        place = "frameworks" if name in frameworks else {"poller": "py13"}.get(name, name)
         return [self.folder / place / "bin/python", "-B", ROOT / f"tests/agents/servers/{name}.py"]
 
 

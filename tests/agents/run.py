@@ -15,8 +15,9 @@ import life
 import polled
 import rolling
 import tokens
+import wrapped
 
-PARTS = {"life": life.run, "rolling": rolling.run, "polled": polled.run, "tokens": tokens.run}
+PARTS = {"life": life.run, "rolling": rolling.run, "polled": polled.run, "tokens": tokens.run, "wrapped": wrapped.run}
 
 
 def main():

@@ -79,6 +79,7 @@ mod response_fields;
 mod rest;
 mod room;
 mod routes;
+mod running;
 mod secrets;
 mod sidecar;
 mod slow;

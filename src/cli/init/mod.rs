@@ -1,0 +1,184 @@
+//! `a2a-gateway init`: writes what a gateway starts with, from the answers to four questions: a configuration, an
+//! operator's token, and a unit for systemd or a compose file. It starts nothing.
+
+mod files;
+mod questions;
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::ValueEnum;
+use url::Url;
+
+use self::files::{Files, WriteError};
+use super::{USAGE, complain, http_url, print};
+use crate::config::load::{ConfigError, Layers, load};
+
+const EXAMPLES: &str = "\
+Examples:
+  a2a-gateway init                              asks, and writes into this folder
+  a2a-gateway init --yes gateway                with defaults, into ./gateway
+  a2a-gateway init --for compose --listen 127.0.0.1:8080
+  a2a-gateway init --listen 0.0.0.0:8080 --public-url https://gateway.example.com
+  a2a-gateway init --sql 'postgres://gateway@db/gateway?password_file=/etc/gw/sql' --shared redis://redis:6379
+
+Flags answer questions. Without a terminal, or with --yes, defaults answer the others.";
+
+/// `a2a-gateway init`.
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Arguments {
+    /// Folder of the files; made if it is missing
+    #[arg(default_value = ".")]
+    dir: PathBuf,
+    /// The supervisor of the gateway [default: systemd]
+    #[arg(long = "for", value_name = "KIND")]
+    kind: Option<Kind>,
+    /// Address and port for callers, on this machine [default: 127.0.0.1:8080]
+    #[arg(long, value_name = "ADDR")]
+    listen: Option<SocketAddr>,
+    /// Base URL that callers use; needed if they come from other machines [default: that of --listen]
+    #[arg(long, value_name = "URL", value_parser = http_url)]
+    public_url: Option<Url>,
+    /// PostgreSQL (stores.sql), for several gateways; its password is in a file [default: SQLite in ./data]
+    #[arg(long, value_name = "URL", requires = "shared")]
+    sql: Option<String>,
+    /// Redis (stores.shared) [default: memory]
+    #[arg(long, value_name = "URL", requires = "sql")]
+    shared: Option<String>,
+    /// Ask nothing
+    #[arg(long, short)]
+    yes: bool,
+    /// Replace files that exist, the operator's token too
+    #[arg(long)]
+    force: bool,
+}
+
+/// A supervisor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Kind {
+    /// A compose file
+    Compose,
+    /// A unit for systemd
+    Systemd,
+}
+
+/// What the files are made from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Answers {
+    kind: Kind,
+    listen: SocketAddr,
+    public_url: Url,
+    stores: Stores,
+}
+
+/// The two stores.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Stores {
+    /// SQLite and memory, for one gateway.
+    Embedded,
+    /// PostgreSQL and Redis.
+    Servers { sql: String, shared: String },
+}
+
+/// Nothing was written, or not all.
+#[derive(Debug, thiserror::Error)]
+enum InitError {
+    #[error("callers on the network call the gateway by a name: give its URL with --public-url")]
+    NoPublicUrl,
+    #[error(
+        "a password does not belong into the configuration: write the URL without it, and name a file with \
+         `?password_file=FILE`"
+    )]
+    Password,
+    #[error("no gateway can start with these answers")]
+    Settings(#[source] ConfigError),
+    #[error("no answer: {0}")]
+    NoAnswer(&'static str),
+    #[error(transparent)]
+    Write(#[from] WriteError),
+    #[error("cannot ask, or print")]
+    Io(#[from] io::Error),
+}
+
+pub(super) fn run(arguments: &Arguments) -> ExitCode {
+    match write(arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            complain(&error);
+            match error {
+                InitError::NoPublicUrl | InitError::Password | InitError::Settings(_) => {
+                    ExitCode::from(USAGE)
+                }
+                InitError::NoAnswer(_) | InitError::Write(_) | InitError::Io(_) => {
+                    ExitCode::FAILURE
+                }
+            }
+        }
+    }
+}
+
+fn write(arguments: &Arguments) -> Result<(), InitError> {
+    // Before any question: an answer would be in vain.
+    let folder = files::folder(&arguments.dir)?;
+    if !arguments.force {
+        files::refuse_existing(&folder, arguments.kind)?;
+    }
+    let answers = questions::answers(arguments)?;
+    answers.check()?;
+    let written = Files::new(&answers, &folder)?.write(arguments.force)?;
+    print(&written)?;
+    Ok(())
+}
+
+impl Answers {
+    /// Checks them as the start of a gateway does.
+    fn check(&self) -> Result<(), InitError> {
+        let mut overrides = vec![
+            format!("server.listen={}", self.listen),
+            format!("server.public_url={}", files::base(&self.public_url)),
+        ];
+        if let Stores::Servers { sql, shared } = &self.stores {
+            if has_password(sql) || has_password(shared) {
+                return Err(InitError::Password);
+            }
+            overrides.push(format!("stores.sql={sql}"));
+            overrides.push(format!("stores.shared={shared}"));
+        }
+        let layers = Layers {
+            overrides,
+            ..Layers::default()
+        };
+        load(&layers).map(drop).map_err(InitError::Settings)
+    }
+}
+
+/// True if the URL of a store has a password, also one that names several hosts.
+fn has_password(url: &str) -> bool {
+    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
+    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+    let user = rest[..end].rsplit_once('@').map(|(user, _)| user);
+    let in_query = url.contains("?password=") || url.contains("&password=");
+    in_query || user.is_some_and(|user| user.contains(':'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_password_in_a_url_is_seen() {
+        for (url, expected) in [
+            ("postgres://u:secret@h/d", true),
+            ("postgres://u:secret@a:1,b:2/d", true),
+            ("postgres://u@h/d?password=secret", true),
+            ("redis://:secret@h", true),
+            ("postgres://u@h:5432/d?password_file=/etc/p", false),
+            ("redis://h:6379/0", false),
+        ] {
+            assert_eq!(has_password(url), expected, "{url}");
+        }
+    }
+}

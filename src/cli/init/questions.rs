@@ -1,0 +1,149 @@
+//! The four questions, and the flags that answer them.
+
+use std::io::{self, BufRead as _, IsTerminal as _, Read as _, Write as _};
+use std::net::{Ipv4Addr, SocketAddr};
+
+use clap::ValueEnum as _;
+use url::Url;
+
+use super::{Answers, Arguments, InitError, Kind, Stores};
+use crate::cli::http_url;
+use crate::ids::host_name;
+
+/// Longest answer, in bytes.
+const ANSWER_MAX: u64 = 4096;
+
+/// Wrong answers to one question, at most.
+const TRIES: usize = 5;
+
+/// The word for SQLite and memory.
+const EMBEDDED: &str = "embedded";
+
+/// Returns the answers of the flags; for the others, those of the terminal, or defaults.
+pub(super) fn answers(arguments: &Arguments) -> Result<Answers, InitError> {
+    let asks = !arguments.yes && io::stdin().is_terminal();
+    let kind = match arguments.kind {
+        Some(kind) => kind,
+        None if asks => ask("Run it by systemd or compose?", "systemd", kind)?,
+        None => Kind::Systemd,
+    };
+    let listen = match arguments.listen {
+        Some(listen) => listen,
+        None if asks => ask(
+            "Address and port for callers?",
+            &default_listen().to_string(),
+            address,
+        )?,
+        None => default_listen(),
+    };
+    let public_url = match &arguments.public_url {
+        Some(url) => url.clone(),
+        None if asks => ask("URL that callers use?", &named(listen), |text| {
+            http_url(text).map_err(str::to_owned)
+        })?,
+        None if listen.ip().is_unspecified() => return Err(InitError::NoPublicUrl),
+        None => url_of(listen).ok_or(InitError::NoPublicUrl)?,
+    };
+    let stores = match (&arguments.sql, &arguments.shared) {
+        (Some(sql), Some(shared)) => Stores::Servers {
+            sql: sql.clone(),
+            shared: shared.clone(),
+        },
+        _ if asks => ask(
+            "State: embedded (one gateway), or the URLs of PostgreSQL and Redis?",
+            EMBEDDED,
+            stores,
+        )?,
+        _ => Stores::Embedded,
+    };
+    Ok(Answers {
+        kind,
+        listen,
+        public_url,
+        stores,
+    })
+}
+
+fn default_listen() -> SocketAddr {
+    SocketAddr::from((Ipv4Addr::LOCALHOST, 8080))
+}
+
+fn url_of(listen: SocketAddr) -> Option<Url> {
+    Url::parse(&format!("http://{listen}")).ok()
+}
+
+/// Returns the likely URL of a gateway at `listen`.
+fn named(listen: SocketAddr) -> String {
+    if listen.ip().is_unspecified() {
+        format!("http://{}:{}", host_name(), listen.port())
+    } else {
+        format!("http://{listen}")
+    }
+}
+
+fn kind(text: &str) -> Result<Kind, String> {
+    Kind::from_str(text, true)
+}
+
+fn address(text: &str) -> Result<SocketAddr, String> {
+    text.parse()
+        .map_err(|_| "write an address and a port, such as 127.0.0.1:8080".to_owned())
+}
+
+fn stores(text: &str) -> Result<Stores, String> {
+    let words: Vec<_> = text.split_whitespace().collect();
+    match words[..] {
+        [EMBEDDED] => Ok(Stores::Embedded),
+        [sql, shared] => Ok(Stores::Servers {
+            sql: sql.to_owned(),
+            shared: shared.to_owned(),
+        }),
+        _ => Err("write `embedded`, or two URLs: postgres://… redis://…".to_owned()),
+    }
+}
+
+/// Asks on the terminal until the answer can be read. An empty one is the default.
+fn ask<T>(
+    question: &'static str,
+    default: &str,
+    read: impl Fn(&str) -> Result<T, String>,
+) -> Result<T, InitError> {
+    for _ in 0..TRIES {
+        let mut err = io::stderr().lock();
+        write!(err, "{question} [{default}] ")?;
+        err.flush()?;
+        let mut line = String::new();
+        if io::stdin().lock().take(ANSWER_MAX).read_line(&mut line)? == 0 {
+            return Err(InitError::NoAnswer(question));
+        }
+        let answer = match line.trim() {
+            "" => default,
+            answer => answer,
+        };
+        match read(answer) {
+            Ok(value) => return Ok(value),
+            Err(why) => writeln!(err, "{why}")?,
+        }
+    }
+    Err(InitError::NoAnswer(question))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_are_read_as_they_are_typed() {
+        assert_eq!(kind("Compose"), Ok(Kind::Compose));
+        assert!(kind("docker").is_err());
+        assert!(address("8080").is_err());
+        assert_eq!(stores("embedded"), Ok(Stores::Embedded));
+        let servers = Stores::Servers {
+            sql: "postgres://h/d".into(),
+            shared: "redis://h".into(),
+        };
+        assert_eq!(stores("postgres://h/d  redis://h"), Ok(servers));
+        assert!(stores("postgres://h/d").is_err());
+        assert_eq!(named(default_listen()), "http://127.0.0.1:8080");
+    }
+}

@@ -1,0 +1,458 @@
+//! `a2a-gateway run`: starts an agent, registers it at a gateway, keeps it registered, and lets it leave without a lost
+//! call. The agent needs no code for it. With `--guard`, a sidecar stands in front of it (`docs/reference/run.md`).
+//!
+//! One thread runs the agent; the sidecar has threads of its own. The process ends with the agent, and never starts it
+//! again: that is the work of a supervisor.
+
+mod member;
+mod place;
+mod process;
+
+use std::convert::Infallible;
+use std::ffi::OsString;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::PathBuf;
+use std::pin::pin;
+use std::process::{ExitCode, ExitStatus};
+use std::time::Duration;
+
+use tokio::time::{Instant, timeout};
+use url::Url;
+
+use self::member::{Calls, Member};
+use self::place::{CardError, Place, PlaceError};
+use self::process::{Agent, Signals, exit_code};
+use super::{USAGE, block_on, complain, http_url, sidecar};
+use crate::config::Live;
+use crate::config::load::{ConfigError, Layers, Loaded, load};
+use crate::ids::{InstanceId, InvalidInstanceId, InvalidWorkspaceId, WorkspaceId, host_name};
+use crate::server::{self, ServeError};
+use crate::sidecar::Settings;
+use crate::telemetry::{self, Chain};
+
+/// Longest wait for the sidecar to end its last streams and to send its last spans.
+const GUARD_END: Duration = Duration::from_millis(2500);
+
+/// Longest part of an instance's default id that is the host's name: a port and a hyphen follow.
+const HOST_MAX: usize = 58;
+
+const EXAMPLES: &str = "\
+Examples:
+  a2a-gateway run --workspace billing --token-file token -- python3 agent.py     it listens on $PORT
+  a2a-gateway run --workspace billing --token-file token --port 8001 -- uvicorn app:app --port 8001
+  a2a-gateway run --workspace billing --token-file token --guard 0.0.0.0:8081 \\
+      --gateway https://gateway.example.com --advertise http://10.0.0.12:8081 -- node agent.js
+
+The token file has the workspace's token, or its enrolment token, which the workspace's own token
+replaces. SIGTERM, SIGINT and SIGQUIT drain and deregister the agent, wait for its calls, and are then
+passed on; a second one is passed on at once. SIGHUP, SIGUSR1 and SIGUSR2 are passed on.
+
+Exit status: the agent's, or 128 and the number of the signal that ended it. 1 if it did not serve its
+card in time or an address is taken, 64 for wrong arguments, 126 or 127 if the command cannot be run.
+docs/reference/run.md has more.";
+
+/// `a2a-gateway run`.
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Arguments {
+    /// The agent's workspace
+    #[arg(long, value_name = "ID", env = "A2A_GATEWAY_WORKSPACE")]
+    workspace: String,
+    /// File with the workspace's token or its enrolment token; read for each request to the gateway
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "A2A_GATEWAY_TOKEN_FILE",
+        default_value = "agent-token"
+    )]
+    token_file: PathBuf,
+    /// Enrolment token, used if the file has no good token; better given in the environment, where other users cannot
+    /// see it
+    #[arg(
+        long,
+        value_name = "TOKEN",
+        env = "A2A_GATEWAY_ENROLMENT_TOKEN",
+        hide_env_values = true
+    )]
+    enrolment_token: Option<String>,
+    /// Base URL of the gateway
+    #[arg(long, value_name = "URL", env = "A2A_GATEWAY_URL", value_parser = http_url, default_value = "http://127.0.0.1:8080")]
+    gateway: Url,
+    /// Port at which the agent listens on 127.0.0.1, also given to it as PORT [default: a free one]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    port: Option<u16>,
+    /// URL at which the gateway reaches the agent; needed if the gateway is on another machine. Without a path: that of
+    /// JSON-RPC in the agent's card
+    #[arg(long, value_name = "URL", env = "A2A_GATEWAY_AGENT_URL", value_parser = http_url)]
+    advertise: Option<Url>,
+    /// Guard the agent as `sidecar` does: listen here, and admit only callers that the gateway vouches for
+    #[arg(long, value_name = "ADDR")]
+    guard: Option<SocketAddr>,
+    /// Name of this process among the instances of the agent [default: host name and port]
+    #[arg(long, value_name = "ID", env = "A2A_GATEWAY_INSTANCE")]
+    instance: Option<String>,
+    /// Path of the agent's card
+    #[arg(
+        long,
+        value_name = "PATH",
+        default_value = "/.well-known/agent-card.json"
+    )]
+    card: String,
+    /// Time for the agent to serve its card; after it, the agent is ended
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = humantime::parse_duration)]
+    ready_within: Duration,
+    /// Time for calls and for the agent to end after SIGTERM; after it, the agent is killed
+    #[arg(long, value_name = "TIME", default_value = "25s", value_parser = humantime::parse_duration)]
+    grace: Duration,
+    /// With --guard: refuse tokens that are not bound to one request; registers the agent with proof "request"
+    #[arg(long, requires = "guard")]
+    require_bound: bool,
+    /// With --guard: fetch the gateway's keys over plain http from another machine
+    #[arg(long, requires = "guard")]
+    plain_http: bool,
+    /// Read settings of the log and the guard from this TOML file
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Set one setting, such as --set telemetry.log=warn; may be given again
+    #[arg(long, value_name = "KEY=VALUE")]
+    set: Vec<String>,
+    /// The agent's command; it stays in the foreground
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+/// The arguments or settings are wrong.
+#[derive(Debug, thiserror::Error)]
+enum ArgumentError {
+    #[error("--workspace: {0}")]
+    Workspace(#[from] InvalidWorkspaceId),
+    #[error("--instance: {0}")]
+    Instance(#[from] InvalidInstanceId),
+    #[error("--card takes a path, such as /.well-known/agent-card.json")]
+    Card,
+    #[error("--grace and --ready-within must be longer than 0s and at most 24h")]
+    Clock,
+    #[error(transparent)]
+    Place(#[from] PlaceError),
+    #[error(transparent)]
+    Guard(#[from] sidecar::ArgumentError),
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+}
+
+/// The agent was not run, or did not serve.
+#[derive(Debug, thiserror::Error)]
+enum RunError {
+    #[error("port {port} of 127.0.0.1 is taken ({error}); choose another with --port")]
+    Port { port: u16, error: io::Error },
+    #[error("the agent did not serve its card within {within:?} (--ready-within): {why}")]
+    NotReady { within: Duration, why: CardError },
+    #[error("cannot run {}", program.display())]
+    Start {
+        program: PathBuf,
+        #[source]
+        error: io::Error,
+    },
+    #[error("cannot guard the agent")]
+    Guard(#[from] ServeError),
+    #[error("the guard has ended, which is a bug")]
+    GuardEnded,
+    #[error("cannot watch the agent or signals")]
+    System(#[from] io::Error),
+}
+
+impl RunError {
+    /// Returns the exit status, that of `env` and `timeout` for a command that cannot be run.
+    fn exit_code(&self) -> ExitCode {
+        ExitCode::from(match self {
+            Self::Start { error, .. } if error.kind() == io::ErrorKind::NotFound => 127,
+            Self::Start { .. } => 126,
+            _ => 1,
+        })
+    }
+}
+
+/// All that is needed to run the agent.
+struct Plan {
+    command: Vec<OsString>,
+    port: u16,
+    member: Member,
+    guard: Option<Settings>,
+    ready_within: Duration,
+    grace: Duration,
+}
+
+pub(super) fn run(arguments: Arguments) -> ExitCode {
+    let port = match free_port(arguments.port) {
+        Ok(port) => port,
+        Err(error) => {
+            complain(&error);
+            return ExitCode::FAILURE;
+        }
+    };
+    let (plan, loaded) = match arguments.plan(port) {
+        Ok(planned) => planned,
+        Err(error) => {
+            complain(&error);
+            return ExitCode::from(USAGE);
+        }
+    };
+    let _log = match telemetry::start(&loaded.config.telemetry) {
+        Ok(log) => log,
+        Err(error) => {
+            complain(&error);
+            return ExitCode::from(USAGE);
+        }
+    };
+    plan.run(loaded).unwrap_or_else(|error| {
+        tracing::error!(error = %Chain(&error), "cannot run the agent");
+        error.exit_code()
+    })
+}
+
+/// Returns `asked` if nothing listens there, else a free port. A process that was left over at the port would pass for
+/// the agent.
+fn free_port(asked: Option<u16>) -> Result<u16, RunError> {
+    let port = asked.unwrap_or(0);
+    let bound = TcpListener::bind((Ipv4Addr::LOCALHOST, port));
+    let address = bound.and_then(|listener| listener.local_addr());
+    address
+        .map(|address| address.port())
+        .map_err(|error| RunError::Port { port, error })
+}
+
+impl Arguments {
+    fn plan(self, port: u16) -> Result<(Plan, Loaded), ArgumentError> {
+        let workspace = WorkspaceId::parse(&self.workspace)?;
+        let listens = self.guard.map_or(port, |guard| guard.port());
+        let instance = match &self.instance {
+            Some(given) => InstanceId::parse(given)?,
+            None => InstanceId::parse(&own_instance(listens))?,
+        };
+        let longest = Duration::from_secs(24 * 3600);
+        if [self.grace, self.ready_within]
+            .iter()
+            .any(|clock| clock.is_zero() || *clock > longest)
+        {
+            return Err(ArgumentError::Clock);
+        }
+        if !self.card.starts_with('/') {
+            return Err(ArgumentError::Card);
+        }
+        let guard = self.guard(place::agent(port)?);
+        let layers = match &guard {
+            Some(guard) => guard.layers(),
+            None => Layers::of_this_process(self.config, self.set),
+        };
+        let loaded = load(&layers)?;
+        let guard = guard.map(|guard| guard.settings()).transpose()?;
+        let has_tls = loaded.config.server.tls.cert.is_some();
+        let guarded_at = self.guard.map(|address| (address, has_tls));
+        let place = Place::new(port, &self.card, self.advertise, guarded_at, &self.gateway)?;
+        let member = Member::new(
+            member::Names {
+                workspace,
+                instance,
+            },
+            member::Credentials {
+                file: self.token_file,
+                enrolment: self.enrolment_token,
+            },
+            self.gateway,
+            place,
+            self.require_bound,
+        );
+        let plan = Plan {
+            command: self.command,
+            port,
+            member,
+            guard,
+            ready_within: self.ready_within,
+            grace: self.grace,
+        };
+        Ok((plan, loaded))
+    }
+
+    /// Returns the arguments of the sidecar in front of the agent.
+    fn guard(&self, upstream: Url) -> Option<sidecar::Arguments> {
+        self.guard.map(|address| {
+            sidecar::Arguments::in_front_of(
+                upstream,
+                address,
+                sidecar::Gateway {
+                    workspace: self.workspace.clone(),
+                    gateway: self.gateway.clone(),
+                    plain_http: self.plain_http,
+                    require_bound: self.require_bound,
+                    config: self.config.clone(),
+                    set: self.set.clone(),
+                },
+            )
+        })
+    }
+}
+
+/// Returns the default id of an instance, as the packages for agents make it.
+fn own_instance(port: u16) -> String {
+    let host = host_name();
+    let sign = |c: char| match c {
+        'a'..='z' | 'A'..='Z' | '0'..='9' | '.' | '_' | '-' => c,
+        _ => '-',
+    };
+    let host: String = host.chars().map(sign).take(HOST_MAX).collect();
+    format!("{host}-{port}")
+}
+
+/// The event that ends the agent's work.
+enum End {
+    Agent(io::Result<ExitStatus>),
+    Asked(process::Signal),
+    Failed(RunError),
+}
+
+impl Plan {
+    fn run(self, loaded: Loaded) -> Result<ExitCode, RunError> {
+        let Self {
+            command,
+            port,
+            member,
+            guard,
+            ready_within,
+            grace,
+        } = self;
+        let admin = sidecar::admin(&loaded);
+        let guard = guard.map(|settings| {
+            sidecar::warn_of_plain(&loaded.config.server);
+            server::sidecar::beside(Live::new(loaded), settings, admin)
+        });
+        let guard = guard.transpose()?;
+        let calls = match &guard {
+            Some(guard) => Calls::Guard(std::sync::Arc::clone(&guard.drain)),
+            None => Calls::Gateway,
+        };
+        block_on(live(
+            Life {
+                command,
+                port,
+                member,
+                calls,
+                ready_within,
+                grace,
+            },
+            guard,
+        ))
+    }
+}
+
+/// A [`Plan`] with its guard started.
+struct Life {
+    command: Vec<OsString>,
+    port: u16,
+    member: Member,
+    calls: Calls,
+    ready_within: Duration,
+    grace: Duration,
+}
+
+/// Runs the agent to its end.
+async fn live(life: Life, guard: Option<server::sidecar::Beside>) -> Result<ExitCode, RunError> {
+    let mut signals = Signals::new()?;
+    let mut agent = Agent::start(&life.command, life.port).map_err(|error| RunError::Start {
+        program: life.command.first().map(PathBuf::from).unwrap_or_default(),
+        error,
+    })?;
+    let group = agent.group();
+    let mut staying = pin!(life.stay());
+    let end = tokio::select! {
+        biased;
+        status = agent.ended() => End::Agent(status),
+        signal = signals.asked(group) => End::Asked(signal),
+        Err(error) = &mut staying => End::Failed(error),
+        () = ended(guard.as_ref()) => End::Failed(RunError::GuardEnded),
+    };
+    match end {
+        End::Agent(status) => {
+            life.member.deregister().await;
+            end_guard(guard, Instant::now() + GUARD_END).await;
+            let status = status?;
+            tracing::info!(%status, "the agent has ended");
+            Ok(exit_code(status))
+        }
+        End::Asked(signal) => {
+            let until = Instant::now() + life.grace;
+            tracing::info!("draining the agent");
+            // The agent's own end, or a second signal, ends the wait for its calls.
+            tokio::select! {
+                biased;
+                _ = agent.ended() => life.member.deregister().await,
+                again = signals.asked(group) => {
+                    group.signal(again);
+                    life.member.deregister().await;
+                }
+                () = life.leave(staying, until - life.grace / 5) => {}
+            }
+            end_guard(guard, until).await;
+            let status = agent.stop(signal, until).await?;
+            tracing::info!(%status, "the agent has ended");
+            Ok(exit_code(status))
+        }
+        End::Failed(error) => {
+            life.member.deregister().await;
+            end_guard(guard, Instant::now() + GUARD_END).await;
+            agent
+                .stop(process::Signal::TERM, Instant::now() + life.grace)
+                .await?;
+            Err(error)
+        }
+    }
+}
+
+impl Life {
+    /// Waits for the agent's card, registers it, and keeps it registered.
+    ///
+    /// # Errors
+    /// If the agent does not serve its card in time.
+    async fn stay(&self) -> Result<Infallible, RunError> {
+        let within = self.ready_within;
+        let ready = self.member.place.wait(within).await;
+        ready.map_err(|why| RunError::NotReady { within, why })?;
+        Ok(self.member.stay(&self.calls).await)
+    }
+
+    /// Drains and deregisters the agent. Each time it waits for calls, at most until `until`.
+    async fn leave(
+        &self,
+        staying: impl Future<Output = Result<Infallible, RunError>>,
+        until: Instant,
+    ) {
+        tokio::select! {
+            _ = staying => {}
+            () = self.member.drain(&self.calls, until) => {}
+        }
+        // No heartbeat follows, which would register the agent again.
+        self.member.deregister().await;
+        self.member.await_calls(&self.calls, until).await;
+    }
+}
+
+/// Resolves when the guard's threads have ended; never without a guard.
+async fn ended(guard: Option<&server::sidecar::Beside>) {
+    match guard {
+        Some(guard) => guard.ended().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Ends the guard while the agent still answers. Half of the remaining time is the agent's.
+async fn end_guard(guard: Option<server::sidecar::Beside>, until: Instant) {
+    if let Some(guard) = guard {
+        guard.end();
+        let limit = GUARD_END.min(until.saturating_duration_since(Instant::now()) / 2);
+        // After that its connections end with this process.
+        let _ = timeout(limit, guard.ended()).await;
+    }
+}
+
+#[cfg(test)]
+mod tests;

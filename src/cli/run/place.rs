@@ -1,0 +1,192 @@
+//! The agent's place: where it serves its card, and the URL at which the gateway reaches it.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
+
+use gateway_client::{Ask, ClientError};
+use serde_json::Value;
+use tokio::time::{Instant, sleep};
+use url::{Host, Url};
+
+/// Timeout of one request for the card.
+const CARD_WITHIN: Duration = Duration::from_secs(5);
+
+/// Delay between two requests while the agent starts.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// The word for JSON-RPC in cards of every generation.
+const JSON_RPC: &str = "JSONRPC";
+
+/// Where the agent is.
+pub(super) struct Place {
+    /// The agent's card, on loopback.
+    card: Url,
+    /// Where the gateway reaches the agent or its guard. Without a path, the card has the path.
+    base: Url,
+}
+
+/// There is no URL for the agent.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum PlaceError {
+    #[error(
+        "the gateway at {gateway} is on another machine, and does not reach {here}: say with --advertise where it reaches \
+         the agent, such as http://10.0.0.12:8081"
+    )]
+    OtherMachine { gateway: String, here: String },
+    #[error("{0} cannot be written as a URL")]
+    Url(String, #[source] url::ParseError),
+    #[error("--advertise must be a URL without a user, `?` and `#`")]
+    Advertise,
+    #[error("--guard needs a port")]
+    GuardPort,
+}
+
+/// The agent does not serve its card.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum CardError {
+    #[error("{0}; the agent must listen on 127.0.0.1, at the port in PORT or --port")]
+    Client(#[from] ClientError),
+    #[error("{path} answered {status}; --card names another path")]
+    Status { path: String, status: u16 },
+    #[error("{path} is no JSON object; --card names another path")]
+    NoCard { path: String },
+}
+
+impl Place {
+    /// Finds the place of an agent that listens at `port`. `guard` is the address of its guard, and true if that has
+    /// TLS.
+    ///
+    /// # Errors
+    /// The gateway is on another machine, and only this one reaches the agent.
+    pub(super) fn new(
+        port: u16,
+        card: &str,
+        advertised: Option<Url>,
+        guard: Option<(SocketAddr, bool)>,
+        gateway: &Url,
+    ) -> Result<Self, PlaceError> {
+        let own = loopback(port);
+        if guard.is_some_and(|(address, _)| address.port() == 0) {
+            return Err(PlaceError::GuardPort);
+        }
+        let base = match (advertised, guard) {
+            (Some(url), _) => bare(url)?,
+            (None, Some((address, has_tls))) => {
+                let scheme = if has_tls { "https" } else { "http" };
+                here(scheme, reachable(address), gateway)?
+            }
+            (None, None) => here("http", own, gateway)?,
+        };
+        let card = parsed(format!("http://{own}{card}"))?;
+        Ok(Self { card, base })
+    }
+
+    /// Waits until the agent serves its card.
+    ///
+    /// # Errors
+    /// The last failure, when `within` has passed.
+    pub(super) async fn wait(&self, within: Duration) -> Result<(), CardError> {
+        let deadline = Instant::now() + within;
+        while let Err(error) = self.card().await {
+            if Instant::now() >= deadline {
+                return Err(error);
+            }
+            sleep(LOOK).await;
+        }
+        Ok(())
+    }
+
+    /// Returns the card that the agent serves now.
+    ///
+    /// # Errors
+    /// The agent does not answer, or with something else.
+    pub(super) async fn card(&self) -> Result<Value, CardError> {
+        let answer = Ask::get(&self.card, CARD_WITHIN).send().await?;
+        let path = self.card.path().to_owned();
+        let (status, card) = answer.json().await?;
+        match (status, card) {
+            (200, card @ Value::Object(_)) => Ok(card),
+            (200, _) => Err(CardError::NoCard { path }),
+            (status, _) => Err(CardError::Status { path, status }),
+        }
+    }
+
+    /// Returns the URL at which the gateway reaches the JSON-RPC of an agent with this card.
+    pub(super) fn url(&self, card: &Value) -> Url {
+        let mut url = self.base.clone();
+        if url.path() == "/"
+            && let Some(path) = rpc_path(card)
+        {
+            url.set_path(&path);
+        }
+        url
+    }
+}
+
+/// Returns the path of JSON-RPC in a card of any generation.
+fn rpc_path(card: &Value) -> Option<String> {
+    let listed = ["supportedInterfaces", "additionalInterfaces"];
+    let listed = listed.iter().filter_map(|name| card[name].as_array());
+    let listed = listed.flatten().filter(|interface| {
+        let spoken = ["protocolBinding", "transport"];
+        spoken.iter().any(|name| interface[name] == JSON_RPC)
+    });
+    let urls = listed
+        .chain([card])
+        .filter_map(|place| place["url"].as_str());
+    let mut urls = urls.filter_map(|url| Url::parse(url).ok());
+    urls.next().map(|url| url.path().to_owned())
+}
+
+fn loopback(port: u16) -> SocketAddr {
+    SocketAddr::from((Ipv4Addr::LOCALHOST, port))
+}
+
+/// Returns the URL of an agent that listens at `port`.
+pub(super) fn agent(port: u16) -> Result<Url, PlaceError> {
+    parsed(format!("http://{}/", loopback(port)))
+}
+
+/// Returns the URL of `address`, if the gateway reaches it.
+fn here(scheme: &str, address: SocketAddr, gateway: &Url) -> Result<Url, PlaceError> {
+    if address.ip().is_loopback() && !is_loopback(gateway) {
+        return Err(PlaceError::OtherMachine {
+            gateway: gateway.origin().ascii_serialization(),
+            here: address.to_string(),
+        });
+    }
+    parsed(format!("{scheme}://{address}/"))
+}
+
+/// An address that stands for all of this machine's is reached at loopback.
+fn reachable(mut address: SocketAddr) -> SocketAddr {
+    if address.ip().is_unspecified() {
+        address.set_ip(match address.ip() {
+            IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+            IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+        });
+    }
+    address
+}
+
+fn bare(url: Url) -> Result<Url, PlaceError> {
+    let is_bare = url.username().is_empty()
+        && url.password().is_none()
+        && url.query().is_none()
+        && url.fragment().is_none();
+    is_bare.then_some(url).ok_or(PlaceError::Advertise)
+}
+
+fn parsed(text: String) -> Result<Url, PlaceError> {
+    Url::parse(&text).map_err(|error| PlaceError::Url(text, error))
+}
+
+/// True if the URL is of this machine.
+fn is_loopback(url: &Url) -> bool {
+    match url.host() {
+        Some(Host::Domain(name)) => name == "localhost" || name.ends_with(".localhost"),
+        Some(Host::Ipv4(address)) => address.is_loopback(),
+        Some(Host::Ipv6(address)) => address.is_loopback(),
+        None => false,
+    }
+}

@@ -1,0 +1,179 @@
+//! The agent's process, with all that it starts, and the signals for it. It has a process group of its own: a Ctrl-C of
+//! the terminal reaches it only after its calls are over, and no process of it stays behind.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::{ExitCode, ExitStatus, Stdio};
+use std::task::Poll;
+use std::time::Duration;
+
+pub(super) use rustix::process::Signal;
+use rustix::process::{Pid, WaitOptions, kill_process_group, test_kill_process_group, waitpgid};
+use tokio::process::{Child, Command};
+use tokio::signal::unix::{self, SignalKind};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+
+use crate::config::load::ADMIN_TOKEN;
+
+/// Variables of `run` that the agent does not get: credentials that are not its own, or used up.
+const KEPT_BACK: [&str; 3] = [
+    ADMIN_TOKEN,
+    "A2A_GATEWAY_ADMIN_TOKEN_FILE",
+    "A2A_GATEWAY_ENROLMENT_TOKEN",
+];
+
+/// Delay between two looks at the processes that a command left behind.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Longest wait for the end of a killed process.
+const KILLED: Duration = Duration::from_secs(5);
+
+/// Exit status of a process that a signal ended: this, and the signal's number.
+const BY_SIGNAL: i32 = 128;
+
+/// The agent's process.
+pub(super) struct Agent {
+    child: Child,
+    group: Group,
+}
+
+/// The agent's process group.
+#[derive(Clone, Copy)]
+pub(super) struct Group(Pid);
+
+impl Group {
+    /// Sends a signal to all processes of the group that are left.
+    pub(super) fn signal(self, signal: Signal) {
+        // An error means that none is left.
+        let _ = kill_process_group(self.0, signal);
+    }
+
+    /// Waits until no process of the group is left, and kills those that are left at `until`.
+    async fn is_gone(self, until: Instant) {
+        while test_kill_process_group(self.0).is_ok() {
+            if Instant::now() >= until {
+                return self.signal(Signal::KILL);
+            }
+            // The first process of a container has the orphans as its children.
+            let _ = waitpgid(self.0, WaitOptions::NOHANG);
+            sleep(LOOK).await;
+        }
+    }
+}
+
+impl Agent {
+    /// Starts `command` with the variable `PORT`.
+    ///
+    /// # Errors
+    /// The command is missing, or cannot be executed.
+    pub(super) fn start(command: &[OsString], port: u16) -> io::Result<Self> {
+        let Some((program, arguments)) = command.split_first() else {
+            return Err(io::ErrorKind::NotFound.into());
+        };
+        let mut command = Command::new(program);
+        command
+            .args(arguments)
+            .env("PORT", port.to_string())
+            .stdin(Stdio::null())
+            .process_group(0)
+            .kill_on_drop(true);
+        for name in KEPT_BACK {
+            command.env_remove(name);
+        }
+        let child = command.spawn()?;
+        let id = child.id().and_then(|id| i32::try_from(id).ok());
+        let group = id.and_then(Pid::from_raw).map(Group);
+        let group = group.ok_or(io::ErrorKind::NotFound)?;
+        Ok(Self { child, group })
+    }
+
+    /// Returns the agent's process group.
+    pub(super) fn group(&self) -> Group {
+        self.group
+    }
+
+    /// Waits for the agent to end by itself. What it started and left behind is killed.
+    pub(super) async fn ended(&mut self) -> io::Result<ExitStatus> {
+        let status = self.child.wait().await?;
+        self.group.signal(Signal::KILL);
+        Ok(status)
+    }
+
+    /// Passes `signal` on, and waits until the agent has ended, and what it started. Kills what is left at `until`.
+    pub(super) async fn stop(&mut self, signal: Signal, until: Instant) -> io::Result<ExitStatus> {
+        self.group.signal(signal);
+        if let Ok(status) = timeout_at(until, self.child.wait()).await {
+            self.group.is_gone(until).await;
+            return status;
+        }
+        tracing::warn!("The agent did not end in time (--grace); killing it");
+        self.group.signal(Signal::KILL);
+        match timeout(KILLED, self.child.wait()).await {
+            Ok(status) => status,
+            Err(_) => Ok(ExitStatus::from_raw(Signal::KILL.as_raw())),
+        }
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        if self.child.id().is_some() {
+            self.group.signal(Signal::KILL);
+        }
+    }
+}
+
+/// Returns the exit status of a shell for a command that ended so.
+pub(super) fn exit_code(status: ExitStatus) -> ExitCode {
+    let by_signal = || status.signal().map(|number| BY_SIGNAL + number);
+    let code = status.code().or_else(by_signal);
+    ExitCode::from(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
+}
+
+/// The signals to this process.
+pub(super) struct Signals([(Signal, unix::Signal); 6]);
+
+impl Signals {
+    /// Catches them from now on.
+    ///
+    /// # Errors
+    /// When the system cannot install the handlers.
+    pub(super) fn new() -> io::Result<Self> {
+        let caught = |signal: Signal| {
+            let kind = SignalKind::from_raw(signal.as_raw());
+            Ok::<_, io::Error>((signal, unix::signal(kind)?))
+        };
+        Ok(Self([
+            caught(Signal::TERM)?,
+            caught(Signal::INT)?,
+            caught(Signal::QUIT)?,
+            caught(Signal::HUP)?,
+            caught(Signal::USR1)?,
+            caught(Signal::USR2)?,
+        ]))
+    }
+
+    /// Waits for a signal that asks the agent to end, and passes others on.
+    pub(super) async fn asked(&mut self, group: Group) -> Signal {
+        loop {
+            let signal = self.next().await;
+            if [Signal::TERM, Signal::INT, Signal::QUIT].contains(&signal) {
+                return signal;
+            }
+            group.signal(signal);
+        }
+    }
+
+    async fn next(&mut self) -> Signal {
+        std::future::poll_fn(|context| {
+            for (signal, caught) in &mut self.0 {
+                if caught.poll_recv(context).is_ready() {
+                    return Poll::Ready(*signal);
+                }
+            }
+            Poll::Pending
+        })
+        .await
+    }
+}

@@ -1,0 +1,131 @@
+//! An agent leaves without a lost call, guarded or not. It does nothing for that: it dies at SIGTERM.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::*;
+use crate::harness::gateway::free_address;
+
+/// Callers at the same time.
+const CALLERS: usize = 8;
+
+/// Calls without a pause until `stop`; answers the number of calls, and what was no answer.
+async fn load(stage: &Stage, stop: &AtomicBool) -> (usize, Vec<String>) {
+    let (mut calls, mut lost) = (0, Vec::new());
+    while !stop.load(Ordering::Relaxed) {
+        let answer = stage.call().await;
+        calls += 1;
+        if answer.status != 200 {
+            lost.push(format!("{} {}", answer.status, answer.text()));
+        }
+    }
+    (calls, lost)
+}
+
+/// Starts two instances one after the other, ends the first under load.
+async fn no_call_is_lost(guards: bool) {
+    let stage = Arc::new(Stage::new(Pair::Embedded).await);
+    let guard = || {
+        let address = free_address("127.0.0.1").to_string();
+        if guards {
+            vec!["--guard".to_owned(), address]
+        } else {
+            Vec::new()
+        }
+    };
+    let start = async |name| {
+        let more = guard();
+        let more: Vec<_> = more.iter().map(String::as_str).collect();
+        let slow = ["--", "env", "PAUSE=0.2", SCRIPT];
+        let arguments: Vec<_> = more.iter().chain(&slow).copied().collect();
+        let run = stage.run(name, &arguments);
+        stage.until_status_of(name, "online", &run).await;
+        run
+    };
+    let mut old = start("old").await;
+    let stop = Arc::new(AtomicBool::new(false));
+    let callers = (0..CALLERS).map(|_| {
+        let (stage, stop) = (Arc::clone(&stage), Arc::clone(&stop));
+        tokio::spawn(async move { load(&stage, &stop).await })
+    });
+    let callers: Vec<_> = callers.collect();
+    let new = start("new").await;
+    old.signal("TERM");
+    assert_eq!(old.code().await, Some(128 + 15), "{}", old.log());
+    stop.store(true, Ordering::Relaxed);
+    let mut all = 0;
+    for caller in callers {
+        let (calls, lost) = caller.await.unwrap();
+        all += calls;
+        assert!(lost.is_empty(), "{lost:?}\n{}", old.log());
+    }
+    assert!(all > 2 * CALLERS, "{all} calls are no load");
+    assert_eq!(stage.status_of("old").await, None, "{}", old.log());
+    drop(new);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_instance_leaves_under_load_without_a_lost_call() {
+    no_call_is_lost(false).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_guarded_instance_leaves_under_load_without_a_lost_call() {
+    no_call_is_lost(true).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_last_call_of_an_agent_is_answered_before_it_ends() {
+    let stage = Arc::new(Stage::new(Pair::Embedded).await);
+    let guard = free_address("127.0.0.1").to_string();
+    for more in [&[][..], &["--guard", &guard]] {
+        let slow = ["--", "env", "PAUSE=2.5", SCRIPT];
+        let arguments: Vec<_> = more.iter().chain(&slow).copied().collect();
+        let mut run = stage.run("one", &arguments);
+        stage.until_status_of("one", "online", &run).await;
+        let calling = tokio::spawn({
+            let stage = Arc::clone(&stage);
+            async move { stage.call().await }
+        });
+        let deadline = Instant::now() + PATIENCE;
+        while stage.view().await["instances"][0]["in_flight"] != 1 {
+            assert!(Instant::now() < deadline, "the call does not come");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        run.signal("INT");
+        // Python answers SIGINT with a traceback.
+        assert_eq!(run.code().await, Some(128 + 2), "{}", run.log());
+        let answer = calling.await.unwrap();
+        assert_eq!(said(&answer)[2], "caller", "{more:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_second_signal_or_the_end_of_the_grace_ends_the_wait_for_calls() {
+    let stage = Arc::new(Stage::new(Pair::Embedded).await);
+    for (grace, twice, at_most) in [("25s", true, 3), ("3s", false, 4)] {
+        let slow = ["--grace", grace, "--", "env", "PAUSE=15", SCRIPT];
+        let mut run = stage.run("one", &slow);
+        stage.until_status_of("one", "online", &run).await;
+        let calling = tokio::spawn({
+            let stage = Arc::clone(&stage);
+            async move { stage.call().await }
+        });
+        let deadline = Instant::now() + PATIENCE;
+        while stage.view().await["instances"][0]["in_flight"] != 1 {
+            assert!(Instant::now() < deadline, "the call does not come");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        let began = Instant::now();
+        run.signal("TERM");
+        if twice {
+            run.until_it_says("draining the agent").await;
+            run.signal("TERM");
+        }
+        assert_eq!(run.code().await, Some(128 + 15), "{}", run.log());
+        let took = began.elapsed();
+        assert!(took < Duration::from_secs(at_most), "{grace}: {took:?}");
+        assert_eq!(calling.await.unwrap().status, 502);
+        assert_eq!(stage.view().await["status"], "offline");
+    }
+}

@@ -1,0 +1,257 @@
+//! `a2a-gateway run`: a script that knows of no gateway joins one, is called, and leaves.
+
+mod deaths;
+mod departures;
+mod guarded;
+mod starts;
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::harness::{ADMIN, Agent, Answer, Builder, CALL, Gateway, Pair, Request, Seat};
+
+/// The agent: a script of the shell.
+const SCRIPT: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/tests/gateway/running/agent.sh"
+);
+
+/// Longest wait for a step.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A gateway with a caller, and a workspace `target` for the agent.
+struct Stage {
+    gateway: Gateway,
+    caller: Seat,
+    folder: tempfile::TempDir,
+}
+
+impl Stage {
+    async fn new(pair: Pair) -> Self {
+        Self::of(Builder::new(pair)).await
+    }
+
+    /// With leases of 3 s.
+    async fn of(builder: Builder) -> Self {
+        let builder = builder.set("registry.heartbeat_ttl", "3s");
+        let gateway = builder.start().await;
+        let caller = gateway.seat("caller", "", Agent::json("{}").await).await;
+        let folder = tempfile::tempdir().unwrap();
+        let made = gateway.create(json!({"id": "target", "name": "target"}));
+        std::fs::write(folder.path().join("token"), made.await).unwrap();
+        Self {
+            gateway,
+            caller,
+            folder,
+        }
+    }
+
+    fn token_file(&self) -> PathBuf {
+        self.folder.path().join("token")
+    }
+
+    fn token(&self) -> String {
+        std::fs::read_to_string(self.token_file()).unwrap()
+    }
+
+    /// Starts `run` with these arguments, the last ones the command.
+    fn run(&self, name: &str, arguments: &[&str]) -> Run {
+        let log = self.folder.path().join(format!("{name}.log"));
+        let file = std::fs::File::create(&log).unwrap();
+        let child = Command::new(env!("CARGO_BIN_EXE_a2a-gateway"))
+            .args(["run", "--workspace", "target", "--instance", name])
+            .args(["--token-file", self.token_file().to_str().unwrap()])
+            .args(["--gateway", &format!("http://{}", self.gateway.public)])
+            .args(arguments)
+            .env("A2A_GATEWAY_ADMIN_TOKEN", ADMIN)
+            .stdin(Stdio::null())
+            .stdout(file.try_clone().unwrap())
+            .stderr(file)
+            .spawn()
+            .unwrap();
+        Run { child, log }
+    }
+
+    /// Starts the agent, and waits until it is there.
+    async fn joined(&self, name: &str, more: &[&str]) -> Run {
+        let arguments: Vec<_> = more.iter().chain(&["--", SCRIPT]).copied().collect();
+        let run = self.run(name, &arguments);
+        self.until_status_of(name, "online", &run).await;
+        run
+    }
+
+    async fn view(&self) -> Value {
+        let request = Request::get("/workspaces/target");
+        self.gateway.as_operator(request).await.json()
+    }
+
+    async fn status_of(&self, name: &str) -> Option<String> {
+        let view = self.view().await;
+        let instances = view["instances"].as_array().cloned().unwrap_or_default();
+        let own = instances.iter().find(|one| one["instance_id"] == name)?;
+        own["status"].as_str().map(str::to_owned)
+    }
+
+    async fn until_status_of(&self, name: &str, wanted: &str, run: &Run) {
+        let deadline = Instant::now() + PATIENCE;
+        while self.status_of(name).await.as_deref() != Some(wanted) {
+            assert!(Instant::now() < deadline, "{wanted}: {}", run.log());
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    async fn until_status(&self, wanted: &str) {
+        let deadline = Instant::now() + PATIENCE;
+        while self.view().await["status"] != wanted {
+            assert!(Instant::now() < deadline, "not {wanted}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    async fn call(&self) -> Answer {
+        let request = Request::post("/workspaces/target/a2a", CALL).bearer(&self.caller.token);
+        self.gateway.call(&request).await
+    }
+
+    /// The agent's process, the path at which it was called, and its caller.
+    async fn said(&self) -> [String; 3] {
+        let answer = self.call().await;
+        said(&answer)
+    }
+}
+
+/// The words of the agent in its answer.
+fn said(answer: &Answer) -> [String; 3] {
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let text = answer.json()["result"]["parts"][0]["text"].clone();
+    let words = text.as_str().unwrap().split(' ').map(str::to_owned);
+    words.collect::<Vec<_>>().try_into().unwrap()
+}
+
+/// A running `a2a-gateway run`. Dropping it kills it, after it has ended its agent.
+struct Run {
+    child: Child,
+    log: PathBuf,
+}
+
+impl Run {
+    fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap()
+    }
+
+    fn signal(&self, name: &str) {
+        signal(&self.child.id().to_string(), name);
+    }
+
+    /// Waits until it ends by itself.
+    async fn ended(&mut self) -> ExitStatus {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status;
+            }
+            assert!(Instant::now() < deadline, "it does not end: {}", self.log());
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    async fn code(&mut self) -> Option<i32> {
+        self.ended().await.code()
+    }
+
+    async fn until_it_says(&self, text: &str) {
+        let deadline = Instant::now() + PATIENCE;
+        while !self.log().contains(text) {
+            assert!(Instant::now() < deadline, "no {text}: {}", self.log());
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        if let Ok(None) = self.child.try_wait() {
+            // Twice: at once.
+            self.signal("TERM");
+            self.signal("TERM");
+            let _ = self.child.wait();
+        }
+    }
+}
+
+fn signal(process: &str, name: &str) {
+    let sent = Command::new("kill").args(["-s", name, process]).status();
+    assert!(sent.unwrap().success());
+}
+
+/// True if a process is there, and no zombie.
+fn lives(process: &str) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status"));
+    status.is_ok_and(|text| !text.contains("State:\tZ"))
+}
+
+crate::on_both_pairs! {
+    async fn a_script_of_the_shell_joins_and_leaves_without_code(pair: Pair) {
+        let stage = Stage::new(pair).await;
+        let mut run = stage.joined("one", &[]).await;
+        let [process, path, caller] = stage.said().await;
+        assert_eq!((path.as_str(), caller.as_str()), ("/rpc", "caller"));
+        assert!(run.log().contains("the agent starts with 0 arguments, \n"), "{}", run.log());
+        let token = stage.token();
+        assert!(token.starts_with("a2aw_"), "the enrolment token was not replaced");
+        let mode = stage.token_file().metadata().unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        assert!(!run.log().contains(&token), "the token is in the log");
+        run.signal("TERM");
+        // Python ends by SIGTERM.
+        assert_eq!(run.code().await, Some(128 + 15), "{}", run.log());
+        assert_eq!(stage.view().await["status"], "offline");
+        assert!(!lives(&process));
+        // A later start needs nothing else.
+        let again = stage.joined("two", &[]).await;
+        assert_ne!(stage.said().await[0], process);
+        drop(again);
+    }
+
+    async fn a_gateway_that_was_away_or_killed_is_joined_again(pair: Pair) {
+        let mut stage = Stage::new(pair).await;
+        stage.gateway.kill();
+        let run = stage.run("one", &["--", SCRIPT]);
+        run.until_it_says("The gateway does not hear the agent").await;
+        stage.gateway.restart().await;
+        stage.until_status_of("one", "online", &run).await;
+        stage.gateway.kill();
+        // Its lease ends meanwhile.
+        tokio::time::sleep(Duration::from_millis(900)).await;
+        stage.gateway.restart().await;
+        stage.until_status_of("one", "online", &run).await;
+        assert_eq!(stage.said().await[2], "caller");
+    }
+
+    async fn a_token_that_is_rotated_counts_at_once(pair: Pair) {
+        let stage = Stage::new(pair).await;
+        let run = stage.joined("one", &[]).await;
+        let tokens = "/workspaces/target/tokens";
+        let old = stage.gateway.as_operator(Request::get(tokens)).await.json();
+        let new = stage.gateway.as_operator(Request::post(tokens, "{}")).await.json();
+        // Revoked first: the agent is refused until it finds the new one.
+        for token in old["tokens"].as_array().unwrap() {
+            let path = format!("{tokens}/{}", token["id"].as_str().unwrap());
+            assert_eq!(stage.gateway.as_operator(Request::new("DELETE", path)).await.status, 200);
+        }
+        run.until_it_says("no good token in").await;
+        std::fs::write(stage.token_file(), new["token"].as_str().unwrap()).unwrap();
+        let joined = |log: &str| log.matches("the agent has joined").count();
+        let deadline = Instant::now() + PATIENCE;
+        while joined(&run.log()) < 2 {
+            assert!(Instant::now() < deadline, "{}", run.log());
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        stage.until_status("online").await;
+        assert_eq!(stage.said().await[2], "caller");
+    }
+}

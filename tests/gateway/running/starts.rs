@@ -1,0 +1,107 @@
+//! Agents that do not start, or not in time.
+
+use super::*;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_exit_status_of_an_agent_that_ends_at_once_is_that_of_run() {
+    let stage = Stage::new(Pair::Embedded).await;
+    for (command, code) in [
+        (&["sh", "-c", "exit 7"][..], 7),
+        (&["true"], 0),
+        (&["/nowhere/agent"], 127),
+        (&["/etc/hostname"], 126),
+        (&["sh", "-c", "kill -s KILL $$"], 128 + 9),
+    ] {
+        let arguments: Vec<_> = ["--"].iter().chain(command).copied().collect();
+        let mut run = stage.run("one", &arguments);
+        assert_eq!(run.code().await, Some(code), "{command:?}: {}", run.log());
+    }
+    assert_eq!(stage.view().await["status"], "offline");
+    assert!(stage.token().starts_with("a2ae_"), "the token is used up");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_that_never_serves_its_card_is_ended() {
+    let stage = Stage::new(Pair::Embedded).await;
+    let silent = "echo $$; exec sleep 600";
+    for (command, said) in [
+        (
+            &["sh", "-c", silent][..],
+            "nothing listens at http://127.0.0.1:",
+        ),
+        (
+            // Deaf to SIGTERM, and with a child.
+            &["sh", "-c", "trap '' TERM; echo $$; sleep 600; sleep 600"],
+            "did not end in time",
+        ),
+        (
+            &[
+                "sh",
+                "-c",
+                "echo $$; exec python3 -m http.server --bind 127.0.0.1 $PORT",
+            ],
+            "/.well-known/agent-card.json answered 404; --card",
+        ),
+    ] {
+        let clocks = ["--ready-within", "1s", "--grace", "500ms", "--"];
+        let arguments: Vec<_> = clocks.iter().chain(command).copied().collect();
+        let mut run = stage.run("one", &arguments);
+        assert_eq!(run.code().await, Some(1), "{}", run.log());
+        let log = run.log();
+        assert!(
+            log.contains("did not serve its card within 1s") && log.contains(said),
+            "{log}"
+        );
+        let number = |line: &&str| line.bytes().all(|byte| byte.is_ascii_digit());
+        let process = log.lines().find(number).unwrap();
+        assert!(!lives(process), "{log}");
+    }
+    assert!(stage.token().starts_with("a2ae_"), "the token is used up");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_address_that_is_taken_ends_the_start_before_the_agents() {
+    let stage = Stage::new(Pair::Embedded).await;
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    let (port, guard) = (address.port().to_string(), address.to_string());
+    for more in [["--port", &port], ["--guard", &guard]] {
+        let arguments: Vec<_> = more.iter().chain(&["--", SCRIPT]).copied().collect();
+        let mut run = stage.run("one", &arguments);
+        assert_eq!(run.code().await, Some(1), "{more:?}");
+        let log = run.log();
+        assert!(log.contains(&guard) || log.contains(&port), "{log}");
+        assert!(!log.contains("the agent starts"), "{log}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_enrolment_token_is_kept_where_its_fruit_has_no_place() {
+    let stage = Stage::new(Pair::Embedded).await;
+    let enrolment = stage.token();
+    std::fs::remove_file(stage.token_file()).unwrap();
+    let nowhere = stage.folder.path().join("missing/token");
+    // The stage names a file already.
+    let child = Command::new(env!("CARGO_BIN_EXE_a2a-gateway"))
+        .args(["run", "--workspace", "target"])
+        .args(["--gateway", &format!("http://{}", stage.gateway.public)])
+        .args(["--enrolment-token", &enrolment, "--token-file"])
+        .arg(&nowhere)
+        .args(["--", SCRIPT])
+        .stdin(Stdio::null())
+        .stderr(std::fs::File::create(stage.folder.path().join("log")).unwrap())
+        .spawn()
+        .unwrap();
+    let log = stage.folder.path().join("log");
+    let run = Run { child, log };
+    run.until_it_says("would be used up in vain").await;
+    assert!(!run.log().contains(&enrolment));
+    // Once there is a place, the same process joins.
+    std::fs::create_dir(nowhere.parent().unwrap()).unwrap();
+    stage.until_status("online").await;
+    assert!(
+        std::fs::read_to_string(&nowhere)
+            .unwrap()
+            .starts_with("a2aw_")
+    );
+}
