@@ -40,6 +40,7 @@ mod fields;
 mod floods;
 mod grants;
 mod guards;
+mod guide;
 mod handover;
 mod hierarchy;
 mod http2;

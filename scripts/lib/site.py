@@ -1,0 +1,150 @@
+"""Builds the site of the documents: lays them out at their paths in the repository, so that each link means there what
+it means on a Git host, has mdBook build them, and looks at every link of every page that it made.
+
+    site.py MDBOOK SOURCE SITE
+"""
+
+import html.parser
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import urllib.parse
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+# Lists all pages of `docs`, in the order of the site.
+CONTENTS = "docs/README.md"
+
+FENCED = re.compile(r"^ *```.*?^ *```", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\(([^()\s]+)\)")
+
+
+def links(path):
+    """The links of a document to files of the repository, as paths from the root."""
+    for link in LINK.findall(FENCED.sub("", (ROOT / path).read_text())):
+        target = urllib.parse.unquote(link.partition("#")[0])
+        if target and "://" not in target and not target.startswith("mailto:"):
+            yield os.path.normpath(os.path.join(os.path.dirname(path), target))
+
+
+def reached():
+    """The files of the site: the documents at the root, all of `docs`, and the files that a document among them links."""
+    waiting = [path.name for path in sorted(ROOT.glob("*.md"))]
+    waiting += [str(path.relative_to(ROOT)) for path in sorted((ROOT / "docs").rglob("*")) if path.is_file()]
+    found = []
+    while waiting:
+        path = waiting.pop(0)
+        # A link to no file is a fault of the page that has it.
+        if path not in found and (ROOT / path).is_file():
+            found.append(path)
+            waiting += links(path) if path.endswith(".md") else []
+    return found
+
+
+def title(path):
+    """The first heading of a document."""
+    return re.search(r"^# (.+)", (ROOT / path).read_text(), re.MULTILINE)[1]
+
+
+def parts():
+    """The parts of the site with their pages, as the contents have them: a heading, or a group of links below one."""
+    text = (ROOT / CONTENTS).read_text()
+    for section in re.split(r"^## ", text, flags=re.MULTILINE)[1:]:
+        heading, _, body = section.partition("\n")
+        first, *groups = re.split(r"^- \*\*(.+?)\*\*", body, flags=re.MULTILINE)
+        named = [(heading, first), *((f"{heading}: {group}", links) for group, links in zip(groups[::2], groups[1::2]))]
+        for name, linked in named:
+            pages = [os.path.normpath(f"docs/{link.partition('#')[0]}") for link in LINK.findall(linked)]
+            pages = [page for page in pages if page.endswith(".md")]
+            if pages:
+                yield name, pages
+
+
+def summary(documents):
+    """mdBook's list of pages. A document that the contents do not list is one of a folder of the repository."""
+    lines = ["# Summary", "", "[a2a-gateway](README.md)", f"[{title(CONTENTS)}]({CONTENTS})"]
+    listed = {"README.md", CONTENTS}
+    for name, pages in parts():
+        lines += ["", f"# {name}", ""]
+        lines += [f"- [{title(page)}]({page})" for page in dict.fromkeys(pages) if page not in listed]
+        listed.update(pages)
+    lines += ["", "# The repository", ""]
+    lines += [f"- [{title(page)}]({page})" for page in documents if page not in listed]
+    return "\n".join(lines) + "\n"
+
+
+def lay_out(source):
+    """The folder that mdBook builds."""
+    shutil.rmtree(source, ignore_errors=True)
+    files = reached()
+    for path in files:
+        copy = source / "src" / path
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(ROOT / path, copy)
+    documents = [path for path in files if path.endswith(".md")]
+    (source / "src" / "SUMMARY.md").write_text(summary(documents))
+    for name in ("book.toml", "site.css"):
+        shutil.copyfile(ROOT / "scripts/lib/mdbook" / name, source / name)
+    return documents
+
+
+class Page(html.parser.HTMLParser):
+    """The anchors of a page, and what it links or loads."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.anchors, self.links, self.loaded = set(), set(), set()
+        self.feed(path.read_text())
+
+    def handle_starttag(self, tag, attrs):
+        attributes = dict(attrs)
+        if "id" in attributes:
+            self.anchors.add(attributes["id"])
+        if tag == "a" and "href" in attributes:
+            self.links.add(attributes["href"])
+        loaded = attributes.get("src") or (tag == "link" and attributes.get("href"))
+        if loaded:
+            self.loaded.add(loaded)
+
+
+def broken(site, documents):
+    """Each page that is not there, and each link that leads nowhere."""
+    pages = {path.resolve(): Page(path) for path in site.rglob("*.html")}
+    for document in documents:
+        made = document.removesuffix(".md") + ".html"
+        if (site / made).resolve() not in pages:
+            yield f"{document}: no {made}"
+    for path, page in pages.items():
+        name = path.relative_to(site.resolve())
+        yield from (f"{name} loads {link}" for link in page.loaded if "://" in link or link.startswith("//"))
+        for link in page.links | page.loaded:
+            if "://" in link or link.startswith(("mailto:", "//")):
+                continue
+            file, _, anchor = map(urllib.parse.unquote, link.partition("#"))
+            target = (path.parent / file).resolve() if file else path
+            if not target.is_file():
+                yield f"{name}: no file {link}"
+            elif anchor and target in pages and anchor not in pages[target].anchors:
+                yield f"{name}: no heading {link}"
+
+
+def main():
+    mdbook, source, site = sys.argv[1], *map(pathlib.Path, sys.argv[2:])
+    documents = lay_out(source)
+    shutil.rmtree(site, ignore_errors=True)
+    made = subprocess.run([mdbook, "build", "--dest-dir", site.resolve(), source], capture_output=True, text=True)
+    said = made.stdout + made.stderr
+    if made.returncode != 0:
+        sys.exit(said)
+    failed = [line for line in said.splitlines() if "WARN" in line or "ERROR" in line]
+    failed += broken(site, documents)
+    if failed:
+        sys.exit("\n".join([*failed, f"{len(failed)} faults of the site"]))
+    print(site.resolve())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,23 @@
+//! The page of the guide that needs real stores. `tests/readme.rs` runs the others.
+
+#[path = "../common/steps.rs"]
+mod steps;
+
+use std::path::Path;
+
+use crate::harness::servers::{Redis, postgres};
+
+#[test]
+fn the_page_of_two_gateways_leads_to_what_it_shows() {
+    let redis = Redis::start();
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/guide/two-gateways.md");
+    let marker = "<!-- tests/gateway/guide.rs runs these blocks as they stand. -->";
+    let replaced = [
+        (
+            "postgres://gateway:gateway@127.0.0.1:5432/gateway",
+            &*postgres().database(),
+        ),
+        ("redis://127.0.0.1:6379/1", &*redis.url()),
+    ];
+    steps::assert_leads_to_what_it_shows(&page, marker, &replaced);
+}
