@@ -13,6 +13,7 @@ use crate::gateway::Gateway;
 use crate::identity::Proof;
 use crate::ids::WorkspaceId;
 use crate::rejection::{Delivery, Reason, Rejection};
+use crate::time::Timestamp;
 
 /// Minimum interval of checks, since changes come in bursts. An open stream ends within 2 s of the change
 /// that ends it.
@@ -61,10 +62,17 @@ impl Gateway {
                     sleep(LOOK_EVERY).await;
                     gateway.coherence.access_changed(&mut changes).await;
                 };
+                let over = async {
+                    match proof.opens_until().filter(|_| needs == Needs::Credential) {
+                        Some(end) => sleep(end.since(Timestamp::now())).await,
+                        None => std::future::pending().await,
+                    }
+                };
                 tokio::select! {
                     // At once, since streams end within 1 s of a stop.
                     () = stops_changed(&mut drain) => {}
                     () = changed => {}
+                    () = over => {}
                 }
             }
         })
@@ -108,7 +116,7 @@ impl Gateway {
         if needs == Needs::Credential && !self.identity.stands(proof).await {
             return Some(Rejection::new(
                 Reason::Unauthenticated,
-                "the credential that opened this stream was revoked, or its workspace was removed; send a live one",
+                "the credential that opened this stream was revoked or is past its end, or its workspace was removed; send a live one",
             ));
         }
         let permit = self.hierarchy.permit(proof, target).await;

@@ -17,7 +17,7 @@ use crate::trust::{
     claimed_audience, own_type, unproven,
 };
 
-/// `a2a-gateway token canvas|pair|inspect|verify`.
+/// `a2a-gateway token workspace|canvas|pair|inspect|verify`.
 #[derive(clap::Args, Debug)]
 pub(super) struct Arguments {
     #[command(subcommand)]
@@ -26,6 +26,26 @@ pub(super) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Make a token of a workspace; needs its own token or an admin token
+    Workspace {
+        /// The workspace
+        id: String,
+        /// What lists of tokens call it
+        #[arg(long)]
+        label: Option<String>,
+        /// How long it lasts, such as 90days; without it, until it is revoked
+        #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+        expires_in: Option<Duration>,
+        /// An operator's token, when no other is given
+        #[arg(
+            long = "admin-token",
+            env = "A2A_GATEWAY_ADMIN_TOKEN",
+            hide_env_values = true
+        )]
+        operator: Option<String>,
+        #[command(flatten)]
+        gateway: Gateway,
+    },
     /// Get a token for a browser user; needs an admin or org token
     Canvas {
         /// Name of the user in audit records and logs
@@ -135,8 +155,8 @@ impl From<TokenError> for Failure {
 }
 
 pub(super) fn run(arguments: &Arguments) -> ExitCode {
-    if let Command::Pair { target, .. } = &arguments.command
-        && let Err(error) = WorkspaceId::parse(target)
+    if let Command::Pair { target: id, .. } | Command::Workspace { id, .. } = &arguments.command
+        && let Err(error) = WorkspaceId::parse(id)
     {
         complain(&error);
         return ExitCode::from(USAGE);
@@ -156,6 +176,23 @@ pub(super) fn run(arguments: &Arguments) -> ExitCode {
 
 async fn answer(command: &Command) -> Result<String, Failure> {
     match command {
+        Command::Workspace {
+            id,
+            label,
+            expires_in,
+            operator,
+            gateway,
+        } => {
+            let mut wanted = json!({});
+            if let Some(label) = label {
+                wanted["label"] = label.as_str().into();
+            }
+            if let Some(expires_in) = expires_in {
+                wanted["expires_in"] = expires_in.as_secs().into();
+            }
+            let path = format!("/workspaces/{id}/tokens");
+            gateway.issue(operator.as_deref(), &path, &wanted).await
+        }
         Command::Canvas {
             user,
             org,
@@ -164,7 +201,6 @@ async fn answer(command: &Command) -> Result<String, Failure> {
             operator,
             gateway,
         } => {
-            let operator = operator.as_ref().filter(|token| !token.is_empty());
             let mut wanted = json!({"user": user, "ttl_seconds": ttl.as_secs()});
             if let Some(org) = org {
                 wanted["org"] = org.as_str().into();
@@ -172,12 +208,9 @@ async fn answer(command: &Command) -> Result<String, Failure> {
             if !workspaces.is_empty() {
                 wanted["workspaces"] = json!(workspaces);
             }
-            let registry = Registry::new(gateway.base.resolve()?);
-            let credential = gateway
-                .credential()
-                .or_else(|none| operator.map(String::as_str).ok_or(none))?;
-            let answer = registry.post("/canvas/tokens", credential, &wanted).await?;
-            token(&answer)
+            gateway
+                .issue(operator.as_deref(), "/canvas/tokens", &wanted)
+                .await
         }
         Command::Pair { target, gateway } => {
             let registry = Registry::new(gateway.base.resolve()?);
@@ -259,6 +292,19 @@ fn told(error: TokenError, jwt: &str, expected: &str) -> Failure {
 }
 
 impl Gateway {
+    /// Asks for a token with the credential, else with that of the operator.
+    async fn issue(
+        &self,
+        operator: Option<&str>,
+        path: &str,
+        wanted: &Value,
+    ) -> Result<String, Failure> {
+        let registry = Registry::new(self.base.resolve()?);
+        let operator = operator.filter(|token| !token.is_empty());
+        let credential = self.credential().or_else(|none| operator.ok_or(none))?;
+        token(&registry.post(path, credential, wanted).await?)
+    }
+
     /// Returns the credential, unless it is empty: compose files pass unset variables as empty
     /// strings.
     fn credential(&self) -> Result<&str, Failure> {

@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use strsim::levenshtein;
 use toml::{Table, Value};
 
+use super::issuers::workspaces;
 use super::load::DEFAULT;
 use super::{cap, guard};
 
@@ -168,6 +169,11 @@ pub(super) fn misfit(dotted: &str, value: &Value, example: Option<&Value>) -> Op
              `audience`, all text, and nothing else; or, as one value, \
              [{\"issuer\":\"…\",\"jwks_url\":\"https://…\",\"audience\":\"…\"}]"
             .to_owned(),
+        ("auth.workspace_issuers", _) => workspaces::misfit(value).unwrap_or_else(|| {
+            "is not a list of issuers: write [[auth.workspace_issuers]] and below it `issuer`, `jwks_url`, `audience`, \
+             `claims` and `workspace`"
+                .to_owned()
+        }),
         ("cap", _) => cap::misfit(value).unwrap_or_else(|| {
             "is not a list of caps: write [[cap]] and below it `name`, `per`, `count` and `limit`; or, as one value, \
              [{\"name\":\"…\",\"per\":\"run\",\"count\":\"messages\",\"limit\":500}]"

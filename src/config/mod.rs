@@ -6,6 +6,7 @@
 
 mod admin;
 mod audit;
+mod auth;
 mod calls;
 mod cap;
 mod capacity;
@@ -44,6 +45,7 @@ use serde::Deserialize;
 
 pub use self::admin::{Admin, AdminAuth};
 pub use self::audit::{Audit, AuditAnchor, ClientAddress};
+pub use self::auth::{Auth, AuthMode};
 pub use self::calls::{A2a, Bridging};
 pub use self::cap::{Cap, CapCount, CapPer};
 pub use self::capacity::{Affinity, Breaker, Concurrency, Upstream};
@@ -53,7 +55,8 @@ pub use self::exposure::refuse_exposed;
 pub use self::file::open_regular;
 pub use self::forward::{Forward, commands_proxy};
 pub use self::guard::{Builtin, Guard, GuardMode, GuardPhase, GuardStream, OnFailure};
-pub use self::issuers::Issuer;
+pub use self::issuers::claims::Part;
+pub use self::issuers::{Issuer, WorkspaceIssuer};
 pub use self::live::{Derived, Live};
 pub use self::pattern::{Pattern, PatternAction};
 pub use self::rate::Rate;
@@ -221,31 +224,6 @@ pub struct Stores {
     pub timeout: Duration,
     /// Maximum pooled SQL connections.
     pub sql_connections: u32,
-}
-
-/// `[auth]`: accepted credentials.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Auth {
-    /// The treatment of requests without a credential.
-    pub mode: AuthMode,
-    /// SHA-256 of the admin tokens, in hexadecimal.
-    pub admin_token_sha256: Vec<value::Sha256Hex>,
-    /// The operator's token from the environment. Not a key, so that no file contains it.
-    #[serde(skip)]
-    pub admin_token: Option<secrecy::SecretString>,
-    /// Foreign issuers of canvas tokens.
-    pub issuers: Vec<Issuer>,
-}
-
-/// `auth.mode`.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
-#[serde(rename_all = "lowercase")]
-pub enum AuthMode {
-    /// Every request needs a credential.
-    Token,
-    /// For development on loopback: a request without a credential acts as the canvas.
-    Open,
 }
 
 /// `[access]`: the hierarchy rule.

@@ -14,6 +14,7 @@ use super::extract::Admitted;
 use crate::a2a::accept::is_json;
 use crate::a2a::names::{self, Broken, DEPTH_MAX};
 use crate::gateway::Gateway;
+use crate::identity::may_be_credential;
 use crate::rejection::{Reason, Refused, Rejection};
 use crate::shares::{Account, Bound, Full, Share, Shares};
 
@@ -37,6 +38,31 @@ pub(super) fn check_note(note: Option<&str>) -> Result<(), Rejection> {
         return Ok(());
     }
     let message = "`note` has at most 256 characters, none of them a control character";
+    Err(Rejection::new(Reason::InvalidParams, message))
+}
+
+/// Maximum characters of the label of a token.
+const LABEL_CHARS_MAX: usize = 64;
+
+/// Checks the label of a workspace token. Lists and records show it, so it must not be a credential.
+///
+/// # Errors
+/// `invalid_params`.
+pub(super) fn check_token_label(label: Option<&str>) -> Result<(), Rejection> {
+    let fits = |label: &str| {
+        (1..=LABEL_CHARS_MAX).contains(&label.chars().count())
+            && !label.trim().is_empty()
+            && !label.chars().any(char::is_control)
+    };
+    let message = match label {
+        Some(label) if !fits(label) => {
+            "`label` has 1 to 64 characters, none of them a control character"
+        }
+        Some(label) if may_be_credential(label) => {
+            "`label` has the form of a credential, and lists and records show it: choose another one"
+        }
+        _ => return Ok(()),
+    };
     Err(Rejection::new(Reason::InvalidParams, message))
 }
 

@@ -16,7 +16,7 @@ use super::workspaces::{parse_optional, require_same_org};
 use crate::audit::change::About;
 use crate::directory::{self, AGENT_CARD_BYTES_MAX, Heartbeat, Registrar, Registration, Terms};
 use crate::gateway::Gateway;
-use crate::identity::{IssuedToken, Principal};
+use crate::identity::{CredentialKind, IssuedToken, Principal};
 use crate::ids::{InstanceId, WorkspaceId};
 use crate::rejection::{Reason, Rejection};
 use crate::workspace::{CallerProof, DeliveryMode, Liveness, Status};
@@ -176,6 +176,10 @@ async fn enrol(
             && gateway.hierarchy.is_granted(&registration.id).await?
         {
             // The token would give the org access that only the workspace has.
+            return Ok((registered, None));
+        }
+        if caller.0.kind == CredentialKind::Workload {
+            // Its platform gives it a new token before each end: a static one would be one more secret.
             return Ok((registered, None));
         }
         let first = gateway.identity.tokens.issue_first(&registration.id);

@@ -11,7 +11,7 @@ use http::StatusCode;
 use secrecy::ExposeSecret;
 use serde::{Deserialize, Serialize};
 
-use super::body::{Json, OptionalJson, check_note};
+use super::body::{Json, OptionalJson, check_note, check_token_label};
 use super::extract::{Caller, PathId, PathOrg, PathTokenId, not_permitted};
 use super::lifecycle::editor;
 use super::page::Page;
@@ -19,7 +19,7 @@ use super::workspaces::require_same_org;
 use crate::audit::change::About;
 use crate::gateway::Gateway;
 use crate::identity::{
-    CANVAS_TTL_DEFAULT, CredentialKind, IssuedToken, NewCanvas, Principal, TokenRow,
+    CANVAS_TTL_DEFAULT, CredentialKind, IssuedToken, NewCanvas, Principal, TokenRow, TokenTerms,
 };
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
@@ -28,12 +28,19 @@ use crate::workspace::Timestamp;
 /// Maximum workspaces in one canvas token: each is looked up before the token is created.
 const CANVAS_WORKSPACES_MAX: usize = 200;
 
+/// Longest `expires_in` of a workspace token, in seconds: ten years.
+const EXPIRES_IN_MAX: u64 = 315_360_000;
+
 #[derive(Serialize)]
 struct Issued<'a> {
     id: &'a str,
     token: &'a str,
     prefix: &'a str,
     created_at: Timestamp,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    label: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    expires_at: Option<Timestamp>,
 }
 
 /// A page of a list of tokens.
@@ -49,7 +56,9 @@ pub(super) struct WorkspaceToken {
     prefix: String,
     created_at: Timestamp,
     last_used_at: Option<Timestamp>,
-    /// Present only for enrolment tokens.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    label: Option<String>,
+    /// Present for enrolment tokens, and for tokens that were made with an end.
     #[serde(skip_serializing_if = "Option::is_none")]
     expires_at: Option<Timestamp>,
 }
@@ -85,21 +94,86 @@ pub(super) async fn list(
         prefix: row.prefix,
         created_at: Timestamp(row.created_at),
         last_used_at: row.last_used_at.map(Timestamp),
+        label: row.label,
         expires_at: row.expires_at.map(Timestamp),
     }))
 }
 
-/// `POST /workspaces/{id}/tokens`. Needs no body.
+/// The body of `POST /workspaces/{id}/tokens`, which may be missing.
+#[derive(Default, Deserialize)]
+pub(super) struct NewToken {
+    label: Option<String>,
+    expires_at: Option<String>,
+    /// Lifetime in seconds.
+    expires_in: Option<u64>,
+}
+
+/// `POST /workspaces/{id}/tokens`.
 pub(super) async fn issue(
     State(gateway): State<Arc<Gateway>>,
     PathId(id): PathId,
     caller: Caller,
+    OptionalJson(new): OptionalJson<NewToken>,
 ) -> Result<Response, Rejection> {
     caller.require_own_existing(&gateway, &id).await?;
     if caller.principal().workspace().is_some() {
         gateway.hierarchy.require_running(&id).await?;
     }
-    Ok(issued(&gateway.identity.tokens.issue_workspace(&id).await?))
+    let terms = new.terms(Timestamp::now())?;
+    refuse_outliving(&caller, &terms)?;
+    let issue = gateway.identity.tokens.issue_workspace(&id, &terms);
+    Ok(issued(&issue.await?, &terms))
+}
+
+impl NewToken {
+    fn terms(self, now: Timestamp) -> Result<TokenTerms, Rejection> {
+        check_token_label(self.label.as_deref())?;
+        let wrong = |message| Rejection::new(Reason::InvalidParams, message);
+        let expires_at = match (self.expires_at, self.expires_in) {
+            (None, None) => None,
+            (Some(text), None) => {
+                let at = Timestamp::parse(&text).filter(|at| *at > now);
+                Some(at.ok_or_else(|| {
+                    wrong("`expires_at` is a time by RFC 3339 in the future, such as 2030-11-21T10:00:00Z")
+                })?)
+            }
+            (None, Some(seconds)) => {
+                if !(1..=EXPIRES_IN_MAX).contains(&seconds) {
+                    return Err(wrong(
+                        "`expires_in` is a whole number of seconds from 1 to 315360000, which is ten years",
+                    ));
+                }
+                Some(now.after(Duration::from_secs(seconds)))
+            }
+            (Some(_), Some(_)) => {
+                return Err(wrong(
+                    "`expires_at` and `expires_in` are one thing: send one of them",
+                ));
+            }
+        };
+        Ok(TokenTerms {
+            label: self.label,
+            expires_at: expires_at.map(|at| at.0),
+        })
+    }
+}
+
+/// Refuses a token that outlives the credential of the workspace that makes it: the end of that credential would count for
+/// nothing.
+fn refuse_outliving(caller: &Caller, terms: &TokenTerms) -> Result<(), Rejection> {
+    let Some(end) = caller.0.ends_at() else {
+        return Ok(());
+    };
+    if terms.expires_at.is_some_and(|at| at <= end) {
+        return Ok(());
+    }
+    Err(Rejection::new(
+        Reason::NotPermitted,
+        format!(
+            "the credential ends at {}, and makes no token that lasts longer: send `expires_at`, or ask an operator",
+            Timestamp(end)
+        ),
+    ))
 }
 
 /// `DELETE /workspaces/{id}/tokens/{token_id}`.
@@ -152,7 +226,7 @@ pub(super) async fn list_org(
     Ok(listed(&page, rows.await?, |row| OrgToken {
         id: row.token_id,
         prefix: row.prefix,
-        note: row.note,
+        note: row.label,
         created_at: Timestamp(row.created_at),
     }))
 }
@@ -173,9 +247,8 @@ pub(super) async fn issue_org(
     caller.require_operator()?;
     let note = new.note.as_deref();
     check_note(note)?;
-    Ok(issued(
-        &gateway.identity.tokens.issue_org(&org, note).await?,
-    ))
+    let token = gateway.identity.tokens.issue_org(&org, note).await?;
+    Ok(issued(&token, &TokenTerms::default()))
 }
 
 /// `DELETE /orgs/{org}/tokens/{token_id}`.
@@ -259,14 +332,23 @@ fn parse_list(ids: &[String]) -> Result<Vec<WorkspaceId>, Rejection> {
     Ok(ids.collect::<Result<_, _>>()?)
 }
 
-fn issued(token: &IssuedToken) -> Response {
+fn issued(token: &IssuedToken, terms: &TokenTerms) -> Response {
+    let (label, expires_at) = (terms.label.as_deref(), terms.expires_at.map(Timestamp));
     let answer = Issued {
         id: &token.token_id,
         token: token.token.expose_secret(),
         prefix: &token.prefix,
         created_at: Timestamp(token.created_at),
+        label,
+        expires_at,
     };
-    let about = About::default().with("token_id", token.token_id.as_str());
+    let mut about = About::default().with("token_id", token.token_id.as_str());
+    if let Some(label) = label {
+        about = about.with("label", label);
+    }
+    if let Some(at) = expires_at {
+        about = about.with("expires_at", at.to_string());
+    }
     (StatusCode::CREATED, Extension(about), Answer(answer)).into_response()
 }
 

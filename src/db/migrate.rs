@@ -17,7 +17,7 @@ const MIGRATE_MAX: Duration = Duration::from_secs(60);
 
 /// Version, name, and the SQL for SQLite and for PostgreSQL, which differ only where PostgreSQL has
 /// partitions. Never edit a released migration: databases store its checksum.
-const MIGRATIONS: [(i64, &str, [&str; 2]); 33] = [
+const MIGRATIONS: [(i64, &str, [&str; 2]); 34] = [
     both(
         1,
         "workspaces",
@@ -154,6 +154,11 @@ const MIGRATIONS: [(i64, &str, [&str; 2]); 33] = [
         include_str!("migrations/0037_delegation_runs.sql"),
     ),
     both(38, "resolve", include_str!("migrations/0038_resolve.sql")),
+    both(
+        39,
+        "token ends",
+        include_str!("migrations/0039_token_ends.sql"),
+    ),
 ];
 
 const fn both(

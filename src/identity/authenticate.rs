@@ -10,6 +10,7 @@ use secrecy::{ExposeSecret, SecretString};
 use super::credential::{Credential, CredentialHash, Form, Fresh};
 use super::issuance::Issuance;
 use super::issuers::{Issuers, NotForeign};
+use super::places::{Places, Unplaced};
 use super::proof::{CredentialKind, Principal, Proof, open_proof};
 use super::refusal::{Refusal, unauthenticated};
 use super::signed::SignedTokens;
@@ -58,6 +59,8 @@ pub struct Identity {
     /// Hashes from the configuration and the environment.
     pub(super) admins: Derived<Vec<CredentialHash>>,
     pub(super) proofs: Coherent<CredentialHash, Arc<Proof>>,
+    /// The workspaces that tokens of platforms name.
+    pub(super) places: Places,
     refusals: Cache<CredentialHash, Refusal>,
     /// The proof of requests without a credential, in open mode.
     open: Arc<Proof>,
@@ -80,10 +83,12 @@ impl Identity {
             (config.get().directory.cache_entries, None),
             |proof: &Arc<Proof>| proof.is_current(),
         );
-        drop_on_invalidation(&coherence, &proofs);
         let table = Tokens::new(db);
+        let entries_max = config.get().directory.cache_entries;
+        let places = Places::new(&coherence, &metrics, entries_max, table.clone());
+        drop_on_invalidation(&coherence, &proofs, &places);
         Self {
-            issuers: Issuers::new(&config.get().auth.issuers, Arc::clone(&metrics)),
+            issuers: Issuers::new(&config.get().auth, Arc::clone(&metrics)),
             metrics,
             tokens: Issuance {
                 tokens: table.clone(),
@@ -94,6 +99,7 @@ impl Identity {
             admins: Derived::new(&config, |config, _| admins(config)),
             config,
             proofs,
+            places,
             refusals: Cache::builder()
                 .max_capacity(REFUSALS_MAX)
                 .time_to_live(REFUSAL_TTL)
@@ -115,9 +121,9 @@ impl Identity {
         tokio::join!(self.uses.run(&self.table), self.issuers.run());
     }
 
-    /// Replaces `auth.issuers`. Tokens of an issuer that is removed are invalid at once.
-    pub fn set_issuers(&self, issuers: &[config::Issuer]) {
-        self.issuers.set(issuers);
+    /// Replaces `auth.issuers` and `auth.workspace_issuers`. Tokens of an issuer that is removed are invalid at once.
+    pub fn set_issuers(&self, auth: &config::Auth) {
+        self.issuers.set(auth);
     }
 
     /// Creates an admin token if there is none, neither configured nor stored. The caller prints it once. Of
@@ -153,12 +159,7 @@ impl Identity {
         authorization: Option<&[u8]>,
     ) -> Result<Arc<Proof>, Rejection> {
         let proof = self.authenticate_message(authorization).await?;
-        if proof.only_to.is_some() {
-            return Err(Rejection::new(
-                Reason::NotPermitted,
-                "a pair token is good for calls to its own target, POST /workspaces/{id}/a2a, and for nothing else; send the workspace's own token",
-            ));
-        }
+        refuse_pair(&proof)?;
         Ok(proof)
     }
 
@@ -171,6 +172,26 @@ impl Identity {
         &self,
         authorization: Option<&[u8]>,
     ) -> Result<Arc<Proof>, Rejection> {
+        let proof = self.verify(authorization).await?;
+        self.require_place(proof).await
+    }
+
+    /// Rejects a platform's token if its workspace does not stand. Does nothing for any other credential.
+    async fn require_place(&self, proof: Arc<Proof>) -> Result<Arc<Proof>, Rejection> {
+        match self.places.unplaced(&proof).await? {
+            None => Ok(proof),
+            Some(why) => Err(self.refuse_unplaced(&proof, why)),
+        }
+    }
+
+    fn refuse_unplaced(&self, proof: &Proof, why: Unplaced) -> Rejection {
+        let (flaw, rejection) = why.rejection(proof);
+        self.metrics.refusals.credential(flaw);
+        rejection
+    }
+
+    /// Returns the principal that a credential proves, apart from the workspace behind the token of a platform.
+    async fn verify(&self, authorization: Option<&[u8]>) -> Result<Arc<Proof>, Rejection> {
         let Some(field) = authorization else {
             return self.open().ok_or_else(|| {
                 self.flawed(
@@ -234,8 +255,8 @@ impl Identity {
         Err(self.refused(Refusal::Unknown))
     }
 
-    /// As [`Identity::authenticate`], for the one route that accepts an enrolment token. The token stays
-    /// unused; [`Issuance::redeem_enrolment`] uses it up.
+    /// As [`Identity::authenticate`], for the one route that accepts an enrolment token, and the token of a platform for a
+    /// workspace that does not exist. The token stays unused; [`Issuance::redeem_enrolment`] uses it up.
     ///
     /// # Errors
     /// As [`Identity::authenticate`].
@@ -245,7 +266,17 @@ impl Identity {
     ) -> Result<Arc<Proof>, Rejection> {
         let credential = match authorization.map(Credential::parse) {
             Some(Ok(credential)) if credential.form == Form::Enrolment => credential,
-            _ => return self.authenticate(authorization).await,
+            _ => {
+                let proof = self.verify(authorization).await?;
+                refuse_pair(&proof)?;
+                // The registration itself refuses a workspace that does not exist.
+                return match self.places.unplaced(&proof).await? {
+                    Some(Unplaced::Elsewhere) => {
+                        Err(self.refuse_unplaced(&proof, Unplaced::Elsewhere))
+                    }
+                    _ => Ok(proof),
+                };
+            }
         };
         let hash = credential.hash();
         // Never cached: it is presented once.
@@ -291,11 +322,17 @@ impl Identity {
         let (principal, kind) = match credential.form {
             Form::Workspace => {
                 let found = self.table.find_workspace(hash).await?.ok_or(unknown)?;
+                if found.is_over() {
+                    return Err(NoProof::Refused(Refusal::Over));
+                }
                 self.uses.note(found.token_id, found.last_used_at);
                 let principal = Principal::Workspace {
                     id: found.workspace,
                 };
-                (principal, CredentialKind::Workspace)
+                let kind = CredentialKind::Workspace;
+                let mut proof = prove(principal, kind, credential, hash);
+                proof.expires_at = found.expires_at;
+                return Ok(Arc::new(proof));
             }
             Form::Org => {
                 let (org, _) = self.table.find_org(hash).await?.ok_or(unknown)?;
@@ -314,7 +351,7 @@ impl Identity {
         Ok(Arc::new(prove(principal, kind, credential, hash)))
     }
 
-    /// Verifies a canvas token of the foreign issuer that it names, or else a canvas or pair token of this
+    /// Verifies a token of the foreign issuer that it names, or else a canvas or pair token of this
     /// gateway.
     async fn load_signed(
         &self,
@@ -324,7 +361,7 @@ impl Identity {
         let text = credential.text();
         let foreign = self.issuers.verify(text).await;
         let foreign = foreign.map_err(|not| match not {
-            NotForeign::Refused(error) => NoProof::Refused(Refusal::Foreign(error)),
+            NotForeign::Refused(refusal) => NoProof::Refused(refusal),
             NotForeign::Unavailable(rejection) => NoProof::NoKeys(rejection),
         })?;
         let signed = match foreign {
@@ -344,6 +381,7 @@ impl Identity {
         proof.signer = Some(signed.signer);
         proof.maker = signed.maker;
         proof.only_to = signed.only_to;
+        proof.in_org = signed.in_org;
         // The issuer is part of a canvas user's name.
         Ok(Arc::new(proof.with_account()))
     }
@@ -376,21 +414,39 @@ fn admins(config: &Config) -> Vec<CredentialHash> {
         .collect()
 }
 
-fn drop_on_invalidation(coherence: &Coherence, proofs: &Coherent<CredentialHash, Arc<Proof>>) {
-    let proofs = proofs.clone();
+/// Rejects a pair token, which is for messages only.
+fn refuse_pair(proof: &Proof) -> Result<(), Rejection> {
+    if proof.only_to.is_none() {
+        return Ok(());
+    }
+    Err(Rejection::new(
+        Reason::NotPermitted,
+        "a pair token is good for calls to its own target, POST /workspaces/{id}/a2a, and for nothing else; send the workspace's own token",
+    ))
+}
+
+fn drop_on_invalidation(
+    coherence: &Coherence,
+    proofs: &Coherent<CredentialHash, Arc<Proof>>,
+    places: &Places,
+) {
+    let (proofs, places) = (proofs.clone(), places.clone());
     coherence.on_invalidation(move |what| {
-        let proofs = proofs.clone();
+        let (proofs, places) = (proofs.clone(), places.clone());
         async move {
             match what {
                 Invalidation::Credential(hex) => match CredentialHash::from_hex(&hex) {
                     Some(hash) => proofs.forget(&hash),
                     None => proofs.forget_all(),
                 },
-                Invalidation::Everything => proofs.forget_all(),
+                Invalidation::Everything => {
+                    proofs.forget_all();
+                    places.forget_all();
+                }
+                Invalidation::Lineage(_) => places.forget_all(),
                 // A proof contains only the workspace's id; other modules cache its other facts.
                 Invalidation::Address(_)
                 | Invalidation::Grant(..)
-                | Invalidation::Lineage(_)
                 | Invalidation::Stops
                 | Invalidation::Workspace(_) => {}
             }

@@ -7,7 +7,7 @@ use secrecy::{ExposeSecret as _, SecretString};
 use super::credential::{CredentialHash, Form};
 use super::proof::Proof;
 use super::token::{
-    Issue, IssuedToken, LIVE_TOKENS_MAX, NewEnrolment, Owner, TokenRow, Tokens, fresh,
+    Issue, IssuedToken, LIVE_TOKENS_MAX, NewEnrolment, Owner, TokenRow, TokenTerms, Tokens, fresh,
 };
 use crate::coherence::{Coherence, Invalidation};
 use crate::ids::WorkspaceId;
@@ -31,13 +31,17 @@ pub struct Issuance {
 }
 
 impl Issuance {
-    /// Issues a token for `workspace`.
+    /// Issues a token for `workspace` on these terms.
     ///
     /// # Errors
     /// `conflict` when it has [`LIVE_TOKENS_MAX`] already; `workspace_not_found` when it does not exist or was
     /// removed.
-    pub async fn issue_workspace(&self, workspace: &WorkspaceId) -> Result<IssuedToken, Rejection> {
-        let issued = self.issue_below(workspace, LIVE_TOKENS_MAX).await?;
+    pub async fn issue_workspace(
+        &self,
+        workspace: &WorkspaceId,
+        terms: &TokenTerms,
+    ) -> Result<IssuedToken, Rejection> {
+        let issued = self.issue_below(workspace, terms, LIVE_TOKENS_MAX).await?;
         issued.ok_or_else(|| too_many("workspace"))
     }
 
@@ -50,18 +54,19 @@ impl Issuance {
         &self,
         workspace: &WorkspaceId,
     ) -> Result<Option<IssuedToken>, Rejection> {
-        self.issue_below(workspace, 1).await
+        self.issue_below(workspace, &TokenTerms::default(), 1).await
     }
 
     async fn issue_below(
         &self,
         workspace: &WorkspaceId,
+        terms: &TokenTerms,
         live_max: i64,
     ) -> Result<Option<IssuedToken>, Rejection> {
         let (token, hash) = fresh(Form::Workspace);
         let issue = self
             .tokens
-            .issue_workspace(workspace, &token, hash, live_max);
+            .issue_workspace(workspace, (&token, hash), terms, live_max);
         let issued = issue.await;
         if issued.as_ref().is_err_and(|error| !error.is_refusal()) {
             self.withdraw_later(workspace, &token.token_id);

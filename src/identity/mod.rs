@@ -11,6 +11,7 @@ mod credential;
 mod issuance;
 mod issuers;
 mod named;
+mod places;
 mod proof;
 mod rate;
 mod refusal;
@@ -32,7 +33,7 @@ pub use self::signed::{
     SignedTokens,
 };
 pub use self::ticket::{TICKET_TTL, Tickets};
-pub use self::token::{IssuedToken, LIVE_TOKENS_MAX, TokenRow};
+pub use self::token::{IssuedToken, LIVE_TOKENS_MAX, TokenRow, TokenTerms};
 
 #[cfg(test)]
 mod tests;

@@ -13,7 +13,7 @@ use super::authenticate::Identity;
 use super::proof::{CredentialKind, Principal, Proof, open_proof};
 use super::rate::Rates;
 use super::refusal::Refusal;
-use super::token::{Holder, Live};
+use super::token::{Holder, Live, Place};
 use crate::config::AuthMode;
 use crate::explain::{Check, Fact, Question, Source, Witness};
 use crate::ids::WorkspaceId;
@@ -42,6 +42,8 @@ pub struct Credentials {
     known: Vec<Known>,
     /// True if there are no further ones.
     complete: bool,
+    /// The platforms whose tokens prove workspaces, if the caller is one.
+    platforms: Vec<String>,
     source: Source,
     age: Duration,
 }
@@ -135,8 +137,24 @@ impl Identity {
             });
             Fact::new(Check::Caller, credentials.source, value).aged(credentials.age)
         });
-        if credentials.are_none() {
+        if !credentials.platforms.is_empty()
+            && credentials.source == Source::Sql
+            && let Some(id) = proof.principal.workspace()
+            && !matches!(self.table.find_place(id).await?, Place::Live(_))
+        {
             return Err(Refusal::Unknown.rejection());
+        }
+        if credentials.are_none() {
+            let ended = match &proof.principal {
+                Principal::Workspace { id } => self.table.has_ended(id).await?,
+                _ => false,
+            };
+            let refusal = if ended {
+                Refusal::Over
+            } else {
+                Refusal::Unknown
+            };
+            return Err(refusal.rejection());
         }
         Ok((proof, credentials))
     }
@@ -155,12 +173,22 @@ impl Identity {
             let configured = configured.iter().map(|hash| (None, *hash));
             known.extend(configured.map(|live| Known::live(principal, live)));
         }
+        let platforms = match principal {
+            Principal::Workspace { .. } => self.issuers.platforms(),
+            _ => Vec::new(),
+        };
         match self.table.live(holder).await {
             Ok(live) => {
                 known.extend(live.into_iter().map(|live| Known::live(principal, live)));
+                let signed = self.used(|proof| {
+                    proof.kind == CredentialKind::Workload && proof.principal == *principal
+                });
+                known.extend(signed.iter().map(|(proof, _)| Known::of(proof)));
                 Ok(Credentials {
                     known,
-                    complete: true,
+                    // A platform may sign a token at any time.
+                    complete: platforms.is_empty(),
+                    platforms,
                     source: Source::Sql,
                     age: Duration::ZERO,
                 })
@@ -175,6 +203,7 @@ impl Identity {
                 Ok(Credentials {
                     known,
                     complete: false,
+                    platforms,
                     source: Source::Memory,
                     age: oldest.unwrap_or_default(),
                 })
@@ -215,6 +244,7 @@ impl Credentials {
         Self {
             known: Vec::new(),
             complete: false,
+            platforms: Vec::new(),
             source: Source::Memory,
             age: Duration::ZERO,
         }
@@ -227,11 +257,15 @@ impl Credentials {
 
     fn json(&self) -> Value {
         let shown = self.known.iter().take(SHOWN_MAX);
-        json!({
+        let mut said = json!({
             "known": self.known.len(),
             "complete": self.complete,
             "prefixes": shown.map(|known| known.prefix.as_deref()).collect::<Vec<_>>(),
-        })
+        });
+        if !self.platforms.is_empty() {
+            said["issuers"] = json!(self.platforms);
+        }
+        said
     }
 
     /// Checks if one of the credentials is within its rate now, and reports the rates to `witness`. Counts

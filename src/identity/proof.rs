@@ -109,6 +109,8 @@ pub enum CredentialKind {
     Pair,
     /// No credential any more: a deferred request that is executed now.
     Stored,
+    /// The token of a platform for a workload: a Kubernetes service account token, a SPIFFE JWT-SVID.
+    Workload,
     /// `a2aw_…`, or a platform's token.
     Workspace,
 }
@@ -124,6 +126,7 @@ impl CredentialKind {
             Self::Org => "org",
             Self::Pair => "pair",
             Self::Stored => "stored",
+            Self::Workload => "workload",
             Self::Workspace => "workspace",
         }
     }
@@ -155,6 +158,8 @@ pub struct Proof {
     pub(super) maker: Option<CredentialHash>,
     /// The only target for which it is valid.
     pub(crate) only_to: Option<WorkspaceId>,
+    /// The org in which the workspace must be: the token of a platform names it.
+    pub(super) in_org: Option<String>,
 }
 
 impl Proof {
@@ -199,6 +204,17 @@ impl Proof {
         ))
     }
 
+    /// Returns the time at which the credential ends: milliseconds since 1970. `None`: when it is revoked.
+    pub fn ends_at(&self) -> Option<i64> {
+        self.expires_at
+    }
+
+    /// Returns the time at which streams that it opened end. `None`: when it is revoked. Streams outlive a signed token.
+    pub fn opens_until(&self) -> Option<Timestamp> {
+        let ends_at = self.expires_at.map(Timestamp);
+        ends_at.filter(|_| self.kind == CredentialKind::Workspace)
+    }
+
     /// True until it expires, or the key that signed it is withdrawn.
     pub(super) fn is_current(&self) -> bool {
         self.expires_at.is_none_or(|at| Timestamp::now().0 < at)
@@ -241,6 +257,8 @@ pub(super) struct Signed {
     /// The org token with which it was made.
     pub(super) maker: Option<CredentialHash>,
     pub(super) only_to: Option<WorkspaceId>,
+    /// The org in which the workspace must be.
+    pub(super) in_org: Option<String>,
 }
 
 /// Returns the proof of requests without a credential, in open mode.
@@ -261,6 +279,7 @@ pub(super) fn open_proof() -> Proof {
         signer: None,
         maker: None,
         only_to: None,
+        in_org: None,
     }
 }
 

@@ -13,8 +13,14 @@ pub(super) enum Refusal {
     Unknown,
     /// A signed token of this gateway that is invalid.
     Signed(TokenError),
-    /// An invalid token that names an issuer of `auth.issuers`.
+    /// An invalid token that names an issuer of `auth.issuers` or `auth.workspace_issuers`.
     Foreign(TokenError),
+    /// A genuine token of a platform, with claims that its issuer's patterns do not match.
+    Unmatched,
+    /// A genuine token of a platform that names no workspace.
+    NoId,
+    /// A workspace token after its end.
+    Over,
     /// A pair token that was put on a forwarded request.
     Forwarded,
 }
@@ -24,6 +30,8 @@ impl Refusal {
         match self {
             Self::Unknown => CredentialFlaw::Unknown,
             Self::Signed(error) | Self::Foreign(error) => error.flaw(),
+            Self::Unmatched | Self::NoId => CredentialFlaw::Unmapped,
+            Self::Over => CredentialFlaw::Expired,
             Self::Forwarded => CredentialFlaw::Forwarded,
         }
     }
@@ -37,13 +45,22 @@ impl Refusal {
                 unauthenticated("the token has expired; ask its issuer for a new one")
             }
             Self::Foreign(TokenError::Malformed) => unauthenticated(
-                "the token's header is not one that is accepted: `alg` EdDSA, ES256, ES384, RS… or PS…, a `kid`, `typ` JWT or at+jwt, and none of `crit`, `jwk`, `jku`, `x5c`, `x5u`",
+                "the token's header is not one that is accepted: `alg` EdDSA, ES256, ES384, RS… or PS…, a `kid`, `typ` JWT, JOSE or at+jwt, and none of `crit`, `jwk`, `jku`, `x5c`, `x5u`",
             ),
             Self::Foreign(TokenError::UnknownKey) => unauthenticated(
                 "the token names a key (`kid`) that its issuer does not publish for this `alg`",
             ),
             Self::Foreign(TokenError::Claims) => unauthenticated(
                 "the token is not meant for this gateway, or a claim is missing or of the wrong type: it needs `iss`, `aud`, `sub`, `exp`",
+            ),
+            Self::Unmatched => unauthenticated(
+                "the token is genuine, but its claims do not match `claims` of its issuer in auth.workspace_issuers",
+            ),
+            Self::NoId => unauthenticated(
+                "the token is genuine, but `workspace` of its issuer in auth.workspace_issuers makes no workspace id of it: 1 to 128 of letters, digits, `.`, `_` and `-`, and no part may contain the character that separates it from the next",
+            ),
+            Self::Over => unauthenticated(
+                "the workspace token is past its end (`expires_at`); make a new one with POST /workspaces/{id}/tokens",
             ),
             Self::Forwarded => unauthenticated(
                 "the token came with a forwarded request (`token_use`, `bh`), and proves its caller to that target only; GET /registry/discover/{id} gives one to call with",

@@ -181,6 +181,7 @@ impl SignedTokens {
             signer: Signer::own(verified.head, verified.key),
             maker,
             only_to: None,
+            in_org: None,
         })
     }
 
@@ -290,6 +291,7 @@ impl SignedTokens {
             signer: Signer::own(verified.head, verified.key),
             maker: None,
             only_to: Some(id(&claims.aud)?),
+            in_org: None,
         })
     }
 

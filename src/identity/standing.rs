@@ -18,8 +18,8 @@ impl Identity {
         proof.is_current() && self.stands(proof).await
     }
 
-    /// As [`Identity::still_good`], except for expiry: a stream that began in time continues when its token
-    /// expires, but not when it is revoked.
+    /// As [`Identity::still_good`], except that a stream that began in time continues when a signed token expires. A
+    /// workspace token that has reached its end counts as revoked.
     pub async fn stands(&self, proof: &Proof) -> bool {
         if proof
             .signer
@@ -32,14 +32,21 @@ impl Identity {
             // No credential: valid as long as open mode is on.
             return proof.kind != CredentialKind::Open || self.open().is_some();
         };
+        if proof.kind == CredentialKind::Workload {
+            return !matches!(self.places.unplaced(proof).await, Ok(Some(_)));
+        }
+        if proof.kind == CredentialKind::Workspace && !proof.is_current() {
+            return false;
+        }
         if matches!(proof.kind, CredentialKind::Canvas | CredentialKind::Pair) {
             // Signed, so only the token with which it was made is looked up.
             return self.maker_stands(proof).await.unwrap_or(true);
         }
         let load = || async {
             match self.principal_of(proof.kind, hash).await {
-                Ok(Some(principal)) => Ok(Arc::new(Proof {
+                Ok(Some((principal, expires_at))) => Ok(Arc::new(Proof {
                     principal,
+                    expires_at,
                     ..proof.clone()
                 })),
                 Ok(None) => Err(Ok(Gone)),
@@ -55,32 +62,35 @@ impl Identity {
         }
     }
 
-    /// Returns the principal that an opaque credential proves now.
+    /// Returns the principal that an opaque credential proves now, and the time at which it ends.
     pub(super) async fn principal_of(
         &self,
         kind: CredentialKind,
         hash: CredentialHash,
-    ) -> Result<Option<Principal>, Unavailable> {
+    ) -> Result<Option<(Principal, Option<i64>)>, Unavailable> {
         Ok(match kind {
             CredentialKind::Workspace => {
                 let found = self.table.find_workspace(hash).await?;
-                found.map(|found| Principal::Workspace {
-                    id: found.workspace,
+                let found = found.filter(|found| !found.is_over());
+                found.map(|found| {
+                    let id = found.workspace;
+                    (Principal::Workspace { id }, found.expires_at)
                 })
             }
             CredentialKind::Org => {
                 let found = self.table.find_org(hash).await?;
-                found.map(|(org, _)| Principal::Org { org })
+                found.map(|(org, _)| (Principal::Org { org }, None))
             }
             CredentialKind::Admin => {
                 let known = hash.is_one_of(&self.admins.get()) || self.table.is_admin(hash).await?;
-                known.then_some(Principal::Operator)
+                known.then_some((Principal::Operator, None))
             }
             CredentialKind::Canvas
             | CredentialKind::Enrolment
             | CredentialKind::Open
             | CredentialKind::Pair
-            | CredentialKind::Stored => None,
+            | CredentialKind::Stored
+            | CredentialKind::Workload => None,
         })
     }
 

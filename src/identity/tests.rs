@@ -61,6 +61,11 @@ impl House {
         &self.identity.tokens
     }
 
+    async fn issue(&self, id: &WorkspaceId) -> Result<IssuedToken, Rejection> {
+        let terms = TokenTerms::default();
+        self.tokens().issue_workspace(id, &terms).await
+    }
+
     async fn plain() -> Self {
         Self::new(None, |_| {}).await
     }
@@ -107,7 +112,7 @@ fn text(token: &IssuedToken) -> &str {
 async fn a_workspace_token_proves_its_workspace_until_revoked() {
     let house = House::plain().await;
     let id = house.workspace("ws-1").await;
-    let token = house.tokens().issue_workspace(&id).await.unwrap();
+    let token = house.issue(&id).await.unwrap();
     let proof = house.ask(text(&token)).await.unwrap();
     assert_eq!(proof.principal, Principal::Workspace { id: id.clone() });
     assert_eq!(proof.kind, CredentialKind::Workspace);
@@ -128,7 +133,7 @@ async fn a_revocation_that_the_store_is_too_slow_to_answer_for_is_not_overlooked
     let house = House::new(None, change).await;
     let id = house.workspace("ws-1").await;
     for everything in [false, true] {
-        let token = house.tokens().issue_workspace(&id).await.unwrap();
+        let token = house.issue(&id).await.unwrap();
         house.ask(text(&token)).await.unwrap();
         // Another connection writes, for longer than the timeout allows.
         let mut slow = house.db.begin_reading().await.unwrap();
@@ -154,7 +159,7 @@ async fn a_revocation_that_the_store_is_too_slow_to_answer_for_is_not_overlooked
 async fn steady_state_asks_no_store_and_a_crowd_asks_once() {
     let house = House::plain().await;
     let id = house.workspace("ws-1").await;
-    let token = house.tokens().issue_workspace(&id).await.unwrap();
+    let token = house.issue(&id).await.unwrap();
     let before = house.metrics.store_operations();
     let crowd = (0..50).map(|_| house.ask(text(&token)));
     for proof in futures_of(crowd).await {
@@ -204,7 +209,7 @@ async fn guesses_are_remembered_for_a_moment_and_evict_no_good_entry() {
 async fn a_removed_workspaces_tokens_prove_nothing_and_no_new_one_is_made() {
     let house = House::plain().await;
     let id = house.workspace("ws-1").await;
-    let token = house.tokens().issue_workspace(&id).await.unwrap();
+    let token = house.issue(&id).await.unwrap();
     let (enrolment, _) = house.tokens().issue_enrolment(&id).await.unwrap();
     let enrolment = enrolment.token;
     house.remove(&id).await;
@@ -214,7 +219,7 @@ async fn a_removed_workspaces_tokens_prove_nothing_and_no_new_one_is_made() {
         .identity
         .authenticate_enrolment(Some(field.as_bytes()));
     assert_eq!(refused.await.unwrap_err().reason, Reason::Unauthenticated);
-    let issued = house.tokens().issue_workspace(&id).await;
+    let issued = house.issue(&id).await;
     assert_eq!(issued.unwrap_err().reason, Reason::WorkspaceNotFound);
 }
 
@@ -223,9 +228,9 @@ async fn fifty_live_tokens_are_enough() {
     let house = House::plain().await;
     let id = house.workspace("ws-1").await;
     for _ in 0..LIVE_TOKENS_MAX {
-        house.tokens().issue_workspace(&id).await.unwrap();
+        house.issue(&id).await.unwrap();
     }
-    let refused = house.tokens().issue_workspace(&id).await.unwrap_err();
+    let refused = house.issue(&id).await.unwrap_err();
     assert_eq!(refused.reason, Reason::Conflict);
     assert_eq!(house.tokens().count_live(&id).await.unwrap(), 50);
 
@@ -236,7 +241,7 @@ async fn fifty_live_tokens_are_enough() {
     let rest = house.tokens().list_workspace(&id, last, 500).await;
     assert_eq!(rest.unwrap().len(), 30);
     house.tokens().revoke_workspace(&id, last).await.unwrap();
-    house.tokens().issue_workspace(&id).await.unwrap();
+    house.issue(&id).await.unwrap();
 }
 
 #[tokio::test]
@@ -292,7 +297,7 @@ async fn an_enrolment_token_registers_once_and_does_nothing_else() {
             .await
             .unwrap()
     );
-    let issued = house.tokens().issue_workspace(&id).await.unwrap();
+    let issued = house.issue(&id).await.unwrap();
     assert_eq!(enrol().await.unwrap_err().reason, Reason::Unauthenticated);
     let revoked = house.tokens().revoke_workspace(&id, &issued.token_id);
     assert!(revoked.await.unwrap());
@@ -308,7 +313,7 @@ async fn org_tokens_act_in_their_org_until_revoked() {
     let proof = house.ask(text(&token)).await.unwrap();
     assert_eq!(proof.principal, Principal::Org { org: "acme".into() });
     let listed = house.tokens().list_org("acme", "", 10).await;
-    assert_eq!(listed.unwrap()[0].note.as_deref(), Some("ci"));
+    assert_eq!(listed.unwrap()[0].label.as_deref(), Some("ci"));
     let revoke = |org| house.tokens().revoke_org(org, &token.token_id);
     assert!(!revoke("other").await.unwrap());
     assert!(revoke("acme").await.unwrap());
@@ -430,7 +435,7 @@ async fn a_cached_canvas_proof_does_not_outlive_its_token() {
 async fn a_store_that_cannot_be_read_refuses_but_a_cached_proof_counts() {
     let house = House::plain().await;
     let id = house.workspace("ws-1").await;
-    let issue = || house.tokens().issue_workspace(&id);
+    let issue = || house.issue(&id);
     let (seen, unseen) = (issue().await.unwrap(), issue().await.unwrap());
     house.ask(text(&seen)).await.unwrap();
     house.db.pool().close().await;
@@ -444,7 +449,7 @@ async fn a_store_that_cannot_be_read_refuses_but_a_cached_proof_counts() {
 async fn the_callers_own_word_counts_only_when_it_is_proven() {
     let house = House::plain().await;
     let id = house.workspace("ws-1").await;
-    let token = house.tokens().issue_workspace(&id).await.unwrap();
+    let token = house.issue(&id).await.unwrap();
     let proof = house.ask(text(&token)).await.unwrap();
     proof.check_caller(None).unwrap();
     proof.check_caller(Some(b"ws-1")).unwrap();
@@ -461,7 +466,7 @@ async fn the_callers_own_word_counts_only_when_it_is_proven() {
 async fn uses_are_noted_behind_the_callers_back() {
     let house = House::plain().await;
     let id = house.workspace("ws-1").await;
-    let token = house.tokens().issue_workspace(&id).await.unwrap();
+    let token = house.issue(&id).await.unwrap();
     house.ask(text(&token)).await.unwrap();
     let noted = async {
         loop {

@@ -19,11 +19,11 @@ use crate::trust::{TOKEN_BYTES_MAX, TokenError, Verified};
 /// Lifetime of a ticket.
 pub const TICKET_TTL: Duration = Duration::from_secs(30);
 
-/// The `typ` of the claims of a canvas user's ticket.
+/// The `typ` of the claims of a ticket whose maker's credential was signed.
 const TYP: &str = "a2a-ticket+jwt";
 
 /// The value stored under a ticket's hash. Write access to the store gains nothing: a credential of a table
-/// is looked up again, and a canvas user's claims are signed.
+/// is looked up again, and the claims of a signed one are signed.
 #[derive(Serialize, Deserialize)]
 struct Stored {
     kind: String,
@@ -33,7 +33,7 @@ struct Stored {
     signed: Option<String>,
 }
 
-/// A canvas user, as proven by the maker's token. Times are seconds since 1970.
+/// A principal, as proven by the maker's signed token. Times are seconds since 1970.
 #[derive(Serialize, Deserialize)]
 struct Claims {
     iss: String,
@@ -41,7 +41,15 @@ struct Claims {
     iat: i64,
     nbf: i64,
     exp: i64,
+    /// The canvas user; empty for a workload.
     user: String,
+    /// The workspace of a workload; `workspaces` is empty then, so that a replica that does not know this claim lets the
+    /// bearer reach nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    workload: Option<String>,
+    /// The org in which that workspace must be.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    in_org: Option<String>,
     org: Option<String>,
     workspaces: Option<Vec<String>>,
     /// The org token with which the canvas token was made.
@@ -52,9 +60,11 @@ struct Claims {
     signer: KeyName,
 }
 
-/// A canvas user behind a ticket.
+/// The maker of a ticket whose credential was signed.
 struct Vouched {
     principal: Principal,
+    kind: CredentialKind,
+    in_org: Option<String>,
     /// Milliseconds since 1970.
     until_ms: i64,
     signer: KeyName,
@@ -83,7 +93,7 @@ impl<'a> Tickets<'a> {
             kind: proof.kind.as_str().to_owned(),
             prefix: proof.prefix.clone(),
             hash: proof.credential.map(CredentialHash::to_hex),
-            signed: self.sign_canvas(proof)?,
+            signed: self.sign_claims(proof)?,
         };
         let text = serde_json::to_string(&stored)
             .map_err(|error| Rejection::new(Reason::Internal, "no ticket").cause(error))?;
@@ -123,18 +133,18 @@ impl<'a> Tickets<'a> {
         let Some(hash) = stored.hash.as_deref().and_then(CredentialHash::from_hex) else {
             return Ok(None);
         };
-        let (mut signer, mut maker) = (None, None);
+        let (mut signer, mut maker, mut in_org) = (None, None, None);
         let (kind, principal, expires_at) = if let Some(signed) = &stored.signed {
             let Some(vouched) = self.verify_signed(signed).await? else {
                 return Ok(None);
             };
             let (principal, until, named) = (vouched.principal, vouched.until_ms, vouched.signer);
-            maker = vouched.maker;
+            (maker, in_org) = (vouched.maker, vouched.in_org);
             let found = if named.issuer.is_none() {
                 let key = self.identity.signed.keys.find(&named.head);
                 key.map(|key| Signer::own(named.head, key))
             } else {
-                match self.identity.issuers.signer(named).await {
+                match self.identity.issuers.signer(named, vouched.kind).await {
                     Ok(found) => found,
                     Err(NotForeign::Refused(_)) => None,
                     Err(NotForeign::Unavailable(rejection)) => return Err(rejection),
@@ -144,7 +154,7 @@ impl<'a> Tickets<'a> {
                 return Ok(None);
             };
             signer = Some(found);
-            (CredentialKind::Canvas, principal, Some(until))
+            (vouched.kind, principal, Some(until))
         } else {
             let tables = [
                 CredentialKind::Workspace,
@@ -154,7 +164,7 @@ impl<'a> Tickets<'a> {
             let kind = tables.into_iter().find(|kind| kind.as_str() == stored.kind);
             let Some(kind) = kind else { return Ok(None) };
             match self.identity.principal_of(kind, hash).await? {
-                Some(principal) => (kind, principal, None),
+                Some((principal, expires_at)) => (kind, principal, expires_at),
                 None => return Ok(None),
             }
         };
@@ -165,31 +175,39 @@ impl<'a> Tickets<'a> {
             expires_at,
             signer,
             maker,
+            in_org,
             credential: Some(hash),
             ..open_proof()
         };
-        let good = proof.is_current() && self.identity.maker_stands(&proof).await?;
+        let good = proof.is_current()
+            && self.identity.maker_stands(&proof).await?
+            && self.identity.places.unplaced(&proof).await?.is_none();
         Ok(good.then(|| Arc::new(proof.with_account())))
     }
 
-    fn sign_canvas(&self, proof: &Proof) -> Result<Option<String>, Rejection> {
-        let (
-            CredentialKind::Canvas,
-            Principal::Canvas {
-                user,
-                org,
-                workspaces,
-                ..
-            },
-        ) = (proof.kind, &proof.principal)
-        else {
-            return Ok(None);
+    /// Signs the principal of a signed credential. `None`: the credential is in a table.
+    fn sign_claims(&self, proof: &Proof) -> Result<Option<String>, Rejection> {
+        let none = Vec::new();
+        let (user, workload, org, workspaces) = match (proof.kind, &proof.principal) {
+            (
+                CredentialKind::Canvas,
+                Principal::Canvas {
+                    user,
+                    org,
+                    workspaces,
+                    ..
+                },
+            ) => (user.clone(), None, org.clone(), workspaces.as_ref()),
+            (CredentialKind::Workload, Principal::Workspace { id }) => {
+                (String::new(), Some(id.to_string()), None, Some(&none))
+            }
+            _ => return Ok(None),
         };
-        // Every canvas token expires and is signed.
+        // Every signed token expires.
         let (Some(signer), Some(until_ms)) = (&proof.signer, proof.expires_at) else {
             return Err(Rejection::new(
                 Reason::Internal,
-                "the canvas token has no signer or no end",
+                "the signed token has no signer or no end",
             ));
         };
         let (issuer, now) = (
@@ -203,9 +221,11 @@ impl<'a> Tickets<'a> {
             iat: now,
             nbf: now,
             exp: now + i64::try_from(TICKET_TTL.as_secs()).unwrap_or(0),
-            user: user.clone(),
-            org: org.clone(),
-            workspaces: workspaces.as_ref().map(ids),
+            user,
+            workload,
+            in_org: proof.in_org.clone(),
+            org,
+            workspaces: workspaces.map(ids),
             via: proof.maker.map(CredentialHash::to_hex),
             until_ms,
             signer: signer.named.clone(),
@@ -250,14 +270,27 @@ impl<'a> Tickets<'a> {
             return Ok(None);
         };
         let maker = claims.via.as_deref().and_then(CredentialHash::from_hex);
-        let principal = Principal::Canvas {
-            user: claims.user,
-            org: claims.org,
-            workspaces,
-            confined: maker.is_some(),
+        let (principal, kind, in_org) = match claims.workload.as_deref().map(WorkspaceId::parse) {
+            None => {
+                let principal = Principal::Canvas {
+                    user: claims.user,
+                    org: claims.org,
+                    workspaces,
+                    confined: maker.is_some(),
+                };
+                (principal, CredentialKind::Canvas, None)
+            }
+            Some(Ok(id)) => (
+                Principal::Workspace { id },
+                CredentialKind::Workload,
+                claims.in_org,
+            ),
+            Some(Err(_)) => return Ok(None),
         };
         Ok(Some(Vouched {
             principal,
+            kind,
+            in_org,
             until_ms: claims.until_ms,
             signer: claims.signer,
             maker,

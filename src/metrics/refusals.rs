@@ -40,6 +40,8 @@ words! {
         Immature => "immature",
         /// Another issuer or audience, or a claim that is missing or of a wrong type.
         Claims => "claims",
+        /// A genuine token of a platform that names no workspace, or one of another org.
+        Unmapped => "unmapped",
         /// A pair token of a forwarded request, sent to the gateway.
         Forwarded => "forwarded",
         /// At a sidecar: not bound to one request.

@@ -183,9 +183,9 @@ async fn follow(gateway: &Gateway, change: &Change) {
     gateway.audit.record(changed);
     let of = |key: &String| JUDGED_BY.iter().any(|judged| key.starts_with(judged));
     let within = |section: &str| change.applied.iter().any(|key| key.starts_with(section));
-    if within("auth.issuers") {
+    if within("auth.issuers") || within("auth.workspace_issuers") {
         let config = gateway.config.hold();
-        gateway.identity.set_issuers(&config.auth.issuers);
+        gateway.identity.set_issuers(&config.auth);
     }
     if within("rate.") {
         gateway.rates.set(&gateway.config().rate);

@@ -16,9 +16,9 @@ pub const TOKEN_BYTES_MAX: usize = 8 * 1024;
 /// Tolerated clock difference between signer and verifier, in seconds.
 pub const LEEWAY_SECONDS: u64 = 5;
 
-/// The accepted `typ` values of a foreign header: a JWT for general use. Others (`logout+jwt`,
+/// The accepted `typ` values of a foreign header: a JWT for general use (`JOSE`: of a JWT-SVID). Others (`logout+jwt`,
 /// `secevent+jwt`, the gateway's own) have another purpose.
-const FOREIGN_TYPES: [&str; 2] = ["jwt", "at+jwt"];
+const FOREIGN_TYPES: [&str; 3] = ["jwt", "at+jwt", "jose"];
 
 /// The reason that a token is rejected. Contains nothing of the token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -28,7 +28,9 @@ pub enum TokenError {
     TooLong,
     /// Not a compact JWT, or its header has members other than the `alg`, `typ` and `kid` of a
     /// gateway token.
-    #[error("the token is not one that this gateway makes, nor of an issuer in auth.issuers")]
+    #[error(
+        "the token is not one that this gateway makes, nor of an issuer in auth.issuers or auth.workspace_issuers"
+    )]
     Malformed,
     /// Not signed by a key of its issuer.
     #[error("the token is signed by a key that this gateway does not know")]

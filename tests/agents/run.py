@@ -11,13 +11,15 @@ sys.path.append(str(Path(__file__).parents[1] / "clients"))
 from built import Built, joined_in_three_lines, short_enough
 from stage import Stage
 
+import identities
 import life
 import polled
 import rolling
 import tokens
 import wrapped
 
-PARTS = {"life": life.run, "rolling": rolling.run, "polled": polled.run, "tokens": tokens.run, "wrapped": wrapped.run}
+PARTS = {"life": life.run, "rolling": rolling.run, "polled": polled.run, "tokens": tokens.run, "wrapped": wrapped.run,
+         "identities": identities.run}
 
 
 def main():

@@ -6,7 +6,7 @@ use std::time::Duration;
 use a2a_gateway::config::Config;
 use a2a_gateway::directory::{Creation, Editor};
 use a2a_gateway::gateway::Gateway;
-use a2a_gateway::identity::{LIVE_TOKENS_MAX, Principal};
+use a2a_gateway::identity::{LIVE_TOKENS_MAX, Principal, TokenTerms};
 use a2a_gateway::ids::WorkspaceId;
 use a2a_gateway::metrics::Metrics;
 use a2a_gateway::rejection::Reason;
@@ -14,6 +14,12 @@ use a2a_gateway::workspace::{DeliveryMode, Liveness};
 use secrecy::{ExposeSecret as _, SecretString};
 
 use crate::harness::servers;
+
+/// The terms of a token without a name and an end.
+const FOREVER: TokenTerms = TokenTerms {
+    label: None,
+    expires_at: None,
+};
 
 /// A revoked token is refused by every replica within this (contract §2).
 const IN_FORCE: Duration = Duration::from_secs(1);
@@ -91,7 +97,11 @@ async fn every_kind_of_token_lives_and_dies_on_both_pairs() {
         assert_eq!(ask(&gateway, &admin).await, Ok(Principal::Operator));
 
         let (identity, id) = (&gateway.identity, workspace(&gateway).await);
-        let token = identity.tokens.issue_workspace(&id).await.unwrap();
+        let token = identity
+            .tokens
+            .issue_workspace(&id, &FOREVER)
+            .await
+            .unwrap();
         let own = Principal::Workspace { id: id.clone() };
         assert_eq!(ask(&gateway, &token.token).await, Ok(own));
         let listed = identity.tokens.list_workspace(&id, "", 10).await.unwrap();
@@ -112,7 +122,7 @@ async fn every_kind_of_token_lives_and_dies_on_both_pairs() {
         };
         assert_eq!(ask(&gateway, &org.token).await, Ok(acme));
         let listed = identity.tokens.list_org("acme", "", 10).await.unwrap();
-        assert_eq!(listed[0].note, None);
+        assert_eq!(listed[0].label, None);
         assert!(
             identity
                 .tokens
@@ -151,7 +161,11 @@ async fn limits_hold_for_those_who_come_at_once() {
                     if expected == 1 {
                         return identity.tokens.issue_first(&id).await.map(|_| ());
                     }
-                    identity.tokens.issue_workspace(&id).await.map(|_| ())
+                    identity
+                        .tokens
+                        .issue_workspace(&id, &FOREVER)
+                        .await
+                        .map(|_| ())
                 });
             }
             for done in asked.join_all().await {
@@ -181,7 +195,12 @@ async fn replicas_agree_on_the_first_admin_and_hear_of_a_revocation() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     let id = workspace(&one).await;
-    let token = one.identity.tokens.issue_workspace(&id).await.unwrap();
+    let token = one
+        .identity
+        .tokens
+        .issue_workspace(&id, &FOREVER)
+        .await
+        .unwrap();
     for gateway in [&one, &other] {
         assert!(ask(gateway, &token.token).await.is_ok());
     }

@@ -131,6 +131,20 @@ async fn changes(at: &Gateway, by: &Gateway) {
 }
 
 on_both_pairs! {
+    async fn a_stream_ends_at_the_end_of_its_token(pair: Pair) {
+        let gateway = Gateway::start(pair).await;
+        let agent = ticking().await;
+        let own = root(&gateway, "caller", "acme", &agent).await;
+        root(&gateway, "target", "acme", &agent).await;
+        let brief = tell(&gateway, "POST", "/workspaces/caller/tokens", json!({"expires_in": 2})).await;
+        let began = Instant::now();
+        let stream = Open::new(&gateway, "target", brief["token"].as_str().unwrap()).await;
+        let mut calm = Open::new(&gateway, "target", &own).await;
+        assert_eq!(stream.last(began, "brief").await, "unauthenticated");
+        assert!(began.elapsed() > Duration::from_millis(1_500), "it ended too early");
+        calm.goes_on(5).await;
+    }
+
     async fn a_running_stream_ends_with_what_let_it_in(pair: Pair) {
         let gateway = Gateway::start(pair).await;
         changes(&gateway, &gateway).await;

@@ -11,8 +11,9 @@ use std::path::Path;
 
 use secrecy::ExposeSecret;
 
+use super::issuers::{self, workspaces};
 use super::load::{Problem, Source};
-use super::{AddressProfile, AuthMode, Config, Serving, cap, exposure, guard, issuers, layer};
+use super::{AddressProfile, AuthMode, Config, Serving, cap, exposure, guard, layer};
 use super::{store_url, tls_pair};
 use crate::ids::REPLICA_NAME_MAX;
 
@@ -319,8 +320,12 @@ impl Checks<'_> {
 
     fn issuers(&mut self) {
         let auth = &self.config.auth;
-        for problem in issuers::problems(&auth.issuers, &self.config.issuer()) {
+        let own = self.config.issuer();
+        for problem in issuers::problems(&auth.issuers, &own) {
             self.refuse("auth.issuers", problem);
+        }
+        for problem in workspaces::problems(&auth.workspace_issuers, &auth.issuers, &own) {
+            self.refuse("auth.workspace_issuers", problem);
         }
     }
 

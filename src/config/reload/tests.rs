@@ -155,6 +155,14 @@ fn issuer() -> toml::Table {
         .collect()
 }
 
+fn platform() -> toml::Table {
+    let mut platform = issuer();
+    let claims = toml::toml! { sub = "a:{name}" };
+    platform.insert("claims".to_owned(), claims.into());
+    platform.insert("workspace".to_owned(), "{name}".into());
+    platform
+}
+
 fn cap() -> toml::Table {
     toml::toml! {
         name = "a"
@@ -196,6 +204,7 @@ fn each_key_that_needs_a_restart_keeps_its_value_and_no_other_does() {
             ("telemetry.sampling", _) => 0.5.into(),
             ("auth.admin_token_sha256", _) => vec!["ab".repeat(32)].into(),
             ("auth.issuers", _) => vec![issuer()].into(),
+            ("auth.workspace_issuers", _) => vec![platform()].into(),
             ("cap", _) => vec![cap()].into(),
             ("guard", _) => vec![guard()].into(),
             ("server.trusted_proxies" | "address.allow", _) => vec!["10.9.0.0/16"].into(),

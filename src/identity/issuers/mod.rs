@@ -1,6 +1,11 @@
-//! Canvas tokens of foreign issuers (`auth.issuers`). Each issuer's keys are fetched in the background, so a
-//! token is verified from memory; only a token that names an unknown key waits for a fetch, which concurrent
-//! requests share.
+//! Tokens of foreign issuers: canvas tokens (`auth.issuers`), and tokens of platforms for their workloads
+//! (`auth.workspace_issuers`). Each issuer's keys are fetched in the background, so a token is verified from memory; only
+//! a token that names an unknown key waits for a fetch, which concurrent requests share.
+//!
+//! Invariants: no issuer is in both lists, so a token proves either a user or a workspace; a changed issuer is a new one,
+//! and what the old one proved ends.
+
+mod workload;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,6 +16,7 @@ use serde::Deserialize;
 use tokio::sync::Notify;
 
 use super::proof::{CredentialKind, KeyName, Principal, Signed, Signer, is_name};
+use super::refusal::Refusal;
 use crate::config;
 use crate::ids::WorkspaceId;
 use crate::metrics::Metrics;
@@ -33,14 +39,67 @@ const WORKSPACES_MAX: usize = 200;
 /// The reason why a foreign token proves nothing.
 pub(super) enum NotForeign {
     /// The token is invalid.
-    Refused(TokenError),
+    Refused(Refusal),
     /// The keys of its issuer are unavailable.
     Unavailable(Rejection),
 }
 
 impl From<TokenError> for NotForeign {
     fn from(error: TokenError) -> Self {
-        Self::Refused(error)
+        Self::Refused(Refusal::Foreign(error))
+    }
+}
+
+/// One entry of the configuration.
+#[derive(Clone, PartialEq, Eq)]
+enum Settings {
+    /// Its tokens are of browser users.
+    Users(config::Issuer),
+    /// Its tokens are of workloads, each of which is a workspace.
+    Workspaces(config::WorkspaceIssuer),
+}
+
+impl Settings {
+    fn all(auth: &config::Auth) -> Vec<Self> {
+        let users = auth.issuers.iter().cloned().map(Self::Users);
+        let platforms = auth.workspace_issuers.iter().cloned();
+        users.chain(platforms.map(Self::Workspaces)).collect()
+    }
+
+    fn issuer(&self) -> &str {
+        match self {
+            Self::Users(settings) => &settings.issuer,
+            Self::Workspaces(settings) => &settings.issuer,
+        }
+    }
+
+    fn audience(&self) -> &str {
+        match self {
+            Self::Users(settings) => &settings.audience,
+            Self::Workspaces(settings) => &settings.audience,
+        }
+    }
+
+    fn jwks_url(&self) -> &url::Url {
+        match self {
+            Self::Users(settings) => &settings.jwks_url,
+            Self::Workspaces(settings) => &settings.jwks_url,
+        }
+    }
+
+    fn key(&self) -> &'static str {
+        match self {
+            Self::Users(_) => "auth.issuers",
+            Self::Workspaces(_) => "auth.workspace_issuers",
+        }
+    }
+
+    /// Returns the kind of the credentials that its tokens are.
+    fn kind(&self) -> CredentialKind {
+        match self {
+            Self::Users(_) => CredentialKind::Canvas,
+            Self::Workspaces(_) => CredentialKind::Workload,
+        }
     }
 }
 
@@ -53,21 +112,21 @@ pub(super) struct Issuers {
 
 impl Issuers {
     /// Does not fetch keys: [`Issuers::run`] does.
-    pub(super) fn new(settings: &[config::Issuer], metrics: Arc<Metrics>) -> Self {
+    pub(super) fn new(auth: &config::Auth, metrics: Arc<Metrics>) -> Self {
         let issuers = Self {
             all: ArcSwap::default(),
             changed: Notify::new(),
             metrics,
         };
-        issuers.set(settings);
+        issuers.set(auth);
         issuers
     }
 
     /// Replaces the issuers. An unchanged issuer keeps its keys; tokens of a removed one are invalid at once.
-    pub(super) fn set(&self, settings: &[config::Issuer]) {
+    pub(super) fn set(&self, auth: &config::Auth) {
+        let settings = Settings::all(auth);
         let earlier = self.all.load_full();
-        let same =
-            |wanted: &config::Issuer| earlier.iter().find(|issuer| issuer.settings == *wanted);
+        let same = |wanted: &Settings| earlier.iter().find(|issuer| issuer.settings == *wanted);
         let all: Vec<_> = settings
             .iter()
             .map(|wanted| {
@@ -79,6 +138,17 @@ impl Issuers {
             gone.published.end();
         }
         self.changed.notify_one();
+    }
+
+    /// Returns the names of the platforms whose tokens are credentials of workspaces.
+    pub(super) fn platforms(&self) -> Vec<String> {
+        let all = self.all.load();
+        let platforms = all
+            .iter()
+            .filter(|issuer| issuer.settings.kind() == CredentialKind::Workload);
+        platforms
+            .map(|issuer| issuer.settings.issuer().to_owned())
+            .collect()
     }
 
     /// Keeps the keys of all issuers fresh. A background task; runs until it is dropped.
@@ -113,11 +183,15 @@ impl Issuers {
         }
     }
 
-    /// Returns the foreign key of that name, if its issuer still publishes it. `None`: the issuer was
-    /// removed.
-    pub(super) async fn signer(&self, named: KeyName) -> Result<Option<Signer>, NotForeign> {
+    /// Returns the foreign key of that name, if its issuer still publishes it. `None`: no issuer of this name makes
+    /// credentials of this kind now.
+    pub(super) async fn signer(
+        &self,
+        named: KeyName,
+        kind: CredentialKind,
+    ) -> Result<Option<Signer>, NotForeign> {
         let issuer = named.issuer.as_deref().and_then(|name| self.of(name));
-        let Some(issuer) = issuer else {
+        let Some(issuer) = issuer.filter(|issuer| issuer.settings.kind() == kind) else {
             return Ok(None);
         };
         let key = issuer.key(&named.head).await?;
@@ -126,20 +200,20 @@ impl Issuers {
 
     fn of(&self, name: &str) -> Option<Arc<Issuer>> {
         let all = self.all.load();
-        let found = all.iter().find(|issuer| issuer.settings.issuer == name);
+        let found = all.iter().find(|issuer| issuer.settings.issuer() == name);
         found.map(Arc::clone)
     }
 }
 
 /// One issuer and its keys.
 struct Issuer {
-    settings: config::Issuer,
+    settings: Settings,
     published: Published,
 }
 
 impl Issuer {
-    fn new(settings: config::Issuer) -> Self {
-        let (name, url) = (settings.issuer.clone(), settings.jwks_url.clone());
+    fn new(settings: Settings) -> Self {
+        let (name, url) = (settings.issuer().to_owned(), settings.jwks_url().clone());
         Self {
             published: Published::new(name, url, PATIENCE),
             settings,
@@ -149,19 +223,34 @@ impl Issuer {
     async fn verify(&self, token: &str) -> Result<Signed, NotForeign> {
         let head = TokenHead::foreign(token)?;
         let key = self.key(&head).await?;
-        let (issuer, audience) = (&self.settings.issuer, &self.settings.audience);
-        let claims: Claims = key.verify(token, &head, issuer, audience)?;
-        let expires_at = claims.exp.saturating_mul(1000);
-        let principal = claims.principal()?;
-        let issuer = Some(issuer.clone());
-        let named = KeyName { issuer, head };
+        let (issuer, audience) = (self.settings.issuer(), self.settings.audience());
+        let (principal, expires_at, in_org) = match &self.settings {
+            Settings::Users(_) => {
+                let claims: Claims = key.verify(token, &head, issuer, audience)?;
+                check_issued_at(claims.iat)?;
+                let expires_at = claims.exp;
+                (claims.principal()?, expires_at, None)
+            }
+            Settings::Workspaces(settings) => {
+                let claims: workload::Claims = key.verify(token, &head, issuer, audience)?;
+                check_issued_at(claims.iat)?;
+                let seat = workload::seat(settings, &claims).map_err(NotForeign::Refused)?;
+                let principal = Principal::Workspace { id: seat.id };
+                (principal, claims.exp, seat.org)
+            }
+        };
+        let named = KeyName {
+            issuer: Some(issuer.to_owned()),
+            head,
+        };
         Ok(Signed {
             principal,
-            kind: CredentialKind::Canvas,
-            expires_at,
+            kind: self.settings.kind(),
+            expires_at: expires_at.saturating_mul(1000),
             signer: Signer { named, key },
             maker: None,
             only_to: None,
+            in_org,
         })
     }
 
@@ -185,20 +274,30 @@ impl Issuer {
     }
 
     fn unavailable(&self) -> Rejection {
-        let issuer = &self.settings.issuer;
+        let (issuer, key) = (self.settings.issuer(), self.settings.key());
         let why = self.published.last_fetch();
         Rejection::new(
             Reason::StoreUnavailable,
             format!(
                 "the keys of the issuer `{issuer}` cannot be fetched ({why}), so its tokens cannot be verified; \
-                 the operator should check its `jwks_url` in auth.issuers, and that the gateway reaches it"
+                 the operator should check its `jwks_url` in {key}, and that the gateway reaches it"
             ),
         )
         .retry_after(FETCH_PAUSE)
     }
 }
 
-/// The claims that are read besides `iss`, `aud` and `nbf`. Times are whole seconds since 1970.
+/// Refuses a token that was issued in the future.
+fn check_issued_at(iat: Option<i64>) -> Result<(), TokenError> {
+    let leeway = i64::try_from(LEEWAY_SECONDS).unwrap_or(0);
+    let latest = Timestamp::now().0 / 1000 + leeway;
+    match iat {
+        Some(iat) if iat > latest => Err(TokenError::Immature),
+        _ => Ok(()),
+    }
+}
+
+/// The claims of a user that are read besides `iss`, `aud` and `nbf`. Times are whole seconds since 1970.
 #[derive(Deserialize)]
 struct Claims {
     sub: String,
@@ -210,13 +309,6 @@ struct Claims {
 
 impl Claims {
     fn principal(self) -> Result<Principal, TokenError> {
-        let leeway = i64::try_from(LEEWAY_SECONDS).unwrap_or(0);
-        if self
-            .iat
-            .is_some_and(|iat| iat > Timestamp::now().0 / 1000 + leeway)
-        {
-            return Err(TokenError::Immature);
-        }
         let names = [Some(&self.sub), self.org.as_ref()];
         let named = names.into_iter().flatten().all(|name| is_name(name));
         let listed = self.workspaces.as_ref().map_or(0, Vec::len);

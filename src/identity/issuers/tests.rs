@@ -6,6 +6,7 @@ use super::*;
 
 fn principal(claims: Value) -> Result<Principal, TokenError> {
     let claims: Claims = serde_json::from_value(claims).map_err(|_| TokenError::Claims)?;
+    check_issued_at(claims.iat)?;
     claims.principal()
 }
 
@@ -74,19 +75,24 @@ fn claims_name_a_canvas_user_or_nobody() {
     }
 }
 
-fn settings(name: &str) -> config::Issuer {
-    config::Issuer {
-        issuer: name.to_owned(),
+fn settings(names: &[&str]) -> config::Auth {
+    let config: config::Config = toml::from_str(config::load::DEFAULT).unwrap();
+    let issuer = |name: &&str| config::Issuer {
+        issuer: (*name).to_owned(),
         // Nothing listens there.
         jwks_url: "http://127.0.0.1:9/jwks.json".parse().unwrap(),
         audience: "gateway".to_owned(),
+    };
+    config::Auth {
+        issuers: names.iter().map(issuer).collect(),
+        ..config.auth
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn without_keys_the_issuer_is_named() {
     let metrics = Arc::new(Metrics::new());
-    let issuers = Issuers::new(&[settings("https://login.test")], metrics);
+    let issuers = Issuers::new(&settings(&["https://login.test"]), metrics);
     // {"alg":"EdDSA","kid":"k"} and {"iss":"https://login.test"}.
     let token = "eyJhbGciOiJFZERTQSIsImtpZCI6ImsifQ.eyJpc3MiOiJodHRwczovL2xvZ2luLnRlc3QifQ.AA";
     let Err(NotForeign::Unavailable(rejection)) = issuers.verify(token).await else {
@@ -99,8 +105,8 @@ async fn without_keys_the_issuer_is_named() {
     );
     assert!(rejection.retry_after.is_some());
     // A token of an unknown issuer, or of one that was removed.
-    issuers.set(&[settings("https://else.test")]);
+    issuers.set(&settings(&["https://else.test"]));
     assert!(matches!(issuers.verify(token).await, Ok(None)));
-    issuers.set(&[]);
+    issuers.set(&settings(&[]));
     assert!(matches!(issuers.verify(token).await, Ok(None)));
 }

@@ -3,7 +3,7 @@
 
 use sqlx::Row as _;
 
-use super::{IssuedToken, LIVE_TOKENS_MAX, Tokens, workspace_id};
+use super::{IssuedToken, LIVE_TOKENS_MAX, Tokens, is_before_its_end, workspace_id};
 use crate::identity::credential::CredentialHash;
 use crate::ids::WorkspaceId;
 use crate::store::Unavailable;
@@ -64,9 +64,13 @@ const REVOKE: &str = "UPDATE enrolment_tokens SET revoked_at = COALESCE(revoked_
     WHERE workspace_id = $1 AND id = $2 RETURNING token_hash";
 const END_ALL: &str = "UPDATE enrolment_tokens SET revoked_at = $2 \
     WHERE workspace_id = $1 AND revoked_at IS NULL AND token_hash <> $3";
-const END_WITH_LAST: &str = "UPDATE enrolment_tokens SET revoked_at = $2 \
-    WHERE workspace_id = $1 AND revoked_at IS NULL AND NOT EXISTS \
-      (SELECT 1 FROM workspace_auth_tokens g WHERE g.workspace_id = $1 AND g.revoked_at IS NULL)";
+const END_WITH_LAST: &str = concat!(
+    "UPDATE enrolment_tokens SET revoked_at = $2 \
+     WHERE workspace_id = $1 AND revoked_at IS NULL AND NOT EXISTS \
+       (SELECT 1 FROM workspace_auth_tokens WHERE workspace_id = $1 AND revoked_at IS NULL AND ",
+    is_before_its_end!("$2"),
+    ")"
+);
 
 /// A row to be inserted.
 pub(crate) struct NewEnrolment<'a> {

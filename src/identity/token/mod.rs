@@ -27,32 +27,51 @@ pub const LIVE_TOKENS_MAX: i64 = 50;
 const FIRST_START: &str = "first-start";
 
 // The join excludes tokens of removed workspaces, whether or not they were revoked.
-const FIND_WORKSPACE: &str = "SELECT t.id, t.workspace_id, t.last_used_at \
+const FIND_WORKSPACE: &str = "SELECT t.id, t.workspace_id, t.last_used_at, t.expires_at \
     FROM workspace_auth_tokens t JOIN workspaces w ON w.id = t.workspace_id \
     WHERE t.token_hash = $1 AND t.revoked_at IS NULL AND w.status <> 'removed'";
 const FIND_ORG: &str =
     "SELECT org, prefix FROM org_tokens WHERE token_hash = $1 AND revoked_at IS NULL";
+const FIND_PLACE: &str = "SELECT status, org FROM workspaces WHERE id = $1";
 const FIND_ADMIN: &str = "SELECT token_hash FROM admin_tokens WHERE token_hash = $1";
+
+/// The condition that a workspace token has not reached its end at the time `$now`.
+macro_rules! is_before_its_end {
+    ($now:literal) => {
+        concat!("(expires_at IS NULL OR expires_at > ", $now, ")")
+    };
+}
+pub(super) use is_before_its_end;
 
 // Changes nothing, but locks the row until the transaction ends: concurrent issues of tokens for one
 // workspace are serialized, also with its removal.
 const HOLD_WORKSPACE: &str =
     "UPDATE workspaces SET updated_at = updated_at WHERE id = $1 AND status <> 'removed'";
-const COUNT_WORKSPACE: &str =
-    "SELECT COUNT(*) FROM workspace_auth_tokens WHERE workspace_id = $1 AND revoked_at IS NULL";
+const COUNT_WORKSPACE: &str = concat!(
+    "SELECT COUNT(*) FROM workspace_auth_tokens WHERE workspace_id = $1 AND revoked_at IS NULL AND ",
+    is_before_its_end!("$2")
+);
 const INSERT_WORKSPACE: &str = "INSERT INTO workspace_auth_tokens \
-    (id, workspace_id, token_hash, prefix, created_at) VALUES ($1, $2, $3, $4, $5)";
+    (id, workspace_id, token_hash, prefix, created_at, label, expires_at) \
+    VALUES ($1, $2, $3, $4, $5, $6, $7)";
 const LIST_WORKSPACE: &str = concat!(
-    "SELECT id, prefix, CAST(NULL AS TEXT), created_at, last_used_at, CAST(NULL AS BIGINT) \
-     FROM workspace_auth_tokens WHERE workspace_id = $1 AND revoked_at IS NULL AND id > $2 \
-     UNION ALL ",
+    "SELECT id, prefix, label, created_at, last_used_at, expires_at \
+     FROM workspace_auth_tokens WHERE workspace_id = $1 AND revoked_at IS NULL AND id > $2 AND ",
+    is_before_its_end!("$3"),
+    " UNION ALL ",
     enrolment::live!(),
     " ORDER BY 1 LIMIT $5"
 );
 const NOTE_USES: &str = "UPDATE workspace_auth_tokens SET last_used_at = $1 WHERE id IN";
 
-const LIVE_WORKSPACE: &str = "SELECT prefix, token_hash FROM workspace_auth_tokens \
-    WHERE workspace_id = $1 AND revoked_at IS NULL ORDER BY id";
+const LIVE_WORKSPACE: &str = concat!(
+    "SELECT prefix, token_hash FROM workspace_auth_tokens \
+     WHERE workspace_id = $1 AND revoked_at IS NULL AND ",
+    is_before_its_end!("$2"),
+    " ORDER BY id"
+);
+const IS_OVER: &str = "SELECT COUNT(*) FROM workspace_auth_tokens \
+    WHERE workspace_id = $1 AND revoked_at IS NULL AND expires_at <= $2";
 const LIVE_ORG: &str = "SELECT prefix, token_hash FROM org_tokens \
     WHERE org = $1 AND revoked_at IS NULL ORDER BY id";
 const LIVE_ADMIN: &str = "SELECT CAST(NULL AS TEXT), token_hash FROM admin_tokens \
@@ -83,6 +102,15 @@ pub struct IssuedToken {
     pub created_at: i64,
 }
 
+/// The terms on which a token is made.
+#[derive(Clone, Debug, Default)]
+pub struct TokenTerms {
+    /// The name that its maker gives it.
+    pub label: Option<String>,
+    /// The time at which it ends: milliseconds since 1970. `None`: when it is revoked.
+    pub expires_at: Option<i64>,
+}
+
 /// A live token, as lists show it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenRow {
@@ -90,13 +118,13 @@ pub struct TokenRow {
     pub token_id: String,
     /// Its first 8 characters.
     pub prefix: String,
-    /// The note of its maker, for tokens of an org.
-    pub note: Option<String>,
+    /// The name that its maker gave it: the label of a workspace's token, the note of an org's.
+    pub label: Option<String>,
     /// Milliseconds since 1970.
     pub created_at: i64,
     /// Milliseconds since 1970, accurate to some minutes; not recorded for tokens of an org.
     pub last_used_at: Option<i64>,
-    /// Milliseconds since 1970, for enrolment tokens: other tokens are valid until they are revoked.
+    /// Milliseconds since 1970. `None`: it is valid until it is revoked.
     pub expires_at: Option<i64>,
 }
 
@@ -105,6 +133,14 @@ pub(super) struct Found {
     pub(super) token_id: String,
     pub(super) workspace: WorkspaceId,
     pub(super) last_used_at: Option<i64>,
+    pub(super) expires_at: Option<i64>,
+}
+
+impl Found {
+    /// True from the end of the token on.
+    pub(super) fn is_over(&self) -> bool {
+        self.expires_at.is_some_and(|at| at <= Timestamp::now().0)
+    }
 }
 
 /// A live token: its first 8 characters, where they are stored, and its hash.
@@ -116,6 +152,16 @@ pub(super) enum Holder<'a> {
     Workspace(&'a WorkspaceId),
     Org(&'a str),
     Operator,
+}
+
+/// The state of a workspace, as far as a token that names it depends on it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// It was never created.
+    Absent,
+    Removed,
+    /// It exists, in this org.
+    Live(Option<String>),
 }
 
 /// The outcome of a request for a token.
@@ -148,11 +194,34 @@ impl Tokens {
                     token_id: row.try_get(0)?,
                     workspace: workspace_id(&row, 1)?,
                     last_used_at: row.try_get(2)?,
+                    expires_at: row.try_get(3)?,
                 })
             })
             .transpose()
         };
         self.db.run("find_token", work).await
+    }
+
+    /// Returns the state of a workspace that the token of a platform names.
+    pub(super) async fn find_place(&self, id: &WorkspaceId) -> Result<Place, Unavailable> {
+        let query = sqlx::query_as(FIND_PLACE).bind(id.as_str());
+        let work = async { query.fetch_optional(self.db.pool()).await };
+        let row: Option<(String, Option<String>)> = self.db.run("find_place", work).await?;
+        Ok(match row {
+            None => Place::Absent,
+            Some((status, _)) if status == "removed" => Place::Removed,
+            Some((_, org)) => Place::Live(org),
+        })
+    }
+
+    /// True if `workspace` has a token that has ended by itself.
+    pub(super) async fn has_ended(&self, workspace: &WorkspaceId) -> Result<bool, Unavailable> {
+        let query = sqlx::query_scalar(IS_OVER)
+            .bind(workspace.as_str())
+            .bind(Timestamp::now().0);
+        let work = async { query.fetch_one(self.db.pool()).await };
+        let ended: i64 = self.db.run("ended_tokens", work).await?;
+        Ok(ended > 0)
     }
 
     /// Returns the org of the token, and the token's first 8 characters.
@@ -220,8 +289,8 @@ impl Tokens {
     pub(super) async fn issue_workspace(
         &self,
         workspace: &WorkspaceId,
-        token: &IssuedToken,
-        hash: CredentialHash,
+        (token, hash): (&IssuedToken, CredentialHash),
+        terms: &TokenTerms,
         live_max: i64,
     ) -> Result<Issue, Unavailable> {
         let work = async {
@@ -230,7 +299,9 @@ impl Tokens {
             if hold.execute(&mut *tx).await?.rows_affected() == 0 {
                 return Ok(Issue::NoWorkspace);
             }
-            let count = sqlx::query_scalar(COUNT_WORKSPACE).bind(workspace.as_str());
+            let count = sqlx::query_scalar(COUNT_WORKSPACE)
+                .bind(workspace.as_str())
+                .bind(token.created_at);
             let live: i64 = count.fetch_one(&mut *tx).await?;
             if live >= live_max {
                 return Ok(Issue::Full);
@@ -241,6 +312,8 @@ impl Tokens {
                 .bind(hash.to_hex())
                 .bind(token.prefix.as_str())
                 .bind(token.created_at)
+                .bind(terms.label.as_deref())
+                .bind(terms.expires_at)
                 .execute(&mut *tx)
                 .await?;
             tx.commit().await?;
@@ -253,7 +326,9 @@ impl Tokens {
         &self,
         workspace: &WorkspaceId,
     ) -> Result<i64, Unavailable> {
-        let query = sqlx::query_scalar(COUNT_WORKSPACE).bind(workspace.as_str());
+        let query = sqlx::query_scalar(COUNT_WORKSPACE)
+            .bind(workspace.as_str())
+            .bind(Timestamp::now().0);
         let work = async { query.fetch_one(self.db.pool()).await };
         self.db.run("count_tokens", work).await
     }
@@ -302,8 +377,11 @@ impl Tokens {
             Holder::Operator => (LIVE_ADMIN, FIRST_START),
         };
         let work = async {
-            let rows = sqlx::query_as(text).bind(owner).fetch_all(self.db.pool());
-            let rows: Vec<(Option<String>, String)> = rows.await?;
+            let mut query = sqlx::query_as(text).bind(owner);
+            if let Holder::Workspace(_) = of {
+                query = query.bind(Timestamp::now().0);
+            }
+            let rows: Vec<(Option<String>, String)> = query.fetch_all(self.db.pool()).await?;
             let hashed =
                 |(prefix, hex): (_, String)| Some((prefix, CredentialHash::from_hex(&hex)?));
             Ok(rows.into_iter().filter_map(hashed).collect())
@@ -349,7 +427,7 @@ fn token_row(row: &AnyRow) -> Result<TokenRow, sqlx::Error> {
     Ok(TokenRow {
         token_id: row.try_get(0)?,
         prefix: row.try_get(1)?,
-        note: row.try_get(2)?,
+        label: row.try_get(2)?,
         created_at: row.try_get(3)?,
         last_used_at: row.try_get(4)?,
         expires_at: row.try_get(5)?,

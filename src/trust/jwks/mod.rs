@@ -22,6 +22,9 @@ pub const KEYS_MAX: usize = 100;
 /// Length of an RSA modulus in bytes: 2048 to 8192 bits.
 const RSA_BYTES: std::ops::RangeInclusive<usize> = 256..=1024;
 
+/// The `use` of the keys of JWT-SVIDs in a SPIFFE trust bundle.
+const JWT_SVID: &str = "jwt-svid";
+
 /// The reason that the body of a JWKS is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeySetError {
@@ -66,7 +69,8 @@ impl Jwk {
     /// not a key.
     fn usable(&self) -> Option<(Vec<Algorithm>, DecodingKey)> {
         use Algorithm::{ES256, ES384, EdDSA, PS256, PS384, PS512, RS256, RS384, RS512};
-        let for_signatures = self.usage.as_ref().is_none_or(|usage| usage == "sig");
+        let usage = self.usage.as_deref();
+        let for_signatures = matches!(usage, None | Some("sig" | JWT_SVID));
         let ops = self.key_ops.as_ref();
         if !for_signatures || ops.is_some_and(|ops| ops.iter().all(|op| op != "verify")) {
             return None;

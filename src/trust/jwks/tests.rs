@@ -127,7 +127,7 @@ fn every_algorithm_that_is_named_verifies_with_its_own_kind_of_key_only() {
 fn a_forged_header_is_refused_before_any_key_is_looked_at() {
     let pair = Pair::ed();
     let keys = set(&[pair.jwk("k")]);
-    for typ in ["JWT", "jwt", "at+jwt", "application/at+JWT"] {
+    for typ in ["JWT", "jwt", "JOSE", "at+jwt", "application/at+JWT"] {
         let token = pair.sign(&json!({"alg": "EdDSA", "kid": "k", "typ": typ}), &claims());
         assert!(verify(&keys, &token).is_ok(), "{typ}");
     }
@@ -212,8 +212,10 @@ fn a_set_is_read_with_its_bounds_and_odd_keys_are_passed_over() {
     };
     let good = with(pair.jwk("sig"), "use", "sig".into());
     let ops = with(pair.jwk("ops"), "key_ops", json!(["verify"]));
+    let svid = with(pair.jwk("svid"), "use", "jwt-svid".into());
     let odd = [
         with(pair.jwk("a"), "use", "enc".into()),
+        with(pair.jwk("q"), "use", "x509-svid".into()),
         with(pair.jwk("b"), "key_ops", json!(["sign"])),
         with(pair.jwk("c"), "alg", "HS256".into()),
         with(pair.jwk("d"), "alg", "ES256".into()),
@@ -242,10 +244,10 @@ fn a_set_is_read_with_its_bounds_and_odd_keys_are_passed_over() {
             null
         ]),
     ];
-    let keys: Vec<_> = odd.into_iter().chain([good, ops]).collect();
+    let keys: Vec<_> = odd.into_iter().chain([good, ops, svid]).collect();
     let keys = set(&keys);
     let kids: Vec<_> = keys.keys.iter().map(|key| key.kid.as_str()).collect();
-    assert_eq!(kids, ["sig", "ops"]);
+    assert_eq!(kids, ["sig", "ops", "svid"]);
     assert!(set(&[]).is_empty());
     let many = vec![pair.jwk("k"); KEYS_MAX + 1];
     assert_eq!(set(&many[1..]).len(), KEYS_MAX);

@@ -3,8 +3,13 @@
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use aws_lc_rs::hmac;
-use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair as _};
+use aws_lc_rs::rand::SystemRandom;
+use aws_lc_rs::rsa::KeySize;
+use aws_lc_rs::signature::{
+    ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, Ed25519KeyPair, KeyPair as _, RSA_PKCS1_SHA256,
+    RsaKeyPair,
+};
+use aws_lc_rs::{hmac, rsa};
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use rustls::pki_types::PrivateKeyDer;
@@ -18,17 +23,42 @@ use super::agent::{Agent, Step, ok_json};
 /// `aud` of its tokens.
 pub(crate) const AUDIENCE: &str = "the-gateway";
 
-/// An Ed25519 key with its name.
+/// A key with its name.
 pub(crate) struct Key {
     pub(crate) kid: String,
-    pair: Ed25519KeyPair,
+    pair: Pair,
+}
+
+enum Pair {
+    Ed25519(Ed25519KeyPair),
+    /// As Kubernetes signs.
+    Rsa(RsaKeyPair),
+    /// As SPIRE signs.
+    P256(EcdsaKeyPair),
 }
 
 impl Key {
     pub(crate) fn new(kid: &str) -> Self {
+        Self::of(
+            kid,
+            Pair::Ed25519(Ed25519KeyPair::generate().expect("a key")),
+        )
+    }
+
+    pub(crate) fn rsa(kid: &str) -> Self {
+        let pair = RsaKeyPair::generate(KeySize::Rsa2048).expect("a key");
+        Self::of(kid, Pair::Rsa(pair))
+    }
+
+    pub(crate) fn p256(kid: &str) -> Self {
+        let pair = EcdsaKeyPair::generate(&ECDSA_P256_SHA256_FIXED_SIGNING).expect("a key");
+        Self::of(kid, Pair::P256(pair))
+    }
+
+    fn of(kid: &str, pair: Pair) -> Self {
         Self {
             kid: kid.to_owned(),
-            pair: Ed25519KeyPair::generate().expect("a key"),
+            pair,
         }
     }
 
@@ -37,20 +67,46 @@ impl Key {
         let pem = std::fs::read_to_string(path).expect("a key file");
         let text: String = pem.lines().filter(|line| !line.starts_with('-')).collect();
         let der = STANDARD.decode(text).expect("base64");
-        Self {
-            kid: kid.as_str().expect("a kid").to_owned(),
-            pair: Ed25519KeyPair::from_pkcs8(&der).expect("an Ed25519 key"),
+        let pair = Ed25519KeyPair::from_pkcs8(&der).expect("an Ed25519 key");
+        Self::of(kid.as_str().expect("a kid"), Pair::Ed25519(pair))
+    }
+
+    fn algorithm(&self) -> &'static str {
+        match self.pair {
+            Pair::Ed25519(_) => "EdDSA",
+            Pair::Rsa(_) => "RS256",
+            Pair::P256(_) => "ES256",
         }
     }
 
     pub(crate) fn jwk(&self) -> Value {
-        let x = URL_SAFE_NO_PAD.encode(self.pair.public_key().as_ref());
-        json!({"kty": "OKP", "crv": "Ed25519", "use": "sig", "alg": "EdDSA", "kid": self.kid, "x": x})
+        let coded = |bytes: &[u8]| URL_SAFE_NO_PAD.encode(bytes);
+        let mut jwk = json!({"use": "sig", "alg": self.algorithm(), "kid": self.kid});
+        let members = match &self.pair {
+            Pair::Ed25519(pair) => {
+                json!({"kty": "OKP", "crv": "Ed25519", "x": coded(pair.public_key().as_ref())})
+            }
+            Pair::Rsa(pair) => {
+                let public: &rsa::PublicKey = pair.public_key();
+                let (n, e) = (public.modulus(), public.exponent());
+                let n = n.big_endian_without_leading_zero();
+                let e = e.big_endian_without_leading_zero();
+                json!({"kty": "RSA", "n": coded(n), "e": coded(e)})
+            }
+            Pair::P256(pair) => {
+                // An uncompressed point.
+                let (x, y) = pair.public_key().as_ref()[1..].split_at(32);
+                json!({"kty": "EC", "crv": "P-256", "x": coded(x), "y": coded(y)})
+            }
+        };
+        let members = members.as_object().expect("an object").clone();
+        jwk.as_object_mut().expect("an object").extend(members);
+        jwk
     }
 
     /// The header of its tokens.
     pub(crate) fn head(&self, typ: &str) -> Value {
-        json!({"alg": "EdDSA", "typ": typ, "kid": self.kid})
+        json!({"alg": self.algorithm(), "typ": typ, "kid": self.kid})
     }
 
     /// A token with exactly these claims.
@@ -59,14 +115,28 @@ impl Key {
     }
 
     pub(crate) fn sign_as(&self, typ: &str, kid: &str, claims: &Value) -> String {
-        let head = json!({"alg": "EdDSA", "typ": typ, "kid": kid});
+        let head = json!({"alg": self.algorithm(), "typ": typ, "kid": kid});
         self.sign_text(&head.to_string(), &claims.to_string())
     }
 
     /// A token of exactly these texts, whatever they are.
     pub(crate) fn sign_text(&self, head: &str, claims: &str) -> String {
         let input = signing_input(head, claims);
-        let signature = self.pair.sign(input.as_bytes());
+        let random = SystemRandom::new();
+        let signature = match &self.pair {
+            Pair::Ed25519(pair) => pair.sign(input.as_bytes()).as_ref().to_vec(),
+            Pair::Rsa(pair) => {
+                let mut signature = vec![0; pair.public_modulus_len()];
+                let signed =
+                    pair.sign(&RSA_PKCS1_SHA256, &random, input.as_bytes(), &mut signature);
+                signed.expect("a signature");
+                signature
+            }
+            Pair::P256(pair) => {
+                let signed = pair.sign(&random, input.as_bytes());
+                signed.expect("a signature").as_ref().to_vec()
+            }
+        };
         format!("{input}.{}", URL_SAFE_NO_PAD.encode(signature))
     }
 }

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 
 use super::{Family, claims};
-use crate::harness::{ADMIN, Gateway, Pair};
+use crate::harness::{ADMIN, Gateway, Pair, Request};
 
 /// Exit status, standard output, standard error.
 type Ended = (i32, String, String);
@@ -190,6 +190,28 @@ async fn tokens_are_asked_for_looked_into_and_verified() {
         (0, &"ada".into(), &"two".into())
     );
 
+    let made = [
+        "token",
+        "workspace",
+        "one",
+        "--label",
+        "laptop",
+        "--expires-in",
+        "30days",
+    ];
+    let (status, token, error) = run(&made, gateway, ADMIN, "").await;
+    assert!(status == 0 && token.starts_with("a2aw_"), "{error}");
+    let list = Request::get("/workspaces/one/tokens").bearer(token.trim());
+    let list = family.gateway.call(&list).await.json();
+    let shown = list["tokens"].as_array().unwrap().last().unwrap().clone();
+    assert_eq!(shown["label"], "laptop");
+    assert!(shown["expires_at"].is_string(), "{shown}");
+    let (status, _, error) = run(&made[..3], gateway, token.trim(), "").await;
+    assert!(
+        status == 1 && error.contains("no token that lasts longer"),
+        "{error}"
+    );
+
     let for_two = ["token", "verify", "-", "--audience", "two"];
     let (status, _, error) = run(&for_two, gateway, "", &token).await;
     let named = format!(
@@ -224,6 +246,13 @@ async fn tokens_are_asked_for_looked_into_and_verified() {
             ADMIN,
             1,
             "86400",
+        ),
+        (&["token", "workspace", "no id!"], ADMIN, 64, "id"),
+        (
+            &["token", "workspace", "two"],
+            &family.one.token,
+            1,
+            "not_permitted",
         ),
         (&["token"], "", 64, "inspect"),
     ] {

@@ -1,6 +1,12 @@
-//! `auth.issuers`: foreign issuers of canvas tokens, and their validation.
+//! `auth.issuers`: foreign issuers of canvas tokens, and their validation; `auth.workspace_issuers` ([`workspaces`]).
+
+pub(super) mod claims;
+pub(super) mod workspaces;
 
 use serde::Deserialize;
+use url::Url;
+
+pub use self::workspaces::WorkspaceIssuer;
 
 /// Maximum foreign issuers: the keys of each are fetched continuously.
 const ISSUERS_MAX: usize = 16;
@@ -15,7 +21,7 @@ pub struct Issuer {
     /// `iss` of its tokens, compared exactly.
     pub issuer: String,
     /// URL of its published keys.
-    pub jwks_url: url::Url,
+    pub jwks_url: Url,
     /// The value that `aud` of its tokens must contain.
     pub audience: String,
 }
@@ -28,31 +34,39 @@ pub(super) fn problems(issuers: &[Issuer], own: &str) -> Vec<String> {
     }
     for (i, issuer) in issuers.iter().enumerate() {
         let (number, name) = (i + 1, &issuer.issuer);
-        for (member, text) in [("issuer", name), ("audience", &issuer.audience)] {
-            let plain = !text.trim().is_empty() && !text.chars().any(char::is_control);
-            if !plain || text.len() > TEXT_MAX {
-                problems.push(format!(
-                    "`{member}` of issuer {number} must be text of 1 to {TEXT_MAX} bytes"
-                ));
-            }
-        }
-        if name == own {
-            problems.push(format!(
-                "`{name}` is this gateway's own issuer, whose tokens are accepted anyway"
-            ));
-        }
+        let named = (name.as_str(), &issuer.jwks_url, issuer.audience.as_str());
+        problems.extend(problems_of(number, named, own));
         if issuers[..i].iter().any(|other| other.issuer == *name) {
             problems.push(format!("`{name}` stands twice"));
-        }
-        if let Err(reason) = check_url(&issuer.jwks_url) {
-            problems.push(format!("`jwks_url` of issuer {number} {reason}"));
         }
     }
     problems
 }
 
+/// Returns the problems of the issuer of this number: of its name, the URL of its keys, and its audience.
+fn problems_of(number: usize, (name, url, audience): (&str, &Url, &str), own: &str) -> Vec<String> {
+    let mut problems = Vec::new();
+    for (member, text) in [("issuer", name), ("audience", audience)] {
+        let plain = !text.trim().is_empty() && !text.chars().any(char::is_control);
+        if !plain || text.len() > TEXT_MAX {
+            problems.push(format!(
+                "`{member}` of issuer {number} must be text of 1 to {TEXT_MAX} bytes"
+            ));
+        }
+    }
+    if name == own {
+        problems.push(format!(
+            "`{name}` is this gateway's own issuer, whose tokens are accepted anyway"
+        ));
+    }
+    if let Err(reason) = check_url(url) {
+        problems.push(format!("`jwks_url` of issuer {number} {reason}"));
+    }
+    problems
+}
+
 /// Refuses plain HTTP except on loopback: an attacker on the network path could replace the keys.
-fn check_url(url: &url::Url) -> Result<(), &'static str> {
+fn check_url(url: &Url) -> Result<(), &'static str> {
     let loopback = match url.host() {
         Some(url::Host::Domain(name)) => name == "localhost",
         Some(url::Host::Ipv4(ip)) => ip.is_loopback(),

@@ -1,0 +1,241 @@
+//! `auth.workspace_issuers`: platforms whose tokens are credentials of workspaces, and their validation.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use toml::Value;
+
+use super::claims::{ClaimPattern, ClaimTemplate};
+use super::{ISSUERS_MAX, Issuer, problems_of};
+use crate::config::tables::{self, Forms};
+
+/// Maximum claims of one issuer that are compared.
+const CLAIMS_MAX: usize = 8;
+
+/// Longest name of a claim, in bytes.
+const CLAIM_MAX: usize = 256;
+
+/// One entry of `auth.workspace_issuers`.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[serde(deny_unknown_fields)]
+pub struct WorkspaceIssuer {
+    /// `iss` of its tokens, compared exactly.
+    pub issuer: String,
+    /// URL of its published keys.
+    pub jwks_url: url::Url,
+    /// The value that `aud` of its tokens must contain.
+    pub audience: String,
+    /// The pattern that each of these claims must match. A name that begins with `/` is the path to a nested claim
+    /// (RFC 6901).
+    pub claims: BTreeMap<String, ClaimPattern>,
+    /// The id of the workspace, from parts of the claims.
+    pub workspace: ClaimTemplate,
+    /// The org that the workspace must be in, from parts of the claims.
+    pub org: Option<ClaimTemplate>,
+}
+
+const TEMPLATE: &str = "text of letters, digits, `.`, `_` and `-`, with `{part}` for at least one part of `claims`, and \
+                        text between two of them, such as \"{namespace}.{name}\"";
+
+const FORMS: &Forms = &[
+    ("issuer", "text, the `iss` of its tokens"),
+    ("jwks_url", "a URL with https://"),
+    ("audience", "text"),
+    (
+        "claims",
+        "patterns of claims, such as { sub = \"system:serviceaccount:agents:{name}\" }, at most 512 bytes each. A \
+         `{part}` has letters, digits, `.`, `_` and `-`: after it comes another character, such as `:` or `/`, or nothing",
+    ),
+    ("workspace", TEMPLATE),
+    ("org", TEMPLATE),
+];
+
+/// Returns a message that names what is wrong with the list; `None`: serde's is used.
+pub(in crate::config) fn misfit(list: &Value) -> Option<String> {
+    let least = toml::toml! {
+        issuer = "https://a.test"
+        jwks_url = "https://a.test"
+        audience = "a"
+        claims = { sub = "{a}" }
+        workspace = "{a}"
+    };
+    tables::misfit::<WorkspaceIssuer>("issuer", list, FORMS, &least)
+}
+
+/// Returns the problems of the list. `users` are the issuers of browser users' tokens, `own` the issuer of the gateway's
+/// own tokens.
+pub(in crate::config) fn problems(
+    issuers: &[WorkspaceIssuer],
+    users: &[Issuer],
+    own: &str,
+) -> Vec<String> {
+    let mut problems = Vec::new();
+    if issuers.len() > ISSUERS_MAX {
+        problems.push(format!("may have at most {ISSUERS_MAX} issuers"));
+    }
+    for (i, issuer) in issuers.iter().enumerate() {
+        let (number, name) = (i + 1, &issuer.issuer);
+        let named = (name.as_str(), &issuer.jwks_url, issuer.audience.as_str());
+        problems.extend(problems_of(number, named, own));
+        if issuers[..i].iter().any(|other| other.issuer == *name) {
+            problems.push(format!("`{name}` stands twice"));
+        }
+        if users.iter().any(|other| other.issuer == *name) {
+            problems.push(format!(
+                "`{name}` is also in auth.issuers: a token proves either a user or a workspace, so let the platform sign \
+                 as two issuers"
+            ));
+        }
+        problems.extend(misnamed(number, issuer));
+    }
+    problems
+}
+
+/// Returns the problems of the claims and the parts of one issuer.
+fn misnamed(number: usize, issuer: &WorkspaceIssuer) -> Vec<String> {
+    let mut problems = Vec::new();
+    let named = |name: &String| (1..=CLAIM_MAX).contains(&name.len());
+    if !(1..=CLAIMS_MAX).contains(&issuer.claims.len()) || !issuer.claims.keys().all(named) {
+        problems.push(format!(
+            "`claims` of issuer {number} must have 1 to {CLAIMS_MAX} claims, with names of 1 to {CLAIM_MAX} bytes"
+        ));
+    }
+    let mut parts: Vec<&str> = issuer
+        .claims
+        .values()
+        .flat_map(ClaimPattern::parts)
+        .collect();
+    parts.sort_unstable();
+    if let Some(twice) = parts.windows(2).find(|pair| pair[0] == pair[1]) {
+        problems.push(format!(
+            "`claims` of issuer {number} has `{{{}}}` twice: each part needs its own name",
+            twice[0]
+        ));
+    }
+    let org = issuer.org.iter().map(|org| ("org", org));
+    for (key, template) in [("workspace", &issuer.workspace)].into_iter().chain(org) {
+        for part in template.parts().filter(|part| !parts.contains(part)) {
+            problems.push(format!(
+                "`{key}` of issuer {number} has `{{{part}}}`, which is in none of its `claims`"
+            ));
+        }
+    }
+    problems
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use crate::config::load::{ConfigError, Layers, Loaded, load};
+
+    fn set(issuers: &Value) -> Result<Loaded, ConfigError> {
+        let user =
+            json!([{"issuer": "https://u.test", "jwks_url": "https://u.test", "audience": "gw"}]);
+        let overrides = vec![
+            format!("auth.workspace_issuers={issuers}"),
+            format!("auth.issuers={user}"),
+            "tokens.issuer=https://own.test".to_owned(),
+        ];
+        load(&Layers {
+            overrides,
+            ..Layers::default()
+        })
+    }
+
+    fn good() -> Value {
+        json!({"issuer": "https://a.test", "jwks_url": "https://a.test/keys", "audience": "gw",
+            "claims": {"sub": "system:serviceaccount:{namespace}:{name}"},
+            "workspace": "{name}", "org": "{namespace}"})
+    }
+
+    #[test]
+    fn a_platform_is_read_and_shown() {
+        let loaded = set(&json!([good()])).unwrap();
+        let issuers = &loaded.config.auth.workspace_issuers;
+        let parts = issuers[0].claims["sub"].read("system:serviceaccount:acme:dev");
+        let id = issuers[0].workspace.fill(&parts.unwrap());
+        assert_eq!(id.as_deref(), Some("dev"));
+        let shown = loaded.settings.iter();
+        let shown = shown.filter(|setting| setting.key == "auth.workspace_issuers");
+        assert!(shown.last().unwrap().value.contains("https://a.test/keys"));
+    }
+
+    #[test]
+    fn what_could_prove_the_wrong_workspace_is_refused() {
+        let with = |member: &str, value: Value| {
+            let mut issuer = good();
+            issuer[member] = value;
+            json!([issuer])
+        };
+        let many = (0..17).map(|n| with("issuer", n.to_string().into())[0].clone());
+        for (value, part) in [
+            (
+                with("jwks_url", "http://a.test/keys".into()),
+                "must begin with https://",
+            ),
+            (
+                with("jwks_url", "https://u:geheim@a.test/".into()),
+                "no user, password",
+            ),
+            (
+                with("jwks_url", "geheim".into()),
+                "`jwks_url` must be a URL",
+            ),
+            (with("issuer", "".into()), "must be text"),
+            (with("issuer", "https://own.test".into()), "own issuer"),
+            (
+                with("issuer", "https://u.test".into()),
+                "also in auth.issuers",
+            ),
+            (with("audience", " ".into()), "must be text"),
+            (with("claims", json!({})), "1 to 8 claims"),
+            (
+                with("claims", json!({"": "{name}:{namespace}"})),
+                "1 to 8 claims",
+            ),
+            (
+                with("claims", json!({"sub": "{a}{b}"})),
+                "`claims` must be patterns",
+            ),
+            (
+                with("claims", json!({"sub": 7})),
+                "`claims` must be patterns",
+            ),
+            (with("claims", "{sub}".into()), "`claims` must be patterns"),
+            (
+                with("claims", json!({"a": "{name}", "b": "{name}"})),
+                "`{name}` twice",
+            ),
+            (
+                with("claims", json!({"sub": "{name}"})),
+                "`{namespace}`, which is in none",
+            ),
+            (with("workspace", "all".into()), "`workspace` must be text"),
+            (
+                with("workspace", "{name}{namespace}".into()),
+                "`workspace` must be text",
+            ),
+            (
+                with("workspace", "{other}".into()),
+                "`{other}`, which is in none",
+            ),
+            (with("org", "{org}".into()), "`{org}`, which is in none"),
+            (with("subject", "x".into()), "there is no `subject`"),
+            (json!([good(), good()]), "stands twice"),
+            (
+                json!([{"issuer": "https://a.test"}]),
+                "`workspace` is missing",
+            ),
+            (many.collect(), "at most 16"),
+            (json!("https://a.test"), "write [[auth.workspace_issuers]]"),
+        ] {
+            let text = set(&value).unwrap_err().to_string();
+            assert!(
+                text.contains("auth.workspace_issuers") && text.contains(part),
+                "{value}: {text}"
+            );
+            assert!(!text.contains("geheim"), "{text}");
+        }
+    }
+}
