@@ -163,6 +163,7 @@ on_both_pairs! {
             (json!({"label": "x".repeat(65)}), "`label` has 1 to 64"),
             (json!({"label": "a\nb"}), "`label` has 1 to 64"),
             (json!({"label": secret}), "form of a credential"),
+            (json!({"label": "eyJhbGciOiJFZERTQSJ9.e30.AA"}), "form of a credential"),
             (json!({"label": 7}), "label"),
             (json!({"expires_at": "2020-01-01T00:00:00Z"}), "in the future"),
             (json!({"expires_at": "tomorrow"}), "in the future"),
@@ -176,6 +177,7 @@ on_both_pairs! {
             assert!(answer.text().contains(part), "{body}: {}", answer.text());
         }
         assert_eq!(listed(&gateway).await.len(), 1, "the enrolment token");
+        made(&gateway, json!({"label": "release 1.2.3"})).await;
         let longest = made(&gateway, json!({"label": "\u{e9}".repeat(64), "expires_in": 315_360_000})).await;
         assert_eq!(longest["label"], "\u{e9}".repeat(64));
     }
