@@ -100,6 +100,7 @@ mod tests {
     use std::net::IpAddr;
 
     use super::*;
+    use crate::audit::Detail;
 
     fn refused(last: u8, outcome: &'static str) -> Draft {
         Draft {
