@@ -212,7 +212,7 @@ mod tests {
 
     use super::*;
     use crate::audit::chain::Chain;
-    use crate::audit::hash::digest;
+    use crate::audit::hash::{canonical, digest};
     use crate::audit::record::EventType;
 
     fn draft() -> Draft {
