@@ -233,7 +233,11 @@ pub(super) struct Signer {
 impl Signer {
     /// Returns a key of this gateway as a signer.
     pub(super) fn own(head: TokenHead, key: Arc<PublicKey>) -> Self {
-        let named = KeyName { issuer: None, head };
+        let named = KeyName {
+            issuer: None,
+            rules: None,
+            head,
+        };
         Self { named, key }
     }
 }
@@ -243,6 +247,9 @@ impl Signer {
 pub(super) struct KeyName {
     /// `None`: this gateway.
     pub(super) issuer: Option<String>,
+    /// Hash of the settings of the issuer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) rules: Option<String>,
     #[serde(flatten)]
     pub(super) head: TokenHead,
 }

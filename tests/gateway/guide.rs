@@ -5,6 +5,7 @@ mod steps;
 
 use std::path::Path;
 
+use crate::harness::planted::DATABASE_PASSWORD;
 use crate::harness::servers::{Redis, postgres};
 
 #[test]
@@ -12,11 +13,12 @@ fn the_page_of_two_gateways_leads_to_what_it_shows() {
     let redis = Redis::start();
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/guide/two-gateways.md");
     let marker = "<!-- tests/gateway/guide.rs runs these blocks as they stand. -->";
+    let database = postgres().database();
+    let database = database.replacen(&format!(":{DATABASE_PASSWORD}@"), "@", 1);
+    let password = format!("echo {DATABASE_PASSWORD} >");
     let replaced = [
-        (
-            "postgres://gateway:gateway@127.0.0.1:5432/gateway",
-            &*postgres().database(),
-        ),
+        ("echo gateway >", &*password),
+        ("postgres://gateway@127.0.0.1:5432/gateway", &*database),
         ("redis://127.0.0.1:6379/1", &*redis.url()),
     ];
     steps::assert_leads_to_what_it_shows(&page, marker, &replaced);

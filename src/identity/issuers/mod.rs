@@ -24,7 +24,7 @@ use crate::rejection::{Reason, Rejection};
 use crate::time::Timestamp;
 use crate::trust::{
     Crowded, FETCH_PAUSE, LEEWAY_SECONDS, Patience, PublicKey, Published, TokenError, TokenHead,
-    claimed_issuer,
+    body_hash, claimed_issuer,
 };
 
 /// Retries and staleness of issuers' keys.
@@ -51,7 +51,7 @@ impl From<TokenError> for NotForeign {
 }
 
 /// One entry of the configuration.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Settings {
     /// Its tokens are of browser users.
     Users(config::Issuer),
@@ -184,14 +184,17 @@ impl Issuers {
     }
 
     /// Returns the foreign key of that name, if its issuer still publishes it. `None`: no issuer of this name makes
-    /// credentials of this kind now.
+    /// credentials of this kind by these rules now.
     pub(super) async fn signer(
         &self,
         named: KeyName,
         kind: CredentialKind,
     ) -> Result<Option<Signer>, NotForeign> {
         let issuer = named.issuer.as_deref().and_then(|name| self.of(name));
-        let Some(issuer) = issuer.filter(|issuer| issuer.settings.kind() == kind) else {
+        let issuer = issuer.filter(|issuer| {
+            issuer.settings.kind() == kind && named.rules.as_ref() == Some(&issuer.rules)
+        });
+        let Some(issuer) = issuer else {
             return Ok(None);
         };
         let key = issuer.key(&named.head).await?;
@@ -208,6 +211,8 @@ impl Issuers {
 /// One issuer and its keys.
 struct Issuer {
     settings: Settings,
+    /// Hash of the settings, the same on all replicas.
+    rules: String,
     published: Published,
 }
 
@@ -216,6 +221,7 @@ impl Issuer {
         let (name, url) = (settings.issuer().to_owned(), settings.jwks_url().clone());
         Self {
             published: Published::new(name, url, PATIENCE),
+            rules: body_hash(format!("{settings:?}").as_bytes()),
             settings,
         }
     }
@@ -241,6 +247,7 @@ impl Issuer {
         };
         let named = KeyName {
             issuer: Some(issuer.to_owned()),
+            rules: Some(self.rules.clone()),
             head,
         };
         Ok(Signed {

@@ -199,14 +199,14 @@ async fn tokens_are_asked_for_looked_into_and_verified() {
         "--expires-in",
         "30days",
     ];
-    let (status, token, error) = run(&made, gateway, ADMIN, "").await;
-    assert!(status == 0 && token.starts_with("a2aw_"), "{error}");
-    let list = Request::get("/workspaces/one/tokens").bearer(token.trim());
+    let (status, brief, error) = run(&made, gateway, ADMIN, "").await;
+    assert!(status == 0 && brief.starts_with("a2aw_"), "{error}");
+    let list = Request::get("/workspaces/one/tokens").bearer(brief.trim());
     let list = family.gateway.call(&list).await.json();
     let shown = list["tokens"].as_array().unwrap().last().unwrap().clone();
     assert_eq!(shown["label"], "laptop");
     assert!(shown["expires_at"].is_string(), "{shown}");
-    let (status, _, error) = run(&made[..3], gateway, token.trim(), "").await;
+    let (status, _, error) = run(&made[..3], gateway, brief.trim(), "").await;
     assert!(
         status == 1 && error.contains("no token that lasts longer"),
         "{error}"

@@ -31,7 +31,7 @@ async fn is_cut(mut socket: Socket, began: Instant) {
 async fn keys_rotate_and_a_withdrawn_one_proves_no_workspace() {
     let (old, new) = (Key::rsa("old"), Key::rsa("new"));
     let issuer = Issuer::start(CLUSTER, &[&old]).await;
-    let (gateway, _) = with(Pair::Embedded, &[platform(&issuer, kubernetes())]).await;
+    let (gateway, _agent) = with(Pair::Embedded, &[platform(&issuer, kubernetes())]).await;
     let of = |key: &Key| account_token(key, &claims("acme", "dev"));
     let known = of(&old);
     until(&gateway, || call("target", &known), 200).await;
@@ -99,7 +99,7 @@ async fn with_other_rules_go_the_sockets_and_tickets_of_the_old_ones() {
 async fn a_socket_ends_with_its_workspace_and_with_its_token() {
     let key = Key::rsa("k8s-1");
     let issuer = Issuer::start(CLUSTER, &[&key]).await;
-    let (gateway, _) = with(Pair::Embedded, &[platform(&issuer, kubernetes())]).await;
+    let (gateway, _agent) = with(Pair::Embedded, &[platform(&issuer, kubernetes())]).await;
     let long = account_token(&key, &claims("acme", "dev"));
     until(&gateway, || beat("target", &long), 403).await;
     let mut brief = claims("acme", "target");

@@ -160,7 +160,7 @@ on_both_pairs! {
     async fn a_workspace_must_exist_before_its_workload(pair: Pair) {
         let key = Key::rsa("k8s-1");
         let issuer = Issuer::start(CLUSTER, &[&key]).await;
-        let (gateway, _) = with(pair, &[platform(&issuer, kubernetes())]).await;
+        let (gateway, _agent) = with(pair, &[platform(&issuer, kubernetes())]).await;
         let own = Agent::json("{}").await;
         let token = account_token(&key, &claims("acme", "late"));
         until(&gateway, || register("late", &own, &token), 404).await;
@@ -217,7 +217,7 @@ on_both_pairs! {
 async fn explain_knows_that_a_platform_may_prove_a_caller() {
     let key = Key::rsa("k8s-1");
     let issuer = Issuer::start(CLUSTER, &[&key]).await;
-    let (gateway, _) = with(Pair::Embedded, &[platform(&issuer, kubernetes())]).await;
+    let (gateway, _agent) = with(Pair::Embedded, &[platform(&issuer, kubernetes())]).await;
     let own = Agent::json("{}").await;
     let asked = "/explain?caller=dev&target=target";
     let caller = async || {

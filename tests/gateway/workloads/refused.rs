@@ -132,7 +132,7 @@ async fn each_token_that_proves_no_workspace_is_refused_with_its_reason() {
         (
             "a list of subjects",
             of(&with(good.clone(), "sub", json!([good["sub"]]))),
-            UNMAPPED,
+            CLAIMS,
         ),
         (
             "another domain",
