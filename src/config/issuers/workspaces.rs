@@ -156,18 +156,28 @@ mod tests {
         let parts = issuers[0].claims["sub"].read("system:serviceaccount:acme:dev");
         let id = issuers[0].workspace.fill(&parts.unwrap());
         assert_eq!(id.as_deref(), Some("dev"));
-        let shown = loaded.settings.iter();
-        let shown = shown.filter(|setting| setting.key == "auth.workspace_issuers");
-        assert!(shown.last().unwrap().value.contains("https://a.test/keys"));
+        let mut shown = loaded.settings.iter();
+        let shown = shown.rfind(|setting| setting.key == "auth.workspace_issuers");
+        assert!(shown.unwrap().value.contains("https://a.test/keys"));
+    }
+
+    fn with(member: &str, value: Value) -> Value {
+        let mut issuer = good();
+        issuer[member] = value;
+        json!([issuer])
+    }
+
+    fn assert_refused(value: &Value, part: &str) {
+        let text = set(value).unwrap_err().to_string();
+        assert!(
+            text.contains("auth.workspace_issuers") && text.contains(part),
+            "{value}: {text}"
+        );
+        assert!(!text.contains("geheim"), "{text}");
     }
 
     #[test]
     fn what_could_prove_the_wrong_workspace_is_refused() {
-        let with = |member: &str, value: Value| {
-            let mut issuer = good();
-            issuer[member] = value;
-            json!([issuer])
-        };
         let many = (0..17).map(|n| with("issuer", n.to_string().into())[0].clone());
         for (value, part) in [
             (
@@ -230,12 +240,7 @@ mod tests {
             (many.collect(), "at most 16"),
             (json!("https://a.test"), "write [[auth.workspace_issuers]]"),
         ] {
-            let text = set(&value).unwrap_err().to_string();
-            assert!(
-                text.contains("auth.workspace_issuers") && text.contains(part),
-                "{value}: {text}"
-            );
-            assert!(!text.contains("geheim"), "{text}");
+            assert_refused(&value, part);
         }
     }
 }
