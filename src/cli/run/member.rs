@@ -150,7 +150,12 @@ impl Member {
     /// Registers if needed, and sends a heartbeat. Returns the time until the next one.
     async fn heartbeat(&self, calls: &Calls) -> Result<Duration, JoinError> {
         if !self.is_registered.get() {
-            self.register().await?;
+            // Also while the answer is on its way: an agent that ends then is deregistered.
+            self.is_registered.set(true);
+            if let Err(error) = self.register().await {
+                self.is_registered.set(false);
+                return Err(error);
+            }
         }
         let mut body = self.ids();
         if let Calls::Guard(drain) = calls {
@@ -215,7 +220,6 @@ impl Member {
     }
 
     fn joined(&self, url: &Url, warning: Option<&str>) {
-        self.is_registered.set(true);
         let (workspace, instance) = (self.names.workspace.as_str(), self.names.instance.as_str());
         tracing::info!(workspace.id = workspace, instance.id = instance, %url, "the agent has joined");
         if let Some(warning) = warning {
