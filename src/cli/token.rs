@@ -30,7 +30,7 @@ enum Command {
     Workspace {
         /// The workspace
         id: String,
-        /// What lists of tokens call it
+        /// Name of the token in lists
         #[arg(long)]
         label: Option<String>,
         /// How long it lasts, such as 90days; without it, until it is revoked

@@ -65,7 +65,7 @@ enum Kind {
     Systemd,
 }
 
-/// What the files are made from.
+/// Contents of the files, as they were asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Answers {
     kind: Kind,

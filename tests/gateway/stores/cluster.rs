@@ -102,7 +102,7 @@ fn waiting(node: &Redis) -> usize {
     clients.lines().filter(is_blocked).count()
 }
 
-/// What may be repeated is sent again to each master that lost its link, not to the first one only.
+/// Operations that may be repeated are sent again to each master that lost its link, not to the first one only.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_operation_at_three_masters_outlives_the_loss_of_all_their_links_at_once() {
     let cluster = Cluster::start();

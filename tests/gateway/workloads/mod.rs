@@ -37,7 +37,7 @@ pub(crate) fn kubernetes() -> Value {
     json!({"claims": {"sub": "system:serviceaccount:{namespace}:{name}"}, "workspace": "{name}", "org": "{namespace}"})
 }
 
-/// What a kubelet projects into a pod.
+/// Claims of a token that a kubelet projects into a pod.
 pub(crate) fn claims(namespace: &str, name: &str) -> Value {
     let now = jsonwebtoken::get_current_timestamp();
     json!({
