@@ -15,6 +15,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::pin::pin;
 use std::process::{ExitCode, ExitStatus};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{Instant, timeout};
@@ -312,58 +313,34 @@ enum End {
 }
 
 impl Plan {
-    fn run(self, loaded: Loaded) -> Result<ExitCode, RunError> {
-        let Self {
-            command,
-            port,
-            member,
-            guard,
-            ready_within,
-            grace,
-        } = self;
+    fn run(mut self, loaded: Loaded) -> Result<ExitCode, RunError> {
         let admin = sidecar::admin(&loaded);
-        let guard = guard.map(|settings| {
+        let guard = self.guard.take().map(|settings| {
             sidecar::warn_of_plain(&loaded.config.server);
             server::sidecar::beside(Live::new(loaded), settings, admin)
         });
         let guard = guard.transpose()?;
         let calls = match &guard {
-            Some(guard) => Calls::Guard(std::sync::Arc::clone(&guard.drain)),
+            Some(guard) => Calls::Guard(Arc::clone(&guard.drain)),
             None => Calls::Gateway,
         };
-        block_on(live(
-            Life {
-                command,
-                port,
-                member,
-                calls,
-                ready_within,
-                grace,
-            },
-            guard,
-        ))
+        block_on(live(self, calls, guard))
     }
 }
 
-/// A [`Plan`] with its guard started.
-struct Life {
-    command: Vec<OsString>,
-    port: u16,
-    member: Member,
-    calls: Calls,
-    ready_within: Duration,
-    grace: Duration,
-}
-
 /// Runs the agent to its end.
-async fn live(life: Life, guard: Option<server::sidecar::Beside>) -> Result<ExitCode, RunError> {
+async fn live(
+    plan: Plan,
+    calls: Calls,
+    guard: Option<server::sidecar::Beside>,
+) -> Result<ExitCode, RunError> {
     let mut signals = Signals::new()?;
-    let mut agent = Agent::start(&life.command, life.port).map_err(|error| RunError::Start {
-        program: life.command.first().map(PathBuf::from).unwrap_or_default(),
+    let mut agent = Agent::start(&plan.command, plan.port).map_err(|error| RunError::Start {
+        program: plan.command.first().map(PathBuf::from).unwrap_or_default(),
         error,
     })?;
     let group = agent.group();
-    let mut staying = pin!(life.stay());
+    let mut staying = pin!(plan.stay(&calls));
     let end = tokio::select! {
         biased;
         status = agent.ended() => End::Agent(status),
@@ -373,24 +350,24 @@ async fn live(life: Life, guard: Option<server::sidecar::Beside>) -> Result<Exit
     };
     match end {
         End::Agent(status) => {
-            life.member.deregister().await;
+            plan.member.deregister().await;
             end_guard(guard, Instant::now() + GUARD_END).await;
             let status = status?;
             tracing::info!(%status, "the agent has ended");
             Ok(exit_code(status))
         }
         End::Asked(signal) => {
-            let until = Instant::now() + life.grace;
+            let until = Instant::now() + plan.grace;
             tracing::info!("draining the agent");
             // The agent's own end, or a second signal, ends the wait for its calls.
             tokio::select! {
                 biased;
-                _ = agent.ended() => life.member.deregister().await,
+                _ = agent.ended() => plan.member.deregister().await,
                 again = signals.asked(group) => {
                     group.signal(again);
-                    life.member.deregister().await;
+                    plan.member.deregister().await;
                 }
-                () = life.leave(staying, until - life.grace / 5) => {}
+                () = plan.leave(staying, &calls, until - plan.grace / 5) => {}
             }
             end_guard(guard, until).await;
             let status = agent.stop(signal, until).await?;
@@ -398,41 +375,42 @@ async fn live(life: Life, guard: Option<server::sidecar::Beside>) -> Result<Exit
             Ok(exit_code(status))
         }
         End::Failed(error) => {
-            life.member.deregister().await;
+            plan.member.deregister().await;
             end_guard(guard, Instant::now() + GUARD_END).await;
             agent
-                .stop(process::Signal::TERM, Instant::now() + life.grace)
+                .stop(process::Signal::TERM, Instant::now() + plan.grace)
                 .await?;
             Err(error)
         }
     }
 }
 
-impl Life {
+impl Plan {
     /// Waits for the agent's card, registers it, and keeps it registered.
     ///
     /// # Errors
     /// If the agent does not serve its card in time.
-    async fn stay(&self) -> Result<Infallible, RunError> {
+    async fn stay(&self, calls: &Calls) -> Result<Infallible, RunError> {
         let within = self.ready_within;
         let ready = self.member.place.wait(within).await;
         ready.map_err(|why| RunError::NotReady { within, why })?;
-        Ok(self.member.stay(&self.calls).await)
+        Ok(self.member.stay(calls).await)
     }
 
     /// Drains and deregisters the agent. Each time it waits for calls, at most until `until`.
     async fn leave(
         &self,
         staying: impl Future<Output = Result<Infallible, RunError>>,
+        calls: &Calls,
         until: Instant,
     ) {
         tokio::select! {
             _ = staying => {}
-            () = self.member.drain(&self.calls, until) => {}
+            () = self.member.drain(calls, until) => {}
         }
         // No heartbeat follows, which would register the agent again.
         self.member.deregister().await;
-        self.member.await_calls(&self.calls, until).await;
+        self.member.await_calls(calls, until).await;
     }
 }
 
