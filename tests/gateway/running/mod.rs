@@ -235,6 +235,8 @@ crate::on_both_pairs! {
     async fn a_token_that_is_rotated_counts_at_once(pair: Pair) {
         let stage = Stage::new(pair).await;
         let run = stage.joined("one", &[]).await;
+        // It is online before its token is made.
+        run.until_it_says("the agent has joined").await;
         let tokens = "/workspaces/target/tokens";
         let old = stage.gateway.as_operator(Request::get(tokens)).await.json();
         let new = stage.gateway.as_operator(Request::post(tokens, "{}")).await.json();
