@@ -25,6 +25,7 @@ fn place(name: &str, depth: usize) -> Lineage {
         paused: false,
         cyclic: false,
         generation: 0,
+        born_at: 0,
     }
 }
 

@@ -128,6 +128,40 @@ fn is_name(text: &str, max: usize) -> bool {
     (1..=max).contains(&text.len()) && text.bytes().all(is_clean)
 }
 
+/// One life of a workspace id, from its creation to its removal: an operator may give a removed id away again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Life {
+    /// The id.
+    pub id: WorkspaceId,
+    /// Time at which it began, in milliseconds since 1970; 0: the first life of the id.
+    pub born_at: i64,
+}
+
+impl Life {
+    /// Reads what [`fmt::Display`] writes; `None`: it is the name of no workspace.
+    pub fn parse(name: &str) -> Option<Self> {
+        let (id, born_at) = match name.split_once(LATER_LIFE) {
+            Some((id, born_at)) => (id, born_at.parse().ok()?),
+            None => (name, 0),
+        };
+        let id = WorkspaceId::parse(id).ok()?;
+        Some(Self { id, born_at })
+    }
+}
+
+/// Precedes the beginning of a later life in its name. It is in no id.
+const LATER_LIFE: char = '~';
+
+/// The name under which state of this life is kept: the id, and of a later life its beginning.
+impl fmt::Display for Life {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.born_at {
+            0 => f.write_str(self.id.as_str()),
+            born_at => write!(f, "{}{LATER_LIFE}{born_at}", self.id),
+        }
+    }
+}
+
 /// The id of one exchange: the caller's `X-Request-Id` if it is usable, else a new UUIDv7.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestId(Arc<str>);

@@ -16,6 +16,8 @@ pub mod shares;
 pub mod config;
 pub mod rejection;
 
+pub mod members;
+
 pub mod breaker;
 
 // The protocol, a crate of its own: pure, no I/O, no clock.
@@ -79,6 +81,9 @@ pub mod console;
 pub mod gateway;
 
 pub mod standing;
+
+// Workspaces, grants and stops as one document.
+pub mod policy;
 
 pub mod reload;
 

@@ -191,6 +191,8 @@ pub struct Rejection {
     pub delivered: Option<Delivery>,
     /// Further facts for `metadata` (`clock`, `limit`) and, on other routes, top level.
     pub facts: Vec<(&'static str, String)>,
+    /// A further member of the plain form that is no text: its name and value.
+    pub list: Option<Box<(&'static str, Value)>>,
     /// The cause, for the log: the chain of causes. Never sent.
     pub cause: Option<std::sync::Arc<dyn std::error::Error + Send + Sync>>,
 }
@@ -207,6 +209,7 @@ impl Rejection {
             fields: Vec::new(),
             delivered: None,
             facts: Vec::new(),
+            list: None,
             cause: None,
         }
     }
@@ -229,6 +232,13 @@ impl Rejection {
     #[must_use]
     pub fn fact(mut self, name: &'static str, value: impl ToString) -> Self {
         self.facts.push((name, value.to_string()));
+        self
+    }
+
+    /// Adds a member of the plain form that is a list.
+    #[must_use]
+    pub fn list(mut self, name: &'static str, value: Vec<Value>) -> Self {
+        self.list = Some(Box::new((name, value.into())));
         self
     }
 
@@ -303,6 +313,9 @@ impl Rejection {
         }
         for (name, value) in self.facts() {
             body.insert(name.into(), fact(value));
+        }
+        if let Some((name, list)) = self.list.as_deref() {
+            body.insert((*name).into(), list.clone());
         }
         Value::Object(body).to_string()
     }

@@ -83,6 +83,7 @@ pub fn event(method: &Method, pattern: &str) -> Option<EventType> {
         ("DELETE", "/grants/{grant_id}") => E::GrantRemoved,
         ("POST", "/stops") => E::StopCreated,
         ("DELETE", "/stops/{stop_id}") => E::StopReleased,
+        ("POST", "/policy") => E::PolicyApplied,
         (
             "POST",
             "/workspaces/{id}/tokens"

@@ -57,6 +57,8 @@ words! {
         StopCreated => "STOP_CREATED",
         /// A stop was released, or expired; `detail.by` says which.
         StopReleased => "STOP_RELEASED",
+        /// An operator applied a policy; `detail.changes` has the changes, a hundred in each record.
+        PolicyApplied => "POLICY_APPLIED",
         /// The tasks of a stop were canceled at their agents; `detail` counts them by outcome.
         StopTasksCanceled => "STOP_TASKS_CANCELED",
         /// Guards judged a reply of an agent that polls, or a call after its record was written; `detail.guards` has the

@@ -11,6 +11,7 @@ mod health;
 mod init;
 mod keys;
 mod manuals;
+mod policy;
 mod run;
 mod send;
 mod serve;
@@ -45,6 +46,8 @@ Examples:
   a2a-gateway health                            is the gateway on this machine ready?
   a2a-gateway explain acme-pm acme-dev          would a message pass, and if not, why?
   a2a-gateway stop --workspace acme-dev --reason 'a loop' --running   stop its calls, now
+  a2a-gateway export > policy.yaml              workspaces, grants and stops as a file
+  a2a-gateway apply policy.yaml --dry-run       what a policy would change
   a2a-gateway sidecar --workspace acme-pm --upstream http://127.0.0.1:8000   guard an agent
   a2a-gateway run --workspace acme-pm --token-file token -- python3 agent.py   start an agent, and register it
   a2a-gateway send acme-pm 'hello' --token …    one message, from the command line
@@ -103,6 +106,10 @@ enum Command<Example: Subcommand> {
     Release(stops::ReleaseArguments),
     /// List the stops in force, with their reasons
     Stops(stops::StopsArguments),
+    /// Print the workspaces, grants and stops of a running gateway as a policy, in YAML
+    Export(policy::ExportArguments),
+    /// Compare a policy with a running gateway, show the difference, and make it so in one transaction
+    Apply(policy::ApplyArguments),
     /// Ask a running gateway whether it is ready; exit status 0 or 1, for health checks
     Health(health::Arguments),
     /// Ask a running gateway whether a message would pass: every check, its facts and their source
@@ -159,6 +166,8 @@ pub fn run<Example: Subcommand>(
         Command::Stop(arguments) => stops::run_stop(&arguments),
         Command::Release(arguments) => stops::run_release(&arguments),
         Command::Stops(arguments) => stops::run_stops(&arguments),
+        Command::Export(arguments) => policy::run_export(&arguments),
+        Command::Apply(arguments) => policy::run_apply(&arguments),
         Command::Health(arguments) => health::run(&arguments),
         Command::Explain(arguments) => explain::run(&arguments),
         Command::Completions(arguments) => {

@@ -309,6 +309,10 @@ pub struct Limits {
     pub bodies_bytes: ByteSize,
     /// All bodies of requests to the control plane together, from their first byte until they are answered.
     pub control_bodies_bytes: ByteSize,
+    /// A policy: the body of `POST /policy`.
+    pub policy_bytes: ByteSize,
+    /// Maximum workspaces, and grants, that a policy is made of.
+    pub policy_workspaces: usize,
     /// A unary response body.
     pub response_bytes: ByteSize,
     /// A stream as a whole.

@@ -14,7 +14,9 @@ use super::extract::Admitted;
 use crate::a2a::accept::is_json;
 use crate::a2a::names::{self, Broken, DEPTH_MAX};
 use crate::gateway::Gateway;
+pub(super) use crate::hierarchy::check_note;
 use crate::identity::may_be_credential;
+use crate::members::{shown, wrong_member};
 use crate::rejection::{Reason, Refused, Rejection};
 use crate::shares::{Account, Bound, Full, Share, Shares};
 
@@ -23,23 +25,6 @@ const BODY_BYTES_MAX: usize = 1 << 20;
 
 /// Members whose documents are stored as they are: the gateway reads no duplicate names in them.
 const OPAQUE: [&str; 1] = ["agent_card"];
-
-/// Maximum characters of an operator's note.
-const NOTE_CHARS_MAX: usize = 256;
-
-/// Checks an operator's note on a grant or a token.
-///
-/// # Errors
-/// `invalid_params`.
-pub(super) fn check_note(note: Option<&str>) -> Result<(), Rejection> {
-    let fits =
-        |note: &str| note.chars().count() <= NOTE_CHARS_MAX && !note.chars().any(char::is_control);
-    if note.is_none_or(fits) {
-        return Ok(());
-    }
-    let message = "`note` has at most 256 characters, none of them a control character";
-    Err(Rejection::new(Reason::InvalidParams, message))
-}
 
 /// Maximum characters of the label of a token.
 const LABEL_CHARS_MAX: usize = 64;
@@ -74,7 +59,7 @@ impl<T: DeserializeOwned> FromRequest<Arc<Gateway>> for Json<T> {
     type Rejection = Rejection;
 
     async fn from_request(request: Request, gateway: &Arc<Gateway>) -> Result<Self, Rejection> {
-        parse(&read(request, gateway).await?).map(Self)
+        parse(&read(request, gateway, BODY_BYTES_MAX).await?).map(Self)
     }
 }
 
@@ -85,7 +70,7 @@ impl<T: DeserializeOwned + Default> FromRequest<Arc<Gateway>> for OptionalJson<T
     type Rejection = Rejection;
 
     async fn from_request(request: Request, gateway: &Arc<Gateway>) -> Result<Self, Rejection> {
-        let body = read(request, gateway).await?;
+        let body = read(request, gateway, BODY_BYTES_MAX).await?;
         if body.is_empty() {
             return Ok(Self(T::default()));
         }
@@ -93,11 +78,23 @@ impl<T: DeserializeOwned + Default> FromRequest<Arc<Gateway>> for OptionalJson<T
     }
 }
 
+/// A policy: a required body within a limit of its own, parsed as `T`.
+pub(super) struct PolicyJson<T>(pub(super) T);
+
+impl<T: DeserializeOwned> FromRequest<Arc<Gateway>> for PolicyJson<T> {
+    type Rejection = Rejection;
+
+    async fn from_request(request: Request, gateway: &Arc<Gateway>) -> Result<Self, Rejection> {
+        let max = gateway.config().limits.policy_bytes.bytes();
+        parse(&read(request, gateway, max).await?).map(Self)
+    }
+}
+
 /// Reads the body of a request with a proven credential. Its bytes count until the request is answered.
-async fn read(request: Request, gateway: &Gateway) -> Result<Bytes, Rejection> {
+async fn read(request: Request, gateway: &Gateway, max: usize) -> Result<Bytes, Rejection> {
     let (parts, body) = request.into_parts();
     check_media_type(&parts.headers)?;
-    refuse_declared_oversize(&parts.headers)?;
+    refuse_declared_oversize(&parts.headers, max)?;
     let admitted: Admitted = parts.extensions.get().cloned().unwrap_or_default();
     let account = admitted
         .proof()
@@ -107,7 +104,7 @@ async fn read(request: Request, gateway: &Gateway) -> Result<Bytes, Rejection> {
     let _receiving = room.enter(&bodies)?;
     let mut share = Share::empty(&bodies.bytes, account);
     let limit = gateway.config().timeouts.request_body;
-    let read = tokio::time::timeout(limit, collect(body, &mut share, &room)).await;
+    let read = tokio::time::timeout(limit, collect(body, &mut share, &room, max)).await;
     let body = read.unwrap_or_else(|_| {
         let message = "the request body did not arrive in time; send it without a pause";
         let limit = humantime::format_duration(limit);
@@ -118,14 +115,19 @@ async fn read(request: Request, gateway: &Gateway) -> Result<Bytes, Rejection> {
     Ok(body)
 }
 
-async fn collect(mut body: Body, share: &mut Share, room: &Room<'_>) -> Result<Bytes, Rejection> {
+async fn collect(
+    mut body: Body,
+    share: &mut Share,
+    room: &Room<'_>,
+    max: usize,
+) -> Result<Bytes, Rejection> {
     let mut held = BytesMut::new();
     while let Some(frame) = body.frame().await {
         let Ok(piece) = frame.map_err(broken)?.into_data() else {
             continue;
         };
-        if held.len() + piece.len() > BODY_BYTES_MAX {
-            return Err(too_large());
+        if held.len() + piece.len() > max {
+            return Err(too_large(max));
         }
         room.hold(share, piece.len())?;
         held.extend_from_slice(&piece);
@@ -207,21 +209,21 @@ impl<'a> Room<'a> {
     }
 }
 
-fn refuse_declared_oversize(headers: &HeaderMap) -> Result<(), Rejection> {
+fn refuse_declared_oversize(headers: &HeaderMap, max: usize) -> Result<(), Rejection> {
     let declared = headers.get(CONTENT_LENGTH).and_then(|v| v.to_str().ok());
     let declared = declared.and_then(|text| text.parse::<usize>().ok());
-    if declared.is_some_and(|length| length > BODY_BYTES_MAX) {
-        return Err(too_large());
+    if declared.is_some_and(|length| length > max) {
+        return Err(too_large(max));
     }
     Ok(())
 }
 
-fn too_large() -> Rejection {
-    Rejection::new(
-        Reason::BodyTooLarge,
-        "a body of the control plane has at most 1 MiB",
-    )
-    .fact("limit", BODY_BYTES_MAX)
+fn too_large(max: usize) -> Rejection {
+    let message = match max {
+        BODY_BYTES_MAX => "a body of the control plane has at most 1 MiB",
+        _ => "the policy has more bytes than limits.policy_bytes: raise it, or leave sections out",
+    };
+    Rejection::new(Reason::BodyTooLarge, message).fact("limit", max)
 }
 
 /// Rejects other media types with `unsupported_media_type`. A browser can send a body without a type across origins, so
@@ -270,53 +272,6 @@ fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Rejection> {
         let mut reader = serde_json::Deserializer::from_str(text);
         serde_path_to_error::deserialize(&mut reader).map_err(|error| wrong_member(&error))
     })
-}
-
-/// Builds the rejection for serde's error. Serde's text may repeat input, so only the member's name is taken from it,
-/// for the message.
-fn wrong_member(error: &serde_path_to_error::Error<serde_json::Error>) -> Rejection {
-    let text = error.inner().to_string();
-    let quoted = |start: &str| text.strip_prefix(start)?.split('`').nth(1);
-    let path = error.path().to_string();
-    let message = if let Some(name) = quoted("unknown field") {
-        // Bodies allow known members only where a typo could change the meaning.
-        let known = known(&text).unwrap_or("others");
-        format!("{} is not known here; known are {known}", shown(name))
-    } else {
-        match quoted("missing field") {
-            Some(name) if path == "." => format!("`{name}` is missing"),
-            Some(name) => format!("`{path}.{name}` is missing"),
-            None => match (text.starts_with("unknown variant"), known(&text)) {
-                (true, Some(known)) => {
-                    format!("`{path}` is no value that is known; known are {known}")
-                }
-                _ => format!("`{path}` has the wrong type"),
-            },
-        }
-    };
-    Rejection::new(Reason::InvalidParams, message)
-}
-
-/// Maximum bytes of a member's name that is repeated in an error.
-const NAME_BYTES_MAX: usize = 64;
-
-/// Returns a member's name as an error repeats it. A name from a body may contain anything, even a secret.
-fn shown(name: &str) -> String {
-    let is_name = name
-        .bytes()
-        .all(|b| b.is_ascii_alphanumeric() || b"_-.".contains(&b));
-    if is_name && name.len() <= NAME_BYTES_MAX {
-        format!("`{name}`")
-    } else {
-        "a member".to_owned()
-    }
-}
-
-/// Returns the known members in serde's error.
-fn known(text: &str) -> Option<&str> {
-    let (_, known) = text.rsplit_once(", expected ")?;
-    // serde_json appends the position.
-    known.trim_start_matches("one of ").split(" at line").next()
 }
 
 #[cfg(test)]

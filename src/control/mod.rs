@@ -18,6 +18,7 @@ mod extract;
 mod grants;
 mod lifecycle;
 mod page;
+mod policy;
 mod reach;
 mod registry;
 mod reply;
@@ -79,6 +80,8 @@ routes! {
     POST   "/stops"                             => stops::create,
     DELETE "/stops/{stop_id}"                   => stops::release,
     GET    "/caps"                              => caps::list,
+    GET    "/policy"                            => policy::export,
+    POST   "/policy"                            => policy::apply,
 
     GET    "/workspaces/{id}/tokens"            => tokens::list,
     POST   "/workspaces/{id}/tokens"            => tokens::issue,

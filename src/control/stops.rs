@@ -11,22 +11,18 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::body::Json;
-use super::extract::{Caller, PathStopId, is_name, not_permitted};
+use super::extract::{Caller, PathStopId, not_permitted};
 use super::page::Page;
 use crate::audit::change::About;
 use crate::gateway::Gateway;
 use crate::hierarchy::Permit;
 use crate::identity::Principal;
-use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
-use crate::stops::{Cancel, Counts, Mode, NewStop, Scope, Stop, TaskOutcome};
+use crate::stops::{
+    Cancel, Counts, Mode, NewStop, Scope, Stop, TaskOutcome, read_expiry, read_mode, read_reason,
+    read_scope,
+};
 use crate::workspace::Timestamp;
-
-/// Maximum characters of a reason.
-const REASON_CHARS_MAX: usize = 500;
-
-/// The forms of a scope.
-const SCOPES: &str = r#"`scope` is {"workspace":"ID"}, {"subtree":"ID"}, {"org":"NAME"}, {"caller":"ID","target":"ID"} or {"all":true}"#;
 
 /// The body of `POST /stops`.
 #[derive(Deserialize)]
@@ -86,26 +82,18 @@ pub(super) async fn create(
     Json(new): Json<New>,
 ) -> Result<Response, Rejection> {
     let by_org = authority(&caller)?.map(str::to_owned);
-    let scope = scope(&new.scope)?;
+    let scope = read_scope(&new.scope)?;
     if let Some(id) = scope.named().last() {
         caller.means(id);
     }
     let org = org_of(&gateway, &caller, &scope, by_org.as_deref()).await?;
-    let mode = Mode::parse(&new.mode).ok_or_else(|| {
-        wrong(r#"`mode` is "new" (new calls are refused) or "running" (calls and streams under way end, too)"#)
-    })?;
+    let mode = read_mode(&new.mode)?;
     if new.cancel_tasks && mode == Mode::New {
         return Err(wrong(
             r#"`cancel_tasks` goes with mode "running": with "new" what is under way goes on"#,
         ));
     }
-    let reason = new.reason.trim();
-    let length = reason.chars().count();
-    if !(1..=REASON_CHARS_MAX).contains(&length) || reason.chars().any(char::is_control) {
-        return Err(wrong(format!(
-            "`reason` is text of 1 to {REASON_CHARS_MAX} characters, none of them a control character: refused callers get it"
-        )));
-    }
+    let reason = read_reason(&new.reason)?;
     let new = NewStop {
         scope,
         org,
@@ -189,34 +177,6 @@ fn about(stop: &Stop) -> About {
         .with("stop_id", stop.id.as_str())
 }
 
-/// Reads a scope.
-///
-/// # Errors
-/// `invalid_params`, `invalid_workspace_id`.
-fn scope(said: &Map<String, Value>) -> Result<Scope, Rejection> {
-    let text = |name: &str| said.get(name).and_then(Value::as_str);
-    let members: Vec<&str> = said.keys().map(String::as_str).collect();
-    Ok(match members.as_slice() {
-        ["workspace"] => Scope::Workspace(id(text("workspace"))?),
-        ["subtree"] => Scope::Subtree(id(text("subtree"))?),
-        ["org"] => {
-            let org = text("org").filter(|org| is_name(org));
-            let message = "`scope.org` is the name of an org, text of 1 to 256 characters";
-            Scope::Org(org.ok_or_else(|| wrong(message))?.to_owned())
-        }
-        ["caller", "target"] | ["target", "caller"] => {
-            Scope::Pair(id(text("caller"))?, id(text("target"))?)
-        }
-        ["all"] if said["all"] == true => Scope::All,
-        _ => return Err(wrong(SCOPES)),
-    })
-}
-
-fn id(text: Option<&str>) -> Result<WorkspaceId, Rejection> {
-    let text = text.ok_or_else(|| wrong(SCOPES))?;
-    Ok(WorkspaceId::parse(text)?)
-}
-
 /// Checks that the caller may stop what the scope names, and returns the one org of that.
 ///
 /// # Errors
@@ -251,11 +211,7 @@ fn expiry(text: Option<&str>) -> Result<Option<Timestamp>, Rejection> {
     let Some(text) = text else {
         return Ok(None);
     };
-    let Some(at) = Timestamp::parse(text) else {
-        return Err(wrong(
-            "`expires_at` is a time by RFC 3339, such as 2026-11-21T10:00:00Z",
-        ));
-    };
+    let at = read_expiry(text)?;
     if at <= Timestamp::now() {
         return Err(wrong(
             "`expires_at` has passed; name a time in the future, or leave it out",

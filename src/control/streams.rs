@@ -40,12 +40,12 @@ pub(super) async fn resume(
 ) -> Result<Response, Rejection> {
     let permit = gateway.hierarchy.permit(&proof, &target).await?;
     gateway.stops.check(&permit)?;
-    let owner = proof.owner();
+    let (owner, life) = (proof.owner(), permit.life());
     let reader =
         gateway
             .delivery
             .streams
-            .open((&owner, &target), &stream, after.as_deref(), request_id);
+            .open((&owner, &life), &stream, after.as_deref(), request_id);
     let quiet = gateway.config().stream.keepalive;
     let open = Position::Open(Box::new(Open {
         reader: reader.await?,

@@ -7,7 +7,7 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
 use http::header::LOCATION;
-use secrecy::ExposeSecret;
+use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
@@ -19,8 +19,11 @@ use crate::directory::{Creation, Editor, Probe, UpstreamAuth, UpstreamTls, Wake}
 use crate::gateway::Gateway;
 use crate::identity::Principal;
 use crate::ids::WorkspaceId;
+use crate::policy;
 use crate::rejection::{Reason, Rejection};
-use crate::workspace::{CallerProof, DeliveryMode, Liveness, Resolve, Urls, View, Workspace};
+use crate::workspace::{
+    CallerProof, DeliveryMode, Liveness, Resolve, Status, Urls, View, Workspace,
+};
 
 /// Body of `POST /workspaces`.
 #[derive(Deserialize)]
@@ -48,6 +51,8 @@ pub(super) struct New {
     resolve: Option<Resolve>,
     wake: Option<Box<RawValue>>,
     probe: Option<Box<RawValue>>,
+    #[serde(default)]
+    recreate: bool,
 }
 
 #[derive(Serialize)]
@@ -63,22 +68,14 @@ pub(super) async fn create(
     caller: Caller,
     Json(new): Json<New>,
 ) -> Result<Response, Rejection> {
+    let recreates = new.recreate && new.id.is_some();
+    if new.recreate {
+        operators_only("recreate", caller.principal(), ())?;
+    }
     let creation = creation(&gateway, &caller, new).await?;
-    // First, so that there is no workspace without an enrolment token.
-    let (enrolment, _) = gateway
-        .identity
-        .tokens
-        .issue_enrolment(&creation.id)
-        .await?;
-    let enrolment = enrolment.token;
-    let workspace = match gateway.directory.registrations.create(&creation).await {
-        Ok(workspace) => workspace,
-        Err(refusal) => {
-            if let Err(error) = gateway.identity.tokens.withdraw_enrolment(&enrolment).await {
-                tracing::debug!(%error, workspace.id = %creation.id, "failed to withdraw the enrolment token of a failed creation");
-            }
-            return Err(refusal);
-        }
+    let (workspace, enrolment) = match recreates && is_removed(&gateway, &creation.id).await? {
+        true => recreated(&gateway, &creation).await?,
+        false => created(&gateway, &creation).await?,
     };
     let created = Created {
         workspace: workspace.view(urls(caller.principal(), &workspace.id)),
@@ -89,8 +86,58 @@ pub(super) async fn create(
     let wake = waker(creation.wake.as_ref());
     let about = about_workspace(&workspace).with("upstream_auth", auth);
     let probe = probe(creation.probe.as_ref());
-    let about = Extension(about.with("wake", wake).with("probe", probe));
-    Ok((StatusCode::CREATED, location, about, axum::Json(created)).into_response())
+    let about = about.with("wake", wake).with("probe", probe);
+    let about = match recreates {
+        true => about.with("recreate", true),
+        false => about,
+    };
+    Ok((
+        StatusCode::CREATED,
+        location,
+        Extension(about),
+        axum::Json(created),
+    )
+        .into_response())
+}
+
+async fn is_removed(gateway: &Gateway, id: &WorkspaceId) -> Result<bool, Rejection> {
+    let found = gateway.workspaces.find(id).await?;
+    Ok(found.is_some_and(|found| found.status == Status::Removed))
+}
+
+/// Begins a new life of a removed id, and issues its enrolment token.
+async fn recreated(
+    gateway: &Gateway,
+    creation: &Creation,
+) -> Result<(Workspace, SecretString), Rejection> {
+    let workspace = policy::recreate(gateway, creation).await?;
+    let issued = gateway.identity.tokens.issue_enrolment(&workspace.id).await;
+    let (enrolment, _) = issued.map_err(|why| why.after_commit(true))?;
+    Ok((workspace, enrolment.token))
+}
+
+/// Creates a workspace with its enrolment token.
+async fn created(
+    gateway: &Gateway,
+    creation: &Creation,
+) -> Result<(Workspace, SecretString), Rejection> {
+    // First, so that there is no workspace without an enrolment token.
+    let (enrolment, _) = gateway
+        .identity
+        .tokens
+        .issue_enrolment(&creation.id)
+        .await?;
+    let enrolment = enrolment.token;
+    let workspace = match gateway.directory.registrations.create(creation).await {
+        Ok(workspace) => workspace,
+        Err(refusal) => {
+            if let Err(error) = gateway.identity.tokens.withdraw_enrolment(&enrolment).await {
+                tracing::debug!(%error, workspace.id = %creation.id, "failed to withdraw the enrolment token of a failed creation");
+            }
+            return Err(refusal);
+        }
+    };
+    Ok((workspace, enrolment))
 }
 
 /// Checks a creation: an org token stays within its org.

@@ -188,6 +188,19 @@ impl Db {
         operation: &'static str,
         work: impl Future<Output = Result<T, sqlx::Error>>,
     ) -> Result<T, Unavailable> {
+        self.run_within(operation, self.0.timeout, work).await
+    }
+
+    /// As [`Db::run`], for a transaction of many statements, each of which has the timeout: all of them have `limit`.
+    ///
+    /// # Errors
+    /// As [`Db::run`].
+    pub async fn run_within<T>(
+        &self,
+        operation: &'static str,
+        limit: Duration,
+        work: impl Future<Output = Result<T, sqlx::Error>>,
+    ) -> Result<T, Unavailable> {
         self.require_schema(operation)?;
         let work = async {
             work.await.map_err(|error| {
@@ -195,7 +208,7 @@ impl Db {
                 cause(error)
             })
         };
-        self.clocked(operation, self.0.timeout, work).await
+        self.clocked(operation, limit, work).await
     }
 
     fn require_schema(&self, operation: &'static str) -> Result<(), Unavailable> {

@@ -25,7 +25,7 @@ pub(super) fn no_instance() -> Rejection {
 pub(super) fn removed() -> Rejection {
     Rejection::new(
         Reason::WorkspaceRemoved,
-        "the workspace was removed; its id is not given away again",
+        "the workspace was removed; an operator gives its id away again with \"recreate\": true (POST /workspaces)",
     )
 }
 
@@ -34,7 +34,9 @@ pub(super) fn conflict(message: &'static str) -> Rejection {
 }
 
 pub(super) fn taken() -> Rejection {
-    conflict("a workspace of this id exists, or did: choose another")
+    conflict(
+        "a workspace of this id exists, or did: choose another; an operator gives a removed id away again with \"recreate\": true",
+    )
 }
 
 pub(super) fn not_permitted(message: &'static str) -> Rejection {

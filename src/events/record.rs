@@ -63,6 +63,7 @@ impl Place {
             paused: false,
             cyclic: self.cyclic,
             generation: 0,
+            born_at: 0,
         })
     }
 }

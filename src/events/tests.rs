@@ -30,6 +30,7 @@ fn place(name: &str, org: Option<&str>, above: &[&str]) -> Lineage {
         paused: false,
         cyclic: false,
         generation: 0,
+        born_at: 0,
     }
 }
 

@@ -7,13 +7,14 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use sqlx::Row as _;
-use sqlx::any::AnyRow;
+use sqlx::any::{AnyArguments, AnyRow};
+use sqlx::query::Query;
+use sqlx::{Any, Row as _};
 use tokio::time::Instant;
 
 use super::Hierarchy;
 use crate::coherence::{Coherence, Coherent, Invalidation};
-use crate::db::Db;
+use crate::db::{Connection, Db};
 use crate::explain::{Check, Fact, Source, Witness};
 use crate::ids::WorkspaceId;
 use crate::metrics::{self, Metrics};
@@ -47,6 +48,13 @@ const HELD: &str = "SELECT id FROM access_grants WHERE caller_id = $1 AND remove
 
 // Idempotent: a caller that lost the first response repeats the request, and the replicas are notified again.
 const REMOVE: &str = "UPDATE access_grants SET removed_at = COALESCE(removed_at, $2) WHERE id = $1";
+
+// A new life of an id has no grant of the earlier one.
+const REMOVE_OF: &str = "UPDATE access_grants SET removed_at = $2 \
+    WHERE removed_at IS NULL AND (caller_id = $1 OR target_id = $1) RETURNING caller_id, target_id";
+
+const ALL: &str = "SELECT id, caller_id, target_id, note, expires_at, created_at \
+    FROM access_grants WHERE removed_at IS NULL ORDER BY caller_id, target_id LIMIT $1";
 
 const PAIR: &str = "SELECT caller_id, target_id FROM access_grants WHERE id = $1";
 
@@ -201,13 +209,7 @@ impl Grants {
     }
 
     async fn put(&self, new: &NewGrant, now: Timestamp) -> Result<Grant, Unavailable> {
-        let query = sqlx::query(PUT)
-            .bind(uuid::Uuid::now_v7().to_string())
-            .bind(new.caller.as_str())
-            .bind(new.target.as_str())
-            .bind(new.note.as_deref())
-            .bind(new.expires_at.map(|end| end.0))
-            .bind(now.0);
+        let query = put(new, now);
         let work = async {
             let row = self.db.changed(query).await?;
             grant(&row.ok_or(sqlx::Error::RowNotFound)?)
@@ -283,30 +285,11 @@ impl Hierarchy {
     /// `invalid_params` for a pair of one, or an expiry that has passed; `workspace_not_found`,
     /// `workspace_removed`; `store_unavailable`.
     pub async fn grant(&self, new: &NewGrant) -> Result<Grant, Rejection> {
-        let wrong = |message| Err(Rejection::new(Reason::InvalidParams, message));
-        if new.caller == new.target {
-            return wrong("`caller_id` and `target_id` are one: a workspace may message itself");
-        }
         let now = Timestamp::now();
-        if new.expires_at.is_some_and(|end| end <= now) {
-            return wrong("`expires_at` has passed; name a time in the future, or leave it out");
-        }
+        new.check(now)?;
         for (member, id) in [("caller_id", &new.caller), ("target_id", &new.target)] {
             let found = self.find(id).await?;
-            let (reason, message) = match found {
-                Some(place) if !place.removed => continue,
-                Some(_) => (
-                    Reason::WorkspaceRemoved,
-                    format!(
-                        "the workspace that `{member}` names was removed; it can be granted nothing"
-                    ),
-                ),
-                None => (
-                    Reason::WorkspaceNotFound,
-                    format!("`{member}` names no workspace: create it with POST /workspaces"),
-                ),
-            };
-            return Err(Rejection::new(reason, message));
+            check_end(member, found.map(|place| place.removed))?;
         }
         let granted = self.grants.put(new, now).await;
         let pair = (new.caller.clone(), new.target.clone());
@@ -355,6 +338,134 @@ impl Hierarchy {
         coherence.invalidate_after(&changed, what).await;
         changed
     }
+}
+
+impl NewGrant {
+    /// Checks what can be checked without its workspaces.
+    ///
+    /// # Errors
+    /// `invalid_params`.
+    pub fn check(&self, now: Timestamp) -> Result<(), Rejection> {
+        let wrong = |message| Err(Rejection::new(Reason::InvalidParams, message));
+        if self.caller == self.target {
+            return wrong("`caller_id` and `target_id` are one: a workspace may message itself");
+        }
+        if self.expires_at.is_some_and(|end| end <= now) {
+            return wrong("`expires_at` has passed; name a time in the future, or leave it out");
+        }
+        check_note(self.note.as_deref())
+    }
+}
+
+/// Maximum characters of an operator's note.
+const NOTE_CHARS_MAX: usize = 256;
+
+/// Checks an operator's note on a grant or a token.
+///
+/// # Errors
+/// `invalid_params`.
+pub fn check_note(note: Option<&str>) -> Result<(), Rejection> {
+    let fits =
+        |note: &str| note.chars().count() <= NOTE_CHARS_MAX && !note.chars().any(char::is_control);
+    if note.is_none_or(fits) {
+        return Ok(());
+    }
+    let message = "`note` has at most 256 characters, none of them a control character";
+    Err(Rejection::new(Reason::InvalidParams, message))
+}
+
+/// Checks that the workspace that `member` of a grant names exists. `removed`: whether it was removed; `None`: there never
+/// was one.
+///
+/// # Errors
+/// `workspace_not_found`, `workspace_removed`.
+pub fn check_end(member: &str, removed: Option<bool>) -> Result<(), Rejection> {
+    let (reason, message) = match removed {
+        Some(false) => return Ok(()),
+        Some(true) => (
+            Reason::WorkspaceRemoved,
+            format!("the workspace that `{member}` names was removed; it can be granted nothing"),
+        ),
+        None => (
+            Reason::WorkspaceNotFound,
+            format!("`{member}` names no workspace: create it with POST /workspaces"),
+        ),
+    };
+    Err(Rejection::new(reason, message))
+}
+
+/// Grants in a transaction of the caller (`crate::policy`), which invalidates the pairs afterwards
+/// ([`Hierarchy::forget_pairs`]).
+pub struct GrantsInBulk;
+
+impl GrantsInBulk {
+    /// Returns all grants that were not removed, at most `limit`, in order of their pairs.
+    ///
+    /// # Errors
+    /// The error of the driver, as all of these.
+    pub async fn all(tx: &mut Connection, limit: usize) -> Result<Vec<Grant>, sqlx::Error> {
+        let rows = sqlx::query(ALL).bind(i64::try_from(limit).unwrap_or(i64::MAX));
+        let rows = rows.fetch_all(tx).await?;
+        rows.iter().map(grant).collect()
+    }
+
+    /// Makes a grant that was checked, or changes it.
+    ///
+    /// # Errors
+    /// As [`GrantsInBulk::all`].
+    pub async fn put(
+        tx: &mut Connection,
+        new: &NewGrant,
+        now: Timestamp,
+    ) -> Result<(), sqlx::Error> {
+        put(new, now).fetch_all(tx).await.map(drop)
+    }
+
+    /// Removes a grant.
+    ///
+    /// # Errors
+    /// As [`GrantsInBulk::all`].
+    pub async fn remove(tx: &mut Connection, id: &str, now: Timestamp) -> Result<(), sqlx::Error> {
+        let remove = sqlx::query(REMOVE).bind(id).bind(now.0);
+        remove.execute(tx).await.map(drop)
+    }
+
+    /// Removes the grants of a workspace whose id begins a new life, and returns their pairs.
+    ///
+    /// # Errors
+    /// As [`GrantsInBulk::all`].
+    pub async fn remove_of(
+        tx: &mut Connection,
+        workspace: &WorkspaceId,
+        now: Timestamp,
+    ) -> Result<Vec<(WorkspaceId, WorkspaceId)>, sqlx::Error> {
+        let remove = sqlx::query(REMOVE_OF).bind(workspace.as_str()).bind(now.0);
+        let rows = remove.fetch_all(tx).await?;
+        let pairs = rows
+            .iter()
+            .map(|row| Ok((end(row, "caller_id")?, end(row, "target_id")?)));
+        pairs.collect()
+    }
+}
+
+impl Hierarchy {
+    /// Drops what every replica knows of the grants of these pairs.
+    pub async fn forget_pairs(&self, pairs: Vec<(WorkspaceId, WorkspaceId)>) {
+        for (caller, target) in pairs {
+            let what = Invalidation::Grant(caller, target);
+            self.grants.coherence.invalidate(what).await;
+        }
+    }
+}
+
+fn put(new: &NewGrant, now: Timestamp) -> Query<'_, Any, AnyArguments> {
+    sqlx::query(PUT)
+        .bind(uuid::Uuid::now_v7().to_string())
+        .bind(new.caller.as_str())
+        .bind(new.target.as_str())
+        .bind(new.note.as_deref())
+        .bind(new.expires_at.map(|end| end.0))
+        .bind(now.0)
 }
 
 fn grant(row: &AnyRow) -> Result<Grant, sqlx::Error> {

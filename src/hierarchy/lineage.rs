@@ -240,6 +240,7 @@ impl Lineage {
             paused: first.paused,
             cyclic,
             generation,
+            born_at: first.born_at,
         })
     }
 }
@@ -261,6 +262,7 @@ mod tests {
             removed: name.ends_with('!'),
             paused: false,
             generation: 1,
+            born_at: 0,
         }
     }
 
@@ -310,6 +312,7 @@ mod tests {
                 paused: false,
                 cyclic: false,
                 generation: 0,
+                born_at: 0,
             })),
             loaded_at: Instant::now(),
             moves: Arc::clone(&moves),

@@ -13,7 +13,7 @@ mod reach;
 use crate::config::LineageReach;
 use crate::ids::WorkspaceId;
 
-pub use self::grant::{Grant, NewGrant};
+pub use self::grant::{Grant, GrantsInBulk, NewGrant, check_end, check_note};
 pub use self::permit::{Hierarchy, Permit};
 pub use self::reach::Reached;
 
@@ -36,6 +36,9 @@ pub struct Lineage {
     /// The access generation: the time of the last move in the line, in milliseconds since 1970, so that it
     /// grows with each move. 0: there was none; or the lineage was derived rather than read.
     pub generation: i64,
+    /// Time at which this life of the id began, in milliseconds since 1970; 0: it is the first, or the lineage was
+    /// derived rather than read.
+    pub born_at: i64,
 }
 
 impl Lineage {

@@ -210,6 +210,7 @@ fn place_near(own: &Lineage, step: &Step) -> Option<Lineage> {
         removed: step.removed,
         paused: step.paused,
         generation: 0,
+        born_at: 0,
     })
 }
 
@@ -274,6 +275,7 @@ mod tests {
             paused: false,
             cyclic: false,
             generation: 0,
+            born_at: 0,
         }
     }
 
@@ -294,6 +296,7 @@ mod tests {
                 removed: false,
                 paused: false,
                 generation: 0,
+                born_at: 0,
             };
             let expected = above.map(|above| place(name, above));
             assert_eq!(place_near(&own, &step), expected, "{name}");

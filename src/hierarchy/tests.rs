@@ -16,6 +16,7 @@ fn place(id: &str, org: Option<&str>, ancestors: &[&str]) -> Lineage {
         paused: false,
         cyclic: false,
         generation: 0,
+        born_at: 0,
     }
 }
 

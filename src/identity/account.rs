@@ -23,6 +23,8 @@ impl Proof {
                 own: number(&self.owner()),
                 group: number(&format!("users:{}", serde_json::json!(org))),
             },
+            // Of all lives of the id.
+            (Principal::Workspace { id }, _) => Account::alone(number(id.as_str())),
             _ => Account::alone(number(&self.owner())),
         };
         self

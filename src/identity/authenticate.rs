@@ -178,10 +178,28 @@ impl Identity {
 
     /// Rejects a platform's token if its workspace does not stand. Does nothing for any other credential.
     async fn require_place(&self, proof: Arc<Proof>) -> Result<Arc<Proof>, Rejection> {
-        match self.places.unplaced(&proof).await? {
-            None => Ok(proof),
-            Some(why) => Err(self.refuse_unplaced(&proof, why)),
+        if let Some(why) = self.places.unplaced(&proof).await? {
+            return Err(self.refuse_unplaced(&proof, why));
         }
+        self.in_its_life(proof).await
+    }
+
+    /// Sets the life of the workspace that a signed credential names. A pair token of an earlier life proves nothing.
+    pub(super) async fn in_its_life(&self, proof: Arc<Proof>) -> Result<Arc<Proof>, Rejection> {
+        let Some(born_at) = self.places.born_at(&proof).await? else {
+            return Ok(proof);
+        };
+        if proof.pair_generation.is_some_and(|issued| issued < born_at) {
+            return Err(self.refused(Refusal::Unknown));
+        }
+        if proof.born_at == born_at {
+            return Ok(proof);
+        }
+        let proof = Proof {
+            born_at,
+            ..Proof::clone(&proof)
+        };
+        Ok(Arc::new(proof.with_account()))
     }
 
     fn refuse_unplaced(&self, proof: &Proof, why: Unplaced) -> Rejection {
@@ -274,7 +292,7 @@ impl Identity {
                     Some(Unplaced::Elsewhere) => {
                         Err(self.refuse_unplaced(&proof, Unplaced::Elsewhere))
                     }
-                    _ => Ok(proof),
+                    _ => self.in_its_life(proof).await,
                 };
             }
         };
@@ -332,6 +350,7 @@ impl Identity {
                 let kind = CredentialKind::Workspace;
                 let mut proof = prove(principal, kind, credential, hash);
                 proof.expires_at = found.expires_at;
+                proof.born_at = found.born_at;
                 return Ok(Arc::new(proof));
             }
             Form::Org => {
@@ -382,6 +401,7 @@ impl Identity {
         proof.maker = signed.maker;
         proof.only_to = signed.only_to;
         proof.in_org = signed.in_org;
+        proof.pair_generation = signed.pair_generation;
         // The issuer is part of a canvas user's name.
         Ok(Arc::new(proof.with_account()))
     }

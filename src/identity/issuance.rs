@@ -10,6 +10,7 @@ use super::token::{
     Issue, IssuedToken, LIVE_TOKENS_MAX, NewEnrolment, Owner, TokenRow, TokenTerms, Tokens, fresh,
 };
 use crate::coherence::{Coherence, Invalidation};
+use crate::db::Connection;
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
 use crate::store::Unavailable;
@@ -153,6 +154,26 @@ impl Issuance {
         let known = self.tokens.hashes_of_all(workspace, since).await?;
         let revoked = self.tokens.revoke_all(workspace, since).await;
         self.invalidate_revoked(known, revoked).await
+    }
+
+    /// Revokes every token of a removed workspace whose id begins a new life, in a transaction of the caller. Returns what
+    /// [`Issuance::forget`] takes after its commit.
+    ///
+    /// # Errors
+    /// The error of the driver.
+    pub async fn revoke_all_in(
+        tx: &mut Connection,
+        workspace: &WorkspaceId,
+    ) -> Result<Vec<String>, sqlx::Error> {
+        Tokens::revoke_all_in(tx, workspace).await
+    }
+
+    /// Drops what every replica knows of revoked tokens.
+    pub async fn forget(&self, revoked: Vec<String>) {
+        for hash in revoked {
+            let what = Invalidation::Credential(hash);
+            self.coherence.invalidate(what).await;
+        }
     }
 
     /// Issues a token for one registration of `workspace`, valid for 24 h, and returns its expiry in

@@ -127,7 +127,16 @@ impl Identity {
             Principal::Canvas { .. } => self.canvas_named(principal, claimed),
             Principal::Org { .. } | Principal::Operator | Principal::Workspace { .. } => {
                 let credentials = self.credentials(&principal).await?;
-                (proof_of(principal), credentials)
+                let born_at = match principal.workspace() {
+                    // What is not known is told of the place of the caller, later.
+                    Some(id) => self.places.born_at_of(id).await.unwrap_or(0),
+                    None => 0,
+                };
+                let proof = Proof {
+                    born_at,
+                    ..proof_of(principal)
+                };
+                (proof, credentials)
             }
         };
         witness.hear(|| {
@@ -140,7 +149,7 @@ impl Identity {
         if !credentials.platforms.is_empty()
             && credentials.source == Source::Sql
             && let Some(id) = proof.principal.workspace()
-            && !matches!(self.table.find_place(id).await?, Place::Live(_))
+            && !matches!(self.table.find_place(id).await?, Place::Live(..))
         {
             return Err(Refusal::Unknown.rejection());
         }

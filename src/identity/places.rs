@@ -78,13 +78,35 @@ impl Places {
         let (CredentialKind::Workload, Some(id)) = (proof.kind, proof.principal.workspace()) else {
             return Ok(None);
         };
-        let load = || async { self.table.find_place(id).await };
-        let place = Box::pin(self.known.get_or_load(id, load)).await;
-        Ok(match place.map_err(|away| Unavailable::clone(&away))? {
+        Ok(match self.place(id).await? {
             Place::Absent => Some(Unplaced::Absent),
             Place::Removed => Some(Unplaced::Removed),
-            Place::Live(org) if proof.in_org.is_none() || proof.in_org == org => None,
-            Place::Live(_) => Some(Unplaced::Elsewhere),
+            Place::Live(org, _) if proof.in_org.is_none() || proof.in_org == org => None,
+            Place::Live(..) => Some(Unplaced::Elsewhere),
         })
+    }
+
+    /// Returns the time at which the present life of the workspace began that a signed credential names; 0: the first, or
+    /// there is none. `None`: the credential is another one, whose life is known.
+    pub(super) async fn born_at(&self, proof: &Proof) -> Result<Option<i64>, Unavailable> {
+        let is_signed = matches!(proof.kind, CredentialKind::Workload | CredentialKind::Pair);
+        match proof.principal.workspace() {
+            Some(id) if is_signed => self.born_at_of(id).await.map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    /// Returns the time at which the present life of a workspace began; 0: the first, or there is none.
+    pub(super) async fn born_at_of(&self, id: &WorkspaceId) -> Result<i64, Unavailable> {
+        Ok(match self.place(id).await? {
+            Place::Live(_, born_at) => born_at,
+            Place::Absent | Place::Removed => 0,
+        })
+    }
+
+    async fn place(&self, id: &WorkspaceId) -> Result<Place, Unavailable> {
+        let load = || async { self.table.find_place(id).await };
+        let place = Box::pin(self.known.get_or_load(id, load)).await;
+        place.map_err(|away| Unavailable::clone(&away))
     }
 }

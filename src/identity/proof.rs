@@ -8,7 +8,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::credential::CredentialHash;
-use crate::ids::WorkspaceId;
+use crate::ids::{Life, WorkspaceId};
 use crate::rejection::{Reason, Rejection};
 use crate::shares::Account;
 use crate::time::Timestamp;
@@ -160,6 +160,10 @@ pub struct Proof {
     pub(crate) only_to: Option<WorkspaceId>,
     /// The org in which the workspace must be: the token of a platform names it.
     pub(super) in_org: Option<String>,
+    /// Time at which the life of the workspace began that it proves, in milliseconds since 1970; 0: the first.
+    pub(crate) born_at: i64,
+    /// The access generation that a pair token was issued in.
+    pub(crate) pair_generation: Option<i64>,
 }
 
 impl Proof {
@@ -175,10 +179,16 @@ impl Proof {
     }
 
     /// Returns the owner of what the caller starts. It is the principal's name, except for canvas users:
-    /// their names are unique only together with their org and the issuer. `:` is in no workspace id.
+    /// their names are unique only together with their org and the issuer. `:` is in no workspace id. A later life of a
+    /// workspace id owns nothing of the earlier ones ([`Life`]).
     pub fn owner(&self) -> String {
-        let Principal::Canvas { user, org, .. } = &self.principal else {
-            return self.principal.to_string();
+        let (user, org) = match &self.principal {
+            Principal::Canvas { user, org, .. } => (user, org),
+            Principal::Workspace { id } => {
+                let (id, born_at) = (id.clone(), self.born_at);
+                return Life { id, born_at }.to_string();
+            }
+            Principal::Org { .. } | Principal::Operator => return self.principal.to_string(),
         };
         let issuer = self.signer.as_ref().and_then(|by| by.named.issuer.as_ref());
         // Names are arbitrary text: JSON keeps them apart.
@@ -266,6 +276,8 @@ pub(super) struct Signed {
     pub(super) only_to: Option<WorkspaceId>,
     /// The org in which the workspace must be.
     pub(super) in_org: Option<String>,
+    /// The access generation of a pair token.
+    pub(super) pair_generation: Option<i64>,
 }
 
 /// Returns the proof of requests without a credential, in open mode.
@@ -287,6 +299,8 @@ pub(super) fn open_proof() -> Proof {
         maker: None,
         only_to: None,
         in_org: None,
+        born_at: 0,
+        pair_generation: None,
     }
 }
 

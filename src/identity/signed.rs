@@ -182,6 +182,7 @@ impl SignedTokens {
             maker,
             only_to: None,
             in_org: None,
+            pair_generation: None,
         })
     }
 
@@ -292,6 +293,7 @@ impl SignedTokens {
             maker: None,
             only_to: Some(id(&claims.aud)?),
             in_org: None,
+            pair_generation: Some(claims.generation),
         })
     }
 

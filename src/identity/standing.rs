@@ -33,7 +33,9 @@ impl Identity {
             return proof.kind != CredentialKind::Open || self.open().is_some();
         };
         if proof.kind == CredentialKind::Workload {
-            return !matches!(self.places.unplaced(proof).await, Ok(Some(_)));
+            let life = self.places.born_at(proof).await;
+            return !matches!(self.places.unplaced(proof).await, Ok(Some(_)))
+                && !matches!(life, Ok(Some(born_at)) if born_at != proof.born_at);
         }
         if proof.kind == CredentialKind::Workspace && !proof.is_current() {
             return false;
@@ -44,9 +46,10 @@ impl Identity {
         }
         let load = || async {
             match self.principal_of(proof.kind, hash).await {
-                Ok(Some((principal, expires_at))) => Ok(Arc::new(Proof {
+                Ok(Some((principal, expires_at, born_at))) => Ok(Arc::new(Proof {
                     principal,
                     expires_at,
+                    born_at,
                     ..proof.clone()
                 })),
                 Ok(None) => Err(Ok(Gone)),
@@ -54,7 +57,7 @@ impl Identity {
             }
         };
         match self.proofs.get_or_load(&hash, load).await {
-            Ok(now) => now.principal == proof.principal,
+            Ok(now) => now.principal == proof.principal && now.born_at == proof.born_at,
             Err(why) => match &*why {
                 Ok(Gone) => false,
                 Err(Unavailable { .. }) => true,
@@ -62,28 +65,29 @@ impl Identity {
         }
     }
 
-    /// Returns the principal that an opaque credential proves now, and the time at which it ends.
+    /// Returns the principal that an opaque credential proves now, the time at which it ends, and the time at which the
+    /// life of its workspace began.
     pub(super) async fn principal_of(
         &self,
         kind: CredentialKind,
         hash: CredentialHash,
-    ) -> Result<Option<(Principal, Option<i64>)>, Unavailable> {
+    ) -> Result<Option<(Principal, Option<i64>, i64)>, Unavailable> {
         Ok(match kind {
             CredentialKind::Workspace => {
                 let found = self.table.find_workspace(hash).await?;
                 let found = found.filter(|found| !found.is_over());
                 found.map(|found| {
                     let id = found.workspace;
-                    (Principal::Workspace { id }, found.expires_at)
+                    (Principal::Workspace { id }, found.expires_at, found.born_at)
                 })
             }
             CredentialKind::Org => {
                 let found = self.table.find_org(hash).await?;
-                found.map(|(org, _)| (Principal::Org { org }, None))
+                found.map(|(org, _)| (Principal::Org { org }, None, 0))
             }
             CredentialKind::Admin => {
                 let known = hash.is_one_of(&self.admins.get()) || self.table.is_admin(hash).await?;
-                known.then_some((Principal::Operator, None))
+                known.then_some((Principal::Operator, None, 0))
             }
             CredentialKind::Canvas
             | CredentialKind::Enrolment

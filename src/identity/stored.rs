@@ -11,6 +11,8 @@ use crate::ids::WorkspaceId;
 enum Stored {
     Workspace {
         id: String,
+        #[serde(default, skip_serializing_if = "is_first")]
+        born_at: i64,
     },
     Canvas {
         user: String,
@@ -27,13 +29,21 @@ enum Stored {
     Open,
 }
 
+/// True for the first life of a workspace, of which nothing is written.
+fn is_first(born_at: &i64) -> bool {
+    *born_at == 0
+}
+
 impl Proof {
     /// Serializes the principal for a table, to be read by [`Identity::recall`](super::Identity::recall).
     /// Contains nothing of the credential.
     pub fn stored(&self) -> String {
         let stored = match &self.principal {
             _ if self.kind == CredentialKind::Open => Stored::Open,
-            Principal::Workspace { id } => Stored::Workspace { id: id.to_string() },
+            Principal::Workspace { id } => Stored::Workspace {
+                id: id.to_string(),
+                born_at: self.born_at,
+            },
             Principal::Canvas {
                 user,
                 org,
@@ -58,11 +68,14 @@ impl Proof {
     /// permits are checked again with it. The owner is not stored: see [`Proof::owner`]. `None`: the text is
     /// invalid, or it is from open mode, which is off now.
     pub(super) fn recall(stored: &str, is_open: bool) -> Option<Self> {
+        let mut life = 0;
         let principal = match serde_json::from_str(stored).ok()? {
             Stored::Open => return is_open.then(open_proof),
-            Stored::Workspace { id } => Principal::Workspace {
-                id: WorkspaceId::parse(&id).ok()?,
-            },
+            Stored::Workspace { id, born_at } => {
+                life = born_at;
+                let id = WorkspaceId::parse(&id).ok()?;
+                Principal::Workspace { id }
+            }
             Stored::Canvas {
                 user,
                 org,
@@ -91,6 +104,7 @@ impl Proof {
             Self {
                 principal,
                 kind: CredentialKind::Stored,
+                born_at: life,
                 ..open_proof()
             }
             .with_account(),

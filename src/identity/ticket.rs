@@ -134,6 +134,7 @@ impl<'a> Tickets<'a> {
             return Ok(None);
         };
         let (mut signer, mut maker, mut in_org) = (None, None, None);
+        let mut life = 0;
         let (kind, principal, expires_at) = if let Some(signed) = &stored.signed {
             let Some(vouched) = self.verify_signed(signed).await? else {
                 return Ok(None);
@@ -164,7 +165,10 @@ impl<'a> Tickets<'a> {
             let kind = tables.into_iter().find(|kind| kind.as_str() == stored.kind);
             let Some(kind) = kind else { return Ok(None) };
             match self.identity.principal_of(kind, hash).await? {
-                Some((principal, expires_at)) => (kind, principal, expires_at),
+                Some((principal, expires_at, born_at)) => {
+                    life = born_at;
+                    (kind, principal, expires_at)
+                }
                 None => return Ok(None),
             }
         };
@@ -177,12 +181,17 @@ impl<'a> Tickets<'a> {
             maker,
             in_org,
             credential: Some(hash),
+            born_at: life,
             ..open_proof()
         };
         let good = proof.is_current()
             && self.identity.maker_stands(&proof).await?
             && self.identity.places.unplaced(&proof).await?.is_none();
-        Ok(good.then(|| Arc::new(proof.with_account())))
+        if !good {
+            return Ok(None);
+        }
+        let proof = Arc::new(proof.with_account());
+        self.identity.in_its_life(proof).await.map(Some)
     }
 
     /// Signs the principal of a signed credential. `None`: the credential is in a table.

@@ -8,7 +8,9 @@
 //!
 //! Invariant: a replica that does not know the stops refuses calls with `store_unavailable`.
 
+mod bulk;
 mod cancel;
+mod form;
 mod in_force;
 mod scope;
 mod stop;
@@ -23,7 +25,9 @@ use serde_json::json;
 use tokio::sync::{Mutex, Notify};
 use tokio::time::{Instant, sleep};
 
+pub use self::bulk::too_many;
 pub use self::cancel::{Counts, TASKS_MAX};
+pub use self::form::{read_expiry, read_mode, read_reason, read_scope};
 use self::in_force::InForce;
 pub use self::scope::{End, Scope};
 pub use self::stop::{Cancel, Mode, NewStop, Stop, TaskOutcome};
@@ -228,9 +232,7 @@ impl Stops {
                     "the tokens of an org may have {ORG_STOPS_MAX} stops in force, those of all orgs \
                      {ALL_ORGS_STOPS_MAX}: release some with DELETE /stops/{{id}}, or ask an operator"
                 ),
-                None => format!(
-                    "as many stops as may be, {STOPS_MAX}, are in force: release some with DELETE /stops/{{id}}"
-                ),
+                None => return Err(too_many()),
             };
             return Err(Rejection::new(Reason::Conflict, message).fact("limit", room.1));
         };
@@ -288,7 +290,7 @@ impl Stops {
     }
 
     /// Puts a change in force here, and tells the other replicas.
-    async fn announce<T>(&self, changed: &Result<T, Unavailable>) {
+    pub(super) async fn announce<T>(&self, changed: &Result<T, Unavailable>) {
         if self.read().await.is_err() {
             self.news.notify_one();
         }
@@ -421,7 +423,7 @@ impl Stops {
     }
 
     /// Tells watchers of the workspaces that a stop names, or, of an org or of all, of those without a parent.
-    fn tell(self: &Arc<Self>, kind: Kind, stop: &Stop, by: &'static str) {
+    pub(super) fn tell(self: &Arc<Self>, kind: Kind, stop: &Stop, by: &'static str) {
         let [scope, ..] = stop.scope.columns();
         let payload = json!({"stop": stop.id, "scope": scope, "mode": stop.mode.as_str(),
             "reason": stop.reason, "expires_at": stop.expires_at, "by": by});

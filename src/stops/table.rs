@@ -7,7 +7,7 @@ use sqlx::any::AnyRow;
 
 use super::scope::Scope;
 use super::{Cancel, Mode, NewStop, Stop};
-use crate::db::Db;
+use crate::db::{Connection, Db};
 use crate::store::Unavailable;
 use crate::time::Timestamp;
 
@@ -127,40 +127,13 @@ impl Table {
         now: Timestamp,
         room: Room,
     ) -> Result<Option<Stop>, Unavailable> {
-        let id = format!("stop-{}", uuid::Uuid::now_v7());
-        let [scope, name, target] = new.scope.columns();
-        let cancel = if new.cancel_tasks {
-            Cancel::Wanted
-        } else {
-            Cancel::None
-        };
-        let insert = sqlx::query(INSERT)
-            .bind(&id)
-            .bind(scope)
-            .bind(name)
-            .bind(target)
-            .bind(new.org.as_deref())
-            .bind(new.by_org.as_deref())
-            .bind(new.mode.as_str())
-            .bind(&new.reason)
-            .bind(&new.created_by)
-            .bind(now.0)
-            .bind(new.expires_at.map(|at| at.0))
-            .bind(cancel.as_str());
         let work = async {
             let mut tx = self.0.begin().await?;
-            // First: its row serializes the changes, so that the count still holds at the commit.
-            sqlx::query(CHANGED).execute(&mut *tx).await?;
-            let count = sqlx::query(COUNT).bind(new.by_org.as_deref().unwrap_or_default());
-            let count = count.fetch_one(&mut *tx).await?;
-            if count.try_get::<i64, _>("stops")? >= room.all
-                || count.try_get::<i64, _>("own")? >= room.own
-            {
-                return Ok(None);
+            let inserted = insert(&mut tx, new, now, room).await?;
+            if inserted.is_some() {
+                tx.commit().await?;
             }
-            let rows = insert.fetch_all(&mut *tx).await?;
-            tx.commit().await?;
-            rows.first().map(stop).transpose()
+            Ok(inserted)
         };
         self.0.run("stop_insert", work).await
     }
@@ -169,11 +142,8 @@ impl Table {
     pub(super) async fn delete(&self, id: &str) -> Result<Option<Stop>, Unavailable> {
         let work = async {
             let mut tx = self.0.begin().await?;
-            sqlx::query(CHANGED).execute(&mut *tx).await?;
-            let rows = sqlx::query(DELETE).bind(id).fetch_all(&mut *tx).await?;
-            let deleted = rows.first().map(stop).transpose()?;
+            let deleted = delete(&mut tx, id).await?;
             if deleted.is_some() {
-                super::cancel::forget(&mut tx, id).await?;
                 tx.commit().await?;
             }
             Ok(deleted)
@@ -232,6 +202,62 @@ impl Table {
         };
         self.0.run("stop_advance", work).await
     }
+}
+
+/// Returns all stops, at most `max`.
+pub(super) async fn all(tx: &mut Connection, max: usize) -> Result<Vec<Stop>, sqlx::Error> {
+    let query = sqlx::query(ALL).bind(i64::try_from(max).unwrap_or(i64::MAX));
+    let rows = query.fetch_all(tx).await?;
+    rows.iter().map(stop).collect()
+}
+
+/// Inserts a stop; `None` if there are as many as [`Room`] allows.
+pub(super) async fn insert(
+    tx: &mut Connection,
+    new: &NewStop,
+    now: Timestamp,
+    room: Room,
+) -> Result<Option<Stop>, sqlx::Error> {
+    // First: its row serializes the changes, so that the count still holds at the commit.
+    sqlx::query(CHANGED).execute(&mut *tx).await?;
+    let count = sqlx::query(COUNT).bind(new.by_org.as_deref().unwrap_or_default());
+    let count = count.fetch_one(&mut *tx).await?;
+    if count.try_get::<i64, _>("stops")? >= room.all || count.try_get::<i64, _>("own")? >= room.own
+    {
+        return Ok(None);
+    }
+    let [scope, name, target] = new.scope.columns();
+    let cancel = if new.cancel_tasks {
+        Cancel::Wanted
+    } else {
+        Cancel::None
+    };
+    let insert = sqlx::query(INSERT)
+        .bind(format!("stop-{}", uuid::Uuid::now_v7()))
+        .bind(scope)
+        .bind(name)
+        .bind(target)
+        .bind(new.org.as_deref())
+        .bind(new.by_org.as_deref())
+        .bind(new.mode.as_str())
+        .bind(&new.reason)
+        .bind(&new.created_by)
+        .bind(now.0)
+        .bind(new.expires_at.map(|at| at.0))
+        .bind(cancel.as_str());
+    let rows = insert.fetch_all(tx).await?;
+    rows.first().map(stop).transpose()
+}
+
+/// Deletes a stop, and returns it.
+pub(super) async fn delete(tx: &mut Connection, id: &str) -> Result<Option<Stop>, sqlx::Error> {
+    sqlx::query(CHANGED).execute(&mut *tx).await?;
+    let rows = sqlx::query(DELETE).bind(id).fetch_all(&mut *tx).await?;
+    let deleted = rows.first().map(stop).transpose()?;
+    if deleted.is_some() {
+        super::cancel::forget(tx, id).await?;
+    }
+    Ok(deleted)
 }
 
 fn stop(row: &AnyRow) -> Result<Stop, sqlx::Error> {

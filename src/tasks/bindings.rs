@@ -20,7 +20,7 @@ use super::note::{Bind, Note, Over};
 use super::{Stored, Tasks, key};
 use crate::a2a::refs::TASK_ID_BYTES_MAX;
 use crate::identity::Proof;
-use crate::ids::{InstanceId, WorkspaceId};
+use crate::ids::{InstanceId, Life};
 use crate::shared::Shared;
 use crate::store::Unavailable;
 
@@ -148,7 +148,7 @@ pub enum Subject<'a> {
 }
 
 impl Subject<'_> {
-    fn key(self, target: &WorkspaceId) -> String {
+    fn key(self, target: &Life) -> String {
         match self {
             Self::Task(task) => key::bound_task(target, task),
             Self::Context(context) => key::bound_context(target, context),
@@ -164,7 +164,7 @@ impl Tasks {
     /// [`Unavailable`] if a binding that is not in memory cannot be read.
     pub async fn bound<'s>(
         &self,
-        target: &WorkspaceId,
+        target: &Life,
         subjects: &[Subject<'s>],
         owner: &str,
     ) -> Result<Vec<(Subject<'s>, InstanceId)>, Unavailable> {
@@ -354,7 +354,7 @@ fn account(owner: &str) -> Arc<str> {
 /// Binds what an answer names to the instance that answers.
 pub struct Binder {
     tasks: Arc<Tasks>,
-    target: WorkspaceId,
+    target: Life,
     instance: InstanceId,
     /// The proven caller.
     proof: Arc<Proof>,
@@ -369,13 +369,13 @@ impl Binder {
     /// `proof`: the caller. `gone`: instances that take no call, in whose place it binds.
     pub fn new(
         tasks: &Arc<Tasks>,
-        (target, instance): (&WorkspaceId, &InstanceId),
+        (target, instance): (Life, &InstanceId),
         proof: &Arc<Proof>,
         gone: Vec<InstanceId>,
     ) -> Self {
         Self {
             tasks: Arc::clone(tasks),
-            target: target.clone(),
+            target,
             instance: instance.clone(),
             proof: Arc::clone(proof),
             gone,

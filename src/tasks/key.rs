@@ -1,18 +1,18 @@
 //! Keys in the shared state. Task ids come from agents and user names from issuers, so both are escaped:
 //! neither can reach another key.
 
-use crate::ids::WorkspaceId;
+use crate::ids::Life;
 
 /// Returns the key of a task's owner. Agents may treat ids that differ in case or in surrounding spaces as
 /// equal, so the id is folded.
-pub(super) fn task(target: &WorkspaceId, task: &str) -> String {
+pub(super) fn task(target: &Life, task: &str) -> String {
     let mut key = format!("gw:task:{target}:");
     escape(&folded(task), &mut key);
     key
 }
 
 /// Returns the key of the instance that has a task.
-pub(super) fn bound_task(target: &WorkspaceId, task: &str) -> String {
+pub(super) fn bound_task(target: &Life, task: &str) -> String {
     let mut key = format!("gw:bound:{target}:t:");
     escape(&folded(task), &mut key);
     key
@@ -26,7 +26,7 @@ pub(super) fn bindings_of(owner: &str) -> String {
 }
 
 /// Returns the key of the instance that has a context.
-pub(super) fn bound_context(target: &WorkspaceId, context: &str) -> String {
+pub(super) fn bound_context(target: &Life, context: &str) -> String {
     let mut key = format!("gw:bound:{target}:c:");
     escape(context, &mut key);
     key
@@ -76,7 +76,7 @@ mod tests {
 
     #[test]
     fn no_id_reaches_another_key() {
-        let target = WorkspaceId::parse("dev").unwrap();
+        let target = Life::parse("dev").unwrap();
         for (id, escaped) in [
             (" 0199c-AZ_.1 ", "0199c-az_.1"),
             ("\u{a0}t\u{3000}", "t"),

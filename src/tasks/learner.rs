@@ -6,7 +6,7 @@ use super::{Binder, Tasks};
 use crate::a2a::state::TaskState;
 use crate::a2a::task::{Binding, TaskScan};
 use crate::identity::Proof;
-use crate::ids::{InstanceId, WorkspaceId};
+use crate::ids::{InstanceId, Life, WorkspaceId};
 
 /// Scans a response as it passes. The first task counts.
 pub struct Learner {
@@ -51,14 +51,14 @@ struct Learns {
     tasks: Arc<Tasks>,
     /// The proven caller.
     proof: Arc<Proof>,
-    target: WorkspaceId,
+    target: Life,
 }
 
 impl Learner {
     pub(super) fn new(
         tasks: Arc<Tasks>,
         proof: Arc<Proof>,
-        target: WorkspaceId,
+        target: Life,
         binding: Binding,
     ) -> Self {
         let learns = Learns {
@@ -113,7 +113,7 @@ impl Learner {
     /// Returns what notes the end of `task`, if the response may have begun it.
     pub fn ender_of(&self, task: &str) -> Option<Box<Ender>> {
         let learns = self.learns.as_ref()?;
-        let mut ender = Ender::new(&learns.tasks, &learns.proof, &learns.target);
+        let mut ender = Ender::new(&learns.tasks, &learns.proof, &learns.target.id);
         ender.task = Some(task.to_owned());
         Some(ender)
     }

@@ -6,7 +6,8 @@
 //! state, both for `a2a.task_ttl` after the owner's last use, and `gw:tasks-of:{owner}`, which bounds a
 //! caller to `a2a.tasks_per_caller`; without Redis the table `task_owners`. A new owner counts on this
 //! replica at once, and on others or after a restart once a background task has written it. If one caller has
-//! two tasks with the same id, the id resolves to the first.
+//! two tasks with the same id, the id resolves to the first. Owners and targets are lives of workspace ids
+//! ([`Life`]), so a workspace that an operator recreates has no task of the one that was removed.
 //!
 //! Invariants: a request for a task that is known to belong to another caller is never let through; a store
 //! that cannot be read is not treated as "unknown".
@@ -41,7 +42,7 @@ use crate::config::Live;
 use crate::db::Db;
 use crate::hierarchy::Hierarchy;
 use crate::identity::{Principal, Proof};
-use crate::ids::WorkspaceId;
+use crate::ids::{Life, WorkspaceId};
 use crate::metrics::Metrics;
 use crate::rejection::{Reason, Rejection};
 use crate::shared::Shared;
@@ -101,11 +102,11 @@ impl Tasks {
     pub fn learner(
         self: &Arc<Self>,
         proof: &Arc<Proof>,
-        target: &WorkspaceId,
+        target: Life,
         binding: Binding,
     ) -> Learner {
         let proof = Arc::clone(proof);
-        Learner::new(Arc::clone(self), proof, target.clone(), binding)
+        Learner::new(Arc::clone(self), proof, target, binding)
     }
 
     /// Records that `owner`, of the org `org` if it is no workspace, started `task` of `target`, unless another owner is
@@ -113,7 +114,7 @@ impl Tasks {
     pub async fn learn(
         &self,
         (owner, org): (&str, Option<&str>),
-        target: &WorkspaceId,
+        target: &Life,
         task: &str,
         over: Option<bool>,
     ) {
@@ -129,8 +130,8 @@ impl Tasks {
         }
         if new {
             self.metrics.tasks.learnt.inc();
-            self.memory.claim_at(&at, target, lasts).await;
-            let (owner, target) = (Arc::clone(&known.owner), target.clone());
+            self.memory.claim_at(&at, &target.id, lasts).await;
+            let (owner, target) = (Arc::clone(&known.owner), target.id.clone());
             let open = (over == Some(false)).then(|| {
                 Box::new(OpenTask {
                     target: target.clone(),
@@ -148,9 +149,9 @@ impl Tasks {
             }));
         } else {
             if over == Some(true) {
-                self.note_end(target, task, owner);
+                self.note_end(&target.id, task, owner);
             }
-            self.renew(&known, target, key, at).await;
+            self.renew(&known, &target.id, key, at).await;
         }
     }
 
@@ -171,7 +172,7 @@ impl Tasks {
         &self,
         hierarchy: &Hierarchy,
         proof: &Proof,
-        target: &WorkspaceId,
+        target: &Life,
         tasks: &[String],
     ) -> Result<(), Rejection> {
         let visible = self.visible(hierarchy, proof, target, tasks).await?;
@@ -192,7 +193,7 @@ impl Tasks {
         &self,
         hierarchy: &Hierarchy,
         proof: &Proof,
-        target: &WorkspaceId,
+        target: &Life,
         tasks: &[String],
     ) -> Result<Vec<bool>, Rejection> {
         if tasks.is_empty() || proof.principal == Principal::Operator {
@@ -206,7 +207,8 @@ impl Tasks {
             visible.push(match known {
                 None => true,
                 Some(known) if *known.owner == me => {
-                    self.renew(&known, target, key, key::at(&me, task)).await;
+                    let at = key::at(&me, task);
+                    self.renew(&known, &target.id, key, at).await;
                     true
                 }
                 Some(known) => sees(hierarchy, proof, &known.owner).await?,
@@ -348,8 +350,8 @@ pub async fn sees(hierarchy: &Hierarchy, proof: &Proof, owner: &str) -> Result<b
 /// True if the caller is a workspace above the one that owns a task.
 async fn is_above(hierarchy: &Hierarchy, proof: &Proof, owner: &str) -> Result<bool, Rejection> {
     // `:` occurs in no workspace id, and in every other owner.
-    match (proof.principal.workspace(), WorkspaceId::parse(owner)) {
-        (Some(id), Ok(owner)) => hierarchy.is_above(id, &owner).await,
+    match (proof.principal.workspace(), Life::parse(owner)) {
+        (Some(id), Some(owner)) => hierarchy.is_above(id, &owner).await,
         _ => Ok(false),
     }
 }

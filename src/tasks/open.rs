@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::config::Live;
-use crate::db::Db;
+use crate::db::{Connection, Db};
 use crate::ids::WorkspaceId;
 use crate::store::Unavailable;
 use crate::telemetry::Chain;
@@ -44,6 +44,8 @@ const PUT: &str = "INSERT INTO open_tasks (target, task, caller, caller_org, exp
     VALUES ($1, $2, $3, $4, $5) ON CONFLICT (target, task) DO UPDATE SET expires_at = excluded.expires_at";
 
 const DELETE: &str = "DELETE FROM open_tasks WHERE target = $1 AND task = $2";
+
+const DELETE_OF: &str = "DELETE FROM open_tasks WHERE target = $1";
 
 const PAGE: &str = "SELECT target, task, caller, caller_org FROM open_tasks \
     WHERE (target > $1 OR (target = $1 AND task > $2)) AND expires_at > $3 ORDER BY target, task LIMIT $4";
@@ -86,6 +88,15 @@ pub struct OpenTasks {
 }
 
 impl OpenTasks {
+    /// Forgets the open tasks of a removed workspace whose id begins a new life, in a transaction of the caller.
+    ///
+    /// # Errors
+    /// The error of the driver.
+    pub async fn end_of(tx: &mut Connection, id: &WorkspaceId) -> Result<(), sqlx::Error> {
+        let delete = sqlx::query(DELETE_OF).bind(id.as_str());
+        delete.execute(tx).await.map(drop)
+    }
+
     pub(super) fn new(config: Live, db: Db) -> Self {
         Self {
             config,

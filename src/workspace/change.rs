@@ -134,6 +134,8 @@ pub struct Surroundings {
     pub is_circular: bool,
     /// Levels below the workspace; 0: all of its children are removed.
     pub height: usize,
+    /// True if a workspace below it would be in another org than the workspace itself.
+    pub leaves_children: bool,
     /// Its named instances, in order of id. Not empty only if it has some, also if no move is requested.
     pub instances: Vec<StoredInstance>,
 }
@@ -180,9 +182,7 @@ impl Workspaces {
             } else {
                 self.db.begin_alone().await?
             };
-            let held = sqlx::query(HOLD).bind(id.as_str());
-            let held = held.fetch_optional(&mut *tx).await?;
-            let Some(before) = optional(held, workspace)? else {
+            let Some(before) = hold(&mut tx, id).await? else {
                 return Ok(Ok(None));
             };
             let around = look_around(&mut tx, &before, wanted).await?;
@@ -191,8 +191,7 @@ impl Workspaces {
                 Err(refusal) => return Ok(Err(refusal)),
             };
             let line = around.line;
-            let old = Settings::of(&before);
-            if settings == old {
+            if settings == Settings::of(&before) {
                 let after = before.clone();
                 return Ok(Ok(Some(Changed {
                     before,
@@ -200,17 +199,10 @@ impl Workspaces {
                     line,
                 })));
             }
-            let moves = settings.is_elsewhere(&old);
-            let row = write(&mut tx, id, &settings, now, moves).await?;
-            if let Some(instances) = &settings.instances {
-                instances::replace(&mut tx, id, instances).await?;
-            }
-            if let Some(row) = &row
-                && settings.has_other_urls(&old)
-                && let Err(taken) = origins::settle(&mut tx, row, origins).await?
-            {
-                return Ok(Err(taken.into()));
-            }
+            let row = match put(&mut tx, &before, &settings, origins, now).await? {
+                Ok(row) => row,
+                Err(taken) => return Ok(Err(taken.into())),
+            };
             tx.commit().await?;
             Ok(Ok(row.map(|after| Changed {
                 before,
@@ -235,15 +227,58 @@ impl Workspaces {
                 Some(step) if step.removed => return Ok(Removed::Before),
                 Some(_) => {}
             }
-            let remove = sqlx::query(REMOVE).bind(id.as_str()).bind(now.0);
-            remove.fetch_optional(&mut *tx).await?;
-            origins::leave_all(&mut tx, id).await?;
-            instances::replace(&mut tx, id, &[]).await?;
+            end(&mut tx, id, now).await?;
             tx.commit().await?;
             Ok(Removed::Now(line))
         };
         self.db.run("workspace_remove", work).await
     }
+}
+
+/// Locks a row until the transaction ends, and returns it.
+pub(super) async fn hold(
+    connection: &mut Connection,
+    id: &WorkspaceId,
+) -> Result<Option<Workspace>, sqlx::Error> {
+    let held = sqlx::query(HOLD).bind(id.as_str());
+    optional(held.fetch_optional(connection).await?, workspace)
+}
+
+/// Writes changed settings, with the instances and the origins that follow from them. The caller rolls back if an
+/// origin is taken.
+pub(super) async fn put(
+    connection: &mut Connection,
+    before: &Workspace,
+    settings: &Settings,
+    origins: &Origins,
+    now: Timestamp,
+) -> Result<Result<Option<Workspace>, OriginTaken>, sqlx::Error> {
+    let old = Settings::of(before);
+    let moves = settings.is_elsewhere(&old);
+    let row = write(connection, &before.id, settings, now, moves).await?;
+    if let Some(instances) = &settings.instances {
+        instances::replace(connection, &before.id, instances).await?;
+    }
+    if let Some(row) = &row
+        && settings.has_other_urls(&old)
+        && let Err(taken) = origins::settle(connection, row, origins).await?
+    {
+        return Ok(Err(taken));
+    }
+    Ok(Ok(row))
+}
+
+/// Marks a workspace as removed; true if it was not before.
+pub(super) async fn end(
+    connection: &mut Connection,
+    id: &WorkspaceId,
+    now: Timestamp,
+) -> Result<bool, sqlx::Error> {
+    let remove = sqlx::query(REMOVE).bind(id.as_str()).bind(now.0);
+    let removed = remove.fetch_optional(&mut *connection).await?.is_some();
+    origins::leave_all(connection, id).await?;
+    instances::replace(connection, id, &[]).await?;
+    Ok(removed)
 }
 
 async fn look_around(
@@ -273,7 +308,10 @@ async fn look_around(
     }
     let height = sqlx::query_scalar(HEIGHT).bind(id.as_str());
     let height: i64 = height.fetch_one(&mut *connection).await?;
+    let org = wanted.org.as_ref().unwrap_or(&workspace.org);
     Ok(Surroundings {
+        // No move takes the workspaces below along.
+        leaves_children: height > 0 && *org != workspace.org,
         line: read_line(connection, id).await?,
         above,
         is_circular,

@@ -5,6 +5,7 @@
 //! [`crate::directory`].
 
 mod backfill;
+mod bulk;
 mod change;
 mod instances;
 mod origins;
@@ -22,6 +23,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 pub use self::backfill::{Backfilled, SharedServer};
+pub use self::bulk::InBulk;
 pub use self::change::{Changed, Move, Removed, Settings, Surroundings};
 pub use self::instances::{
     INSTANCES_MAX, Instances, NotRegistered, Registering, StoredInstance, default_instance,

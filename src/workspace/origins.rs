@@ -70,6 +70,11 @@ impl Origins {
         Self(origins)
     }
 
+    /// True if there is none.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     fn are_all_in(&self, rows: &[Row]) -> bool {
         let mut all = self.0.iter();
         all.all(|one| rows.iter().any(|row| row.origin == one.origin))

@@ -85,6 +85,7 @@ pub(super) fn step(row: &AnyRow) -> Result<Step, sqlx::Error> {
         removed: status == Status::Removed,
         paused: status == Status::Paused,
         generation: row.try_get("access_generation")?,
+        born_at: row.try_get("born_at")?,
     })
 }
 

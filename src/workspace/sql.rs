@@ -2,14 +2,24 @@
 
 use std::fmt::Write as _;
 
-macro_rules! columns {
-    () => {
-        "id, name, role, parent_id, org, status, delivery_mode, liveness, url, internal_url, card_url, \
-         agent_card, upstream_auth, upstream_auth_base, upstream_tls, wake, probe, complete, push_notifications, card_access, proof, bridge, resolve, max_concurrent, \
-         idle_timeout_seconds, instances, current_task, active_tasks, last_seen, created_at, updated_at"
+/// The columns of [`Workspace`](super::Workspace), with the expression of the card.
+macro_rules! columns_with {
+    ($card:literal) => {
+        concat!(
+            "id, name, role, parent_id, org, status, delivery_mode, liveness, url, internal_url, card_url, ",
+            $card,
+            ", upstream_auth, upstream_auth_base, upstream_tls, wake, probe, complete, push_notifications, card_access, \
+             proof, bridge, resolve, max_concurrent, idle_timeout_seconds, instances, current_task, active_tasks, last_seen, \
+             created_at, updated_at"
+        )
     };
 }
-pub(super) use columns;
+macro_rules! columns {
+    () => {
+        $crate::workspace::sql::columns_with!("agent_card")
+    };
+}
+pub(super) use {columns, columns_with};
 
 pub(super) const FIND: &str = concat!("SELECT ", columns!(), " FROM workspaces WHERE id = $1");
 
@@ -28,15 +38,34 @@ pub(super) const CREATE: &str = concat!(
     columns!()
 );
 
+/// Selects all workspaces but removed ones, `$1` at most, in order of id. Of a card only that there is one.
+pub(super) const LIVE: &str = concat!(
+    "SELECT ",
+    columns_with!("CASE WHEN agent_card IS NULL THEN NULL ELSE '{}' END AS agent_card"),
+    " FROM workspaces WHERE status <> 'removed' ORDER BY id LIMIT $1"
+);
+
+/// Deletes a removed row, whose id a new generation takes.
+pub(super) const BURY: &str =
+    "DELETE FROM workspaces WHERE id = $1 AND status = 'removed' RETURNING access_generation";
+
+/// Marks `$1` as a generation of its id that begins at `$2`.
+pub(super) const BEAR: &str =
+    "UPDATE workspaces SET born_at = $2, access_generation = $2 WHERE id = $1";
+
+/// Selects the orgs of the workspaces whose parent is `$1`.
+pub(super) const ORGS_BELOW: &str =
+    "SELECT DISTINCT org FROM workspaces WHERE parent_id = $1 AND status <> 'removed'";
+
 /// Selects `$1` and its ancestors. A removed workspace has no relations, so the line ends there.
 pub(super) const LINE: &str = "\
-    WITH RECURSIVE line (id, parent_id, org, status, access_generation, depth) AS ( \
-      SELECT id, parent_id, org, status, access_generation, 0 FROM workspaces WHERE id = $1 \
+    WITH RECURSIVE line (id, parent_id, org, status, access_generation, born_at, depth) AS ( \
+      SELECT id, parent_id, org, status, access_generation, born_at, 0 FROM workspaces WHERE id = $1 \
       UNION ALL \
-      SELECT w.id, w.parent_id, w.org, w.status, w.access_generation, line.depth + 1 \
+      SELECT w.id, w.parent_id, w.org, w.status, w.access_generation, w.born_at, line.depth + 1 \
         FROM workspaces w JOIN line ON w.id = line.parent_id \
         WHERE line.depth < 64 AND (line.depth = 0 OR line.status <> 'removed')) \
-    SELECT id, parent_id, org, status, access_generation FROM line ORDER BY depth";
+    SELECT id, parent_id, org, status, access_generation, born_at FROM line ORDER BY depth";
 
 pub(super) const REGISTER: &str = concat!(
     "UPDATE workspaces SET status = CASE WHEN status = 'paused' THEN status ELSE 'online' END, delivery_mode = $2, url = $3, internal_url = $4, \

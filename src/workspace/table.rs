@@ -59,6 +59,8 @@ pub struct Step {
     pub paused: bool,
     /// Time of its last move or removal, in milliseconds since 1970; 0: never.
     pub generation: i64,
+    /// Time at which this generation of the id began, in milliseconds since 1970; 0: it is the first.
+    pub born_at: i64,
 }
 
 /// Values of the heartbeats of one workspace since the last flush.
@@ -360,7 +362,7 @@ impl Workspaces {
     }
 }
 
-async fn insert(
+pub(super) async fn insert(
     connection: &mut Connection,
     new: &NewWorkspace,
     org: Option<&str>,
@@ -403,6 +405,9 @@ async fn insert(
     };
     if !new.instances.is_empty() {
         instances::replace(connection, &created.id, &new.instances).await?;
+    }
+    if new.origins.is_empty() {
+        return Ok(Created::Done(Box::new(created)));
     }
     let settled = origins::settle(connection, &created, &new.origins).await?;
     Ok(match settled {

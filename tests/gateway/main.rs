@@ -38,6 +38,7 @@ mod exposed;
 mod failover;
 mod fields;
 mod floods;
+mod gitops;
 mod grants;
 mod guards;
 mod guide;

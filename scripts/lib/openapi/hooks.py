@@ -93,6 +93,9 @@ def make_good(case):
         case.body["expires_at"] = soon.strftime("%Y-%m-%dT%H:%M:%SZ")
         if case.body.get("cancel_tasks"):
             case.body["mode"] = "running"
+    if isinstance(case.body, dict) and case.operation.path == "/policy":
+        # No schema can say what a tree is, and the seeded workspaces are needed until the last case.
+        case.body = {"version": 1}
 
 
 def whole(value):

@@ -131,6 +131,11 @@ impl Checks<'_> {
             ("limits.response_bytes", c.limits.response_bytes.0),
             ("limits.stream_bytes", c.limits.stream_bytes.0),
             ("limits.event_bytes", c.limits.event_bytes.0),
+            ("limits.policy_bytes", c.limits.policy_bytes.0),
+            (
+                "limits.policy_workspaces",
+                c.limits.policy_workspaces as u64,
+            ),
             (
                 "a2a.tasks_per_caller",
                 u64::try_from(c.a2a.tasks_per_caller).unwrap_or(0),

@@ -32,6 +32,8 @@ fn senseless_and_unsafe_values_are_refused() {
         "limits.response_bytes",
         "limits.stream_bytes",
         "limits.event_bytes",
+        "limits.policy_bytes",
+        "limits.policy_workspaces",
         "stream.log_bytes",
         "stream.logs_bytes",
         "stream.readers",

@@ -1,12 +1,13 @@
 //! Heartbeats of agents that poll: each read, follow, reply or acknowledgement is one. They are kept in the
 //! shared state for `registry.heartbeat_ttl`, so every gateway can count the inboxes with messages for an
-//! agent that is gone.
+//! agent that is gone. The end of an inbox whose workspace an operator recreates.
 
 use dashmap::DashMap;
 use sqlx::Row as _;
 use tokio::time::Instant;
 
 use super::Inbox;
+use crate::db::Connection;
 use crate::ids::WorkspaceId;
 use crate::store::Unavailable;
 use crate::workspace::Timestamp;
@@ -74,6 +75,28 @@ impl Inbox {
         let signs = self.shared.get_many(&keys).await?;
         let missing = signs.iter().filter(|sign| sign.is_none()).count();
         Ok(i64::try_from(missing).unwrap_or(i64::MAX))
+    }
+}
+
+/// A new life of an id has no message of the earlier one, and its readers continue after them.
+const EMPTY: [&str; 2] = [
+    "DELETE FROM activity_logs WHERE workspace_id = $1",
+    "UPDATE inbox_heads SET acked_seq = last_seq WHERE workspace_id = $1",
+];
+
+impl Inbox {
+    /// Empties the inbox of a removed workspace whose id begins a new life, in a transaction of the caller.
+    ///
+    /// # Errors
+    /// The error of the driver.
+    pub async fn empty(tx: &mut Connection, id: &WorkspaceId) -> Result<(), sqlx::Error> {
+        for text in EMPTY {
+            sqlx::query(text)
+                .bind(id.as_str())
+                .execute(&mut *tx)
+                .await?;
+        }
+        Ok(())
     }
 }
 

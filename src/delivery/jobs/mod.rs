@@ -12,6 +12,7 @@
 
 mod away;
 mod job;
+mod life;
 mod look;
 mod result;
 mod sql;

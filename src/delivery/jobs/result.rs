@@ -54,6 +54,13 @@ impl<'a> Shown<'a> {
     }
 }
 
+/// Returns the error of a job whose target, or delegator, was removed before it was made.
+pub(super) fn removed_target() -> Value {
+    let why =
+        "the workspace was removed, and its id was given away again: delegate to the present one";
+    super::job::error(&Rejection::new(Reason::WorkspaceRemoved, why).delivered(Delivery::Unknown))
+}
+
 impl Jobs {
     /// Puts the end of a delegation into the inbox of its delegator. Every replica retries until it is there.
     /// It is there once, since its id is derived from the delegation.

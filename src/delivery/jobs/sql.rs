@@ -171,5 +171,15 @@ pub(super) const PURGE: [&str; 2] = [
     ")",
 ];
 
+// A new life of an id has no jobs of the earlier one: those for it fail, and the results of its own are told to no inbox.
+// Raises the fence: their holders can write nothing any more.
+pub(super) const END_OF: &str = "UPDATE delegations SET fence = fence + 1, leased_until = 0, updated_at = $3, \
+     untold = CASE WHEN source_id = $1 THEN 0 \
+       WHEN kind = 'delegation' AND state IN ('pending', 'dispatched') THEN 1 ELSE untold END, \
+     due_at = CASE WHEN state IN ('pending', 'dispatched') THEN $3 ELSE due_at END, \
+     error = CASE WHEN state IN ('pending', 'dispatched') THEN $2 ELSE error END, \
+     state = CASE WHEN state IN ('pending', 'dispatched') THEN 'failed' ELSE state END \
+     WHERE source_id = $1 OR (target_id = $1 AND state IN ('pending', 'dispatched'))";
+
 pub(super) const BACKLOG: &str = "SELECT COUNT(*) AS entries, MIN(created_at) AS oldest FROM delegations \
     WHERE state = 'pending'";

@@ -40,7 +40,7 @@ use self::lost::find_lost;
 use self::reader::Places;
 use crate::config::Live;
 use crate::dialect::ReplyForm;
-use crate::ids::WorkspaceId;
+use crate::ids::Life;
 use crate::metrics::Metrics;
 use crate::shared::Shared;
 use crate::until::ticks;
@@ -94,12 +94,7 @@ impl Streams {
 
     /// Begins the log of a stream that `target` sends to `owner` (`Proof::owner`), in response to a request
     /// with this form of reply. `None`: the stream cannot be resumed, since logs are off or there is no room.
-    pub fn begin(
-        self: &Arc<Self>,
-        owner: String,
-        target: &WorkspaceId,
-        form: ReplyForm,
-    ) -> Option<Log> {
+    pub fn begin(self: &Arc<Self>, owner: String, target: &Life, form: ReplyForm) -> Option<Log> {
         if self.config.get().stream.log_events == 0 {
             return None;
         }
@@ -115,15 +110,10 @@ impl Streams {
     }
 
     /// As [`Streams::begin`], for a stream that is read only from its log: always succeeds.
-    pub fn begin_needed(
-        self: &Arc<Self>,
-        owner: String,
-        target: &WorkspaceId,
-        form: ReplyForm,
-    ) -> Log {
+    pub fn begin_needed(self: &Arc<Self>, owner: String, target: &Life, form: ReplyForm) -> Log {
         let whose = Whose {
             owner,
-            target: target.as_str().to_owned(),
+            target: target.to_string(),
             form,
         };
         let mut logs = self.logs();

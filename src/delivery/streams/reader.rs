@@ -12,7 +12,7 @@ use super::Streams;
 use super::elsewhere::Elsewhere;
 use super::kept::{Kept, Look, Over, Whose};
 use crate::a2a::event::Framing;
-use crate::ids::{RequestId, WorkspaceId};
+use crate::ids::{Life, RequestId};
 use crate::rejection::{Delivery, Reason, Rejection};
 
 /// The divisor of `stream.readers` that bounds the readers of one caller.
@@ -71,7 +71,7 @@ impl Streams {
     /// event of the stream; `overloaded` beyond `stream.readers`; `store_unavailable`.
     pub async fn open(
         &self,
-        (owner, target): (&str, &WorkspaceId),
+        (owner, target): (&str, &Life),
         stream: &str,
         after: Option<&str>,
         request_id: RequestId,
@@ -103,7 +103,7 @@ impl Streams {
     /// `store_unavailable`.
     pub async fn follow(
         &self,
-        whose: (&str, &WorkspaceId),
+        whose: (&str, &Life),
         stream: &str,
         request_id: RequestId,
     ) -> Result<Option<Reader>, Rejection> {
@@ -119,10 +119,10 @@ impl Streams {
 
     async fn find(
         &self,
-        (owner, target): (&str, &WorkspaceId),
+        (owner, target): (&str, &Life),
         stream: &str,
     ) -> Result<Option<Source>, Rejection> {
-        let mine = |whose: &Whose| whose.owner == owner && whose.target == target.as_str();
+        let mine = |whose: &Whose| whose.owner == owner && whose.target == target.to_string();
         let Some(id) = parse(stream) else {
             return Ok(None);
         };

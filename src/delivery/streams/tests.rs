@@ -9,7 +9,7 @@ use super::kept::{Bounds, COST, Kept, Look, Over, Whose};
 use super::*;
 use crate::a2a::stamp::Stamper;
 use crate::config::Config;
-use crate::ids::RequestId;
+use crate::ids::{Life, RequestId};
 use crate::rejection::Reason;
 
 const BOUNDS: Bounds = Bounds {
@@ -164,7 +164,7 @@ fn room(change: impl FnOnce(&mut Config)) -> Arc<Streams> {
 #[tokio::test]
 async fn all_logs_together_keep_to_their_bound_and_running_ones_are_shortened_last() {
     let streams = room(|config| config.stream.logs_bytes.0 = 10_000);
-    let target = WorkspaceId::parse("dev").unwrap();
+    let target = Life::parse("dev").unwrap();
     let begin = || streams.begin("pm".into(), &target, ReplyForm::default());
     let event = format!("data: {}\n\n", "x".repeat(3000));
     let mut ended = begin().unwrap();
@@ -197,7 +197,7 @@ async fn the_logs_of_one_caller_keep_to_their_bound_and_leave_others_alone() {
         config.limits.kept_bytes.0 = 10_000;
         config.stream.log_bytes.0 = 4000;
     });
-    let target = WorkspaceId::parse("dev").unwrap();
+    let target = Life::parse("dev").unwrap();
     let begin = |owner: &str| {
         let form = ReplyForm::default();
         streams.begin(owner.into(), &target, form).unwrap()
@@ -226,7 +226,7 @@ async fn the_logs_of_one_caller_keep_to_their_bound_and_leave_others_alone() {
 #[tokio::test]
 async fn a_log_that_is_dropped_says_that_there_was_more_and_frees_its_readers() {
     let streams = room(|config| config.stream.readers = 16);
-    let target = WorkspaceId::parse("dev").unwrap();
+    let target = Life::parse("dev").unwrap();
     let named = ReplyForm {
         rpc_id: Some("\"c-1\"".into()),
         ..ReplyForm::default()

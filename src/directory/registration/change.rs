@@ -79,13 +79,13 @@ pub struct Change {
 }
 
 /// Change with checked URLs and a sealed credential.
-struct Vetted<'a> {
+pub(super) struct Vetted<'a> {
     change: &'a Change,
     url: Option<Option<String>>,
     internal_url: Option<Option<String>>,
     card_url: Option<Option<String>>,
     urls: Option<Option<Vec<String>>>,
-    origins: Origins,
+    pub(super) origins: Origins,
     upstream_auth: Option<Option<Sealed>>,
     upstream_tls: Option<Option<SealedTls>>,
     wake: Option<Option<StoredWake>>,
@@ -207,7 +207,7 @@ impl Registrations {
         self.announcer.announce_card(&workspace);
     }
 
-    async fn vet_change<'a>(
+    pub(super) async fn vet_change<'a>(
         &self,
         id: &WorkspaceId,
         change: &'a Change,
@@ -263,7 +263,7 @@ impl Registrations {
     }
 
     /// Writes the changed URL keys, and a lease if the workspace must send heartbeats from now on.
-    async fn publish_change(
+    pub(super) async fn publish_change(
         &self,
         vetted: &Vetted<'_>,
         changed: &Changed,
@@ -297,7 +297,7 @@ impl Registrations {
 }
 
 /// Runs the checks that need no row.
-fn check(change: &Change) -> Result<(), Rejection> {
+pub(super) fn check(change: &Change) -> Result<(), Rejection> {
     let labels = [
         ("name", change.name.as_ref()),
         ("role", change.role.as_ref().and_then(Option::as_ref)),
@@ -332,12 +332,12 @@ fn check(change: &Change) -> Result<(), Rejection> {
 }
 
 impl Vetted<'_> {
-    fn has_urls(&self) -> bool {
+    pub(super) fn has_urls(&self) -> bool {
         self.url.is_some() || self.internal_url.is_some() || self.urls.is_some()
     }
 }
 
-fn judge(
+pub(super) fn judge(
     workspace: &Workspace,
     around: &Surroundings,
     vetted: &Vetted<'_>,

@@ -5,7 +5,6 @@ use serde_json::value::RawValue;
 
 use super::change::{Registrations, is_reachable};
 use super::validate::check_card;
-use crate::directory::liveness::Lease;
 use crate::directory::rejections::{conflict, no_instance, not_found, removed};
 use crate::ids::{InstanceId, WorkspaceId};
 use crate::rejection::Rejection;
@@ -40,14 +39,9 @@ impl Registrations {
         // If the lease cannot be read, the last sign of life counts.
         let lease = self.presence.leases.read(id).await;
         let resume = |workspace: &Workspace, _: &Surroundings| {
-            let held = matches!(lease, Ok(Lease::Held(_)));
-            let last_seen = self.heartbeats.last_sign_of(workspace);
-            let doubtful = self
-                .presence
-                .leases
-                .benefit_of_doubt(last_seen, Timestamp::now());
             let mut settings = Settings::of(workspace);
-            settings.status = resumed(workspace, &settings, held || doubtful.is_some())?;
+            let lives = self.lives(workspace, lease.as_ref().ok());
+            settings.status = resumed(workspace, &settings, lives)?;
             Ok(settings)
         };
         let changed = self.alter_in_place(id, resume).await?;
@@ -290,7 +284,7 @@ impl Registrations {
     }
 }
 
-fn resumed(
+pub(super) fn resumed(
     workspace: &Workspace,
     settings: &Settings,
     is_alive: bool,

@@ -1,5 +1,6 @@
 //! Registrations of agents, and changes of workspaces by operators and org tokens.
 
+mod bulk;
 mod change;
 mod lifecycle;
 mod register;
@@ -8,6 +9,7 @@ mod tree_rules;
 mod urls;
 mod validate;
 
+pub use self::bulk::{Update, VettedUpdate, id_taken, listed_urls, org_of_new, reports_itself};
 pub use self::change::{Change, Registrations};
 pub use self::register::{Creation, Registered, Registration};
 pub use self::registrar::{Registrar, Terms};

@@ -278,6 +278,12 @@ impl Registrations {
     }
 
     async fn try_create(&self, creation: &Creation) -> Result<Created, Rejection> {
+        let urls = self.vet_new(creation).await?;
+        self.write_new(creation, urls).await
+    }
+
+    /// Checks a creation, apart from its place, and its URLs.
+    pub(super) async fn vet_new(&self, creation: &Creation) -> Result<VettedUrls, Rejection> {
         check_creation(creation)?;
         let urls = NamedUrls {
             url: creation.url.as_deref(),
@@ -286,15 +292,32 @@ impl Registrations {
             urls: creation.urls.as_deref().unwrap_or_default(),
         };
         let may_share = creation.editor == Editor::Operator;
-        let urls = self
-            .addresses
-            .vet_urls(&creation.id, urls, may_share)
-            .await?;
-        self.write_new(creation, urls).await
+        self.addresses.vet_urls(&creation.id, urls, may_share).await
     }
 
     /// Writes a new workspace with these URLs.
     async fn write_new(&self, creation: &Creation, urls: VettedUrls) -> Result<Created, Rejection> {
+        let new = self.prepare(creation, urls).await?;
+        let created = self.insert(&new, creation).await?;
+        if let Created::Done(workspace) = &created {
+            self.announce_created(workspace).await;
+        }
+        Ok(created)
+    }
+
+    /// Invalidates what is known of an id, and publishes the status of the workspace that has it now.
+    pub(super) async fn announce_created(&self, workspace: &Workspace) {
+        let id = &workspace.id;
+        self.announcer.invalidate_lineage_after(id, &Ok(())).await;
+        self.announcer.announce_status(id, workspace.status);
+    }
+
+    /// Returns the row of a new workspace with these URLs, in the org that the creation says.
+    pub(super) async fn prepare(
+        &self,
+        creation: &Creation,
+        urls: VettedUrls,
+    ) -> Result<NewWorkspace, Rejection> {
         let VettedUrls {
             url,
             internal_url,
@@ -314,8 +337,9 @@ impl Registrations {
             require_https(tls.is_some(), Some(url))?;
         }
         let tls = tls.map(|tls| tls.seal(&self.seal, &id));
-        let new = NewWorkspace {
-            id: id.clone(),
+        let wake = self.vet_wake(&id, creation.wake.as_ref()).await?;
+        Ok(NewWorkspace {
+            id,
             name: creation.name.clone(),
             role: creation.role.clone(),
             parent_id: creation.parent_id.clone(),
@@ -333,7 +357,7 @@ impl Registrations {
             agent_card: None,
             upstream_auth: auth.transpose()?,
             upstream_tls: tls.transpose()?,
-            wake: self.vet_wake(&id, creation.wake.as_ref()).await?,
+            wake,
             probe: creation.probe.as_ref().map(|probe| probe.shown().clone()),
             complete: creation.complete,
             push_notifications: creation.push_notifications,
@@ -344,13 +368,7 @@ impl Registrations {
             max_concurrent: creation.max_concurrent,
             instances,
             origins,
-        };
-        let created = self.insert(&new, creation).await?;
-        if let Created::Done(workspace) = &created {
-            self.announcer.invalidate_lineage_after(&id, &Ok(())).await;
-            self.announcer.announce_status(&id, workspace.status);
-        }
-        Ok(created)
+        })
     }
 
     /// Returns a mismatch between the registered URL and the registered card, and logs it.

@@ -67,7 +67,7 @@ pub(super) fn settle(
         )?;
     }
     // No relation crosses orgs, and a move does not move descendants to another org.
-    if leaves && around.height > 0 {
+    if around.leaves_children {
         return Err(conflict(
             "other workspaces are below it, and belong to its org: move them to another parent, or remove them, first",
         ));

@@ -105,7 +105,7 @@ pub(super) fn settle_resolve(
 
 /// True if an operator listed the URL of an instance. An instance that registers itself may take such an id: then it
 /// counts as listed.
-fn is_listed(instance: &StoredInstance) -> bool {
+pub(super) fn is_listed(instance: &StoredInstance) -> bool {
     instance.id.as_str().starts_with(LISTED)
 }
 

@@ -9,7 +9,7 @@ mod refusals;
 use std::sync::Arc;
 
 pub(super) use self::refusals::not_found;
-use self::refusals::{Nowhere, not_permitted, nowhere};
+use self::refusals::{Nowhere, not_permitted, nowhere, require_life};
 use super::grant::Grants;
 use super::lineage::{Found, Lineages};
 use super::reach::{unknown, why_not};
@@ -19,7 +19,7 @@ use crate::config::{LineageReach, Live};
 use crate::db::Db;
 use crate::explain::{Check, Source, Witness};
 use crate::identity::{CredentialKind, Principal, Proof};
-use crate::ids::WorkspaceId;
+use crate::ids::{Life, WorkspaceId};
 use crate::metrics::Metrics;
 use crate::rejection::{Reason, Rejection};
 use crate::store::Unavailable;
@@ -44,6 +44,14 @@ impl Permit {
     /// Returns the target.
     pub fn target(&self) -> &WorkspaceId {
         &self.target
+    }
+
+    /// Returns the life of the target that it is for.
+    pub fn life(&self) -> Life {
+        Life {
+            id: self.target.clone(),
+            born_at: self.to().map_or(0, |place| place.born_at),
+        }
     }
 
     /// Returns the calling workspace; `None` for another principal (canvas, integration, operator).
@@ -166,8 +174,10 @@ impl Hierarchy {
                     ..permit
                 });
         }
-        self.permit_principal(&proof.principal, target, witness)
-            .await
+        let permit = self.permit_principal(&proof.principal, target, witness);
+        let permit = permit.await?;
+        require_life(proof, &permit)?;
+        Ok(permit)
     }
 
     async fn permit_principal(
@@ -306,19 +316,20 @@ impl Hierarchy {
         Ok(said)
     }
 
-    /// True if `upper` is the parent of `lower` or, with `access.lineage = "any"`, one of its ancestors.
+    /// True if `upper` is the parent of `lower` or, with `access.lineage = "any"`, one of its ancestors. An earlier life of
+    /// an id is below no workspace.
     ///
     /// # Errors
     /// `store_unavailable`.
-    pub async fn is_above(
-        &self,
-        upper: &WorkspaceId,
-        lower: &WorkspaceId,
-    ) -> Result<bool, Rejection> {
-        let (upper, lower) = tokio::try_join!(self.find(upper), self.find(lower))?;
+    pub async fn is_above(&self, upper: &WorkspaceId, lower: &Life) -> Result<bool, Rejection> {
+        let born_at = lower.born_at;
+        let (upper, lower) = tokio::try_join!(self.find(upper), self.find(&lower.id))?;
         let (Some(upper), Some(lower)) = (upper, lower) else {
             return Ok(false);
         };
+        if lower.born_at != born_at {
+            return Ok(false);
+        }
         let rule = decide(&upper, &lower, self.reach());
         Ok(matches!(rule, Ok(Rule::Parent | Rule::Ancestor)))
     }
@@ -453,7 +464,7 @@ fn present(target: &Lineage) -> Result<(), Rejection> {
     if target.removed {
         return Err(Rejection::new(
             Reason::WorkspaceRemoved,
-            "the workspace was removed; its id is not given away again",
+            "the workspace was removed; an operator gives its id away again with \"recreate\": true (POST /workspaces)",
         ));
     }
     Ok(())

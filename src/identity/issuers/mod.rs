@@ -258,6 +258,7 @@ impl Issuer {
             maker: None,
             only_to: None,
             in_org,
+            pair_generation: None,
         })
     }
 

@@ -27,12 +27,12 @@ pub const LIVE_TOKENS_MAX: i64 = 50;
 const FIRST_START: &str = "first-start";
 
 // The join excludes tokens of removed workspaces, whether or not they were revoked.
-const FIND_WORKSPACE: &str = "SELECT t.id, t.workspace_id, t.last_used_at, t.expires_at \
+const FIND_WORKSPACE: &str = "SELECT t.id, t.workspace_id, t.last_used_at, t.expires_at, w.born_at \
     FROM workspace_auth_tokens t JOIN workspaces w ON w.id = t.workspace_id \
     WHERE t.token_hash = $1 AND t.revoked_at IS NULL AND w.status <> 'removed'";
 const FIND_ORG: &str =
     "SELECT org, prefix FROM org_tokens WHERE token_hash = $1 AND revoked_at IS NULL";
-const FIND_PLACE: &str = "SELECT status, org FROM workspaces WHERE id = $1";
+const FIND_PLACE: &str = "SELECT status, org, born_at FROM workspaces WHERE id = $1";
 const FIND_ADMIN: &str = "SELECT token_hash FROM admin_tokens WHERE token_hash = $1";
 
 /// The condition that a workspace token has not reached its end at the time `$now`.
@@ -134,6 +134,8 @@ pub(super) struct Found {
     pub(super) workspace: WorkspaceId,
     pub(super) last_used_at: Option<i64>,
     pub(super) expires_at: Option<i64>,
+    /// Time at which the life of the workspace began; 0: the first.
+    pub(super) born_at: i64,
 }
 
 impl Found {
@@ -160,8 +162,8 @@ pub(super) enum Place {
     /// It was never created.
     Absent,
     Removed,
-    /// It exists, in this org.
-    Live(Option<String>),
+    /// It exists, in this org; its life began at this time, 0: the first.
+    Live(Option<String>, i64),
 }
 
 /// The outcome of a request for a token.
@@ -195,6 +197,7 @@ impl Tokens {
                     workspace: workspace_id(&row, 1)?,
                     last_used_at: row.try_get(2)?,
                     expires_at: row.try_get(3)?,
+                    born_at: row.try_get(4)?,
                 })
             })
             .transpose()
@@ -206,11 +209,11 @@ impl Tokens {
     pub(super) async fn find_place(&self, id: &WorkspaceId) -> Result<Place, Unavailable> {
         let query = sqlx::query_as(FIND_PLACE).bind(id.as_str());
         let work = async { query.fetch_optional(self.db.pool()).await };
-        let row: Option<(String, Option<String>)> = self.db.run("find_place", work).await?;
+        let row: Option<(String, Option<String>, i64)> = self.db.run("find_place", work).await?;
         Ok(match row {
             None => Place::Absent,
-            Some((status, _)) if status == "removed" => Place::Removed,
-            Some((_, org)) => Place::Live(org),
+            Some((status, ..)) if status == "removed" => Place::Removed,
+            Some((_, org, born_at)) => Place::Live(org, born_at),
         })
     }
 

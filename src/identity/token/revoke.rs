@@ -3,6 +3,7 @@
 use sqlx::Row as _;
 
 use super::Tokens;
+use crate::db::Connection;
 use crate::ids::WorkspaceId;
 use crate::store::Unavailable;
 use crate::time::Timestamp;
@@ -123,5 +124,23 @@ impl Tokens {
             Ok(hashes)
         };
         self.db.run("revoke_all_tokens", work).await
+    }
+
+    /// Revokes all tokens of a removed workspace whose id begins a new life, in a transaction of the caller. Returns the
+    /// hashes of those that were not revoked.
+    pub(crate) async fn revoke_all_in(
+        tx: &mut Connection,
+        workspace: &WorkspaceId,
+    ) -> Result<Vec<String>, sqlx::Error> {
+        let now = Timestamp::now().0;
+        let mut hashes = Vec::new();
+        for text in REVOKE_ALL {
+            let query = sqlx::query(text).bind(workspace.as_str());
+            let rows = query.bind(now).bind(now).fetch_all(&mut *tx).await?;
+            for row in rows {
+                hashes.push(row.try_get(0)?);
+            }
+        }
+        Ok(hashes)
     }
 }

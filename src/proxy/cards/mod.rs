@@ -110,6 +110,7 @@ async fn public_source(
     request.exchange.granted = public.is_some().then_some(Granted {
         rule: PUBLIC_CARD,
         org: None,
+        born_at: 0,
     });
     public.ok_or(refusal)
 }

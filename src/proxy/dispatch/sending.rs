@@ -323,7 +323,9 @@ impl Sender {
             let over = TaskState::of(&body).is_some_and(TaskState::is_terminal);
             let org = exchange.proof.as_ref().and_then(|one| one.principal.org());
             let owner = (job.owner.as_str(), org);
-            tasks.learn(owner, &job.target, task, Some(over)).await;
+            if let Some(life) = exchange.life() {
+                tasks.learn(owner, &life, task, Some(over)).await;
+            }
         }
         Ok(Attempt::Over(ending))
     }

@@ -26,7 +26,7 @@ use crate::dialect::{Dialect, ReplyForm};
 use crate::events::{Event, Events, Kind};
 use crate::hierarchy::Permit;
 use crate::identity::{Allowance, Proof, may_be_credential};
-use crate::ids::{InstanceId, RequestId, WorkspaceId};
+use crate::ids::{InstanceId, Life, RequestId, WorkspaceId};
 use crate::metrics::{Metrics, Outcome, Shape};
 use crate::proxy::bridged::Fields;
 use crate::proxy::guard::verdict::Verdicts;
@@ -43,6 +43,8 @@ pub(super) struct Granted {
     pub(super) rule: &'static str,
     /// The caller's org.
     pub(super) org: Option<String>,
+    /// Time at which the callee's life began; 0: the first of its id.
+    pub(super) born_at: i64,
 }
 
 /// The answer to the caller, as far as it was sent.
@@ -265,7 +267,15 @@ impl Exchange {
         self.granted = Some(Granted {
             rule: permit.rule().as_str(),
             org: permit.org().map(str::to_owned),
+            born_at: permit.life().born_at,
         });
+    }
+
+    /// Returns the life of the callee that the exchange is with.
+    pub(super) fn life(&self) -> Option<Life> {
+        let born_at = self.granted.as_ref().map_or(0, |granted| granted.born_at);
+        let id = self.callee.clone()?;
+        Some(Life { id, born_at })
     }
 
     /// Returns the generations between which the call was translated.

@@ -209,7 +209,7 @@ pub(in crate::proxy) async fn rewrite(
             let own = OwnTasks {
                 gateway: Arc::clone(&context.gateway),
                 proof: Arc::clone(proof),
-                target: permit.target().clone(),
+                target: permit.life(),
             };
             Some(Rewrite::Tasks(binding, Box::new(own)))
         }

@@ -18,7 +18,7 @@ use crate::a2a::task::Binding;
 use crate::a2a::task_list::TaskList;
 use crate::gateway::Gateway;
 use crate::identity::Proof;
-use crate::ids::WorkspaceId;
+use crate::ids::Life;
 use crate::proxy::cards::extended::ExtendedCard;
 use crate::proxy::guard::Guarded;
 use crate::proxy::guard::stream::EventGuard;
@@ -47,7 +47,7 @@ pub(in crate::proxy) struct OwnTasks {
     /// The proven caller.
     pub(in crate::proxy) proof: Arc<Proof>,
     /// The asked agent.
-    pub(in crate::proxy) target: WorkspaceId,
+    pub(in crate::proxy) target: Life,
 }
 
 /// Maximum tasks in one list. A2A 1.0 allows 100 (`pageSize`).

@@ -48,7 +48,8 @@ async fn preference(gateway: &Gateway, allowed: &Allowed, refs: &Refs) -> Prefer
         return Preference::default();
     }
     let (target, owner) = (allowed.permit.target(), allowed.proof.owner());
-    let bound = gateway.tasks.bound(target, &subjects, &owner).await;
+    let life = allowed.permit.life();
+    let bound = gateway.tasks.bound(&life, &subjects, &owner).await;
     let bound = bound.unwrap_or_else(|error| {
         // The hash leads to one instance on all replicas, and often to the one that is bound.
         tracing::debug!(error = %Chain(&error), workspace.id = %target, "failed to read which instance has a task");
@@ -73,7 +74,7 @@ pub(in crate::proxy) fn binder(gateway: &Gateway, admitted: &Admitted) -> Option
         return None;
     };
     let instance = agent.instance.as_ref()?;
-    let names = (&agent.id, instance);
+    let names = (admitted.allowed.permit.life(), instance);
     let gone = preference.gone.clone();
     let proof = &admitted.allowed.proof;
     Some(Binder::new(&gateway.tasks, names, proof, gone))

@@ -68,9 +68,10 @@ pub(in crate::proxy) async fn check_for(
 ) -> Result<(), Rejection> {
     require_push(push, method, refs)?;
     if !refs.tasks.is_empty() {
+        let life = permit.life();
         let asked = gateway
             .tasks
-            .check(&gateway.hierarchy, proof, permit.target(), &refs.tasks);
+            .check(&gateway.hierarchy, proof, &life, &refs.tasks);
         rare(asked).await?;
     }
     for url in &refs.push_urls {
@@ -83,7 +84,7 @@ pub(in crate::proxy) async fn check_for(
 fn follow(gateway: &Gateway, exchange: &mut Exchange, admitted: &Admitted, binding: Binding) {
     if exchange.method.sends() {
         let Allowed { proof, permit } = &admitted.allowed;
-        let learner = gateway.tasks.learner(proof, permit.target(), binding);
+        let learner = gateway.tasks.learner(proof, permit.life(), binding);
         exchange.learner = Some(Box::new(learner));
     } else {
         exchange.watch_state(binding);

@@ -14,7 +14,7 @@ fn ann() -> Arc<Proof> {
 fn binder(room: &Room, name: &str) -> Binder {
     Binder::new(
         &room.tasks,
-        (&id("dev"), &instance(name)),
+        (life("dev"), &instance(name)),
         &ann(),
         Vec::new(),
     )
@@ -23,11 +23,11 @@ fn binder(room: &Room, name: &str) -> Binder {
 /// Binds in place of `a`, which is gone.
 fn heir(room: &Room, name: &str) -> Binder {
     let gone = vec![instance("a")];
-    Binder::new(&room.tasks, (&id("dev"), &instance(name)), &ann(), gone)
+    Binder::new(&room.tasks, (life("dev"), &instance(name)), &ann(), gone)
 }
 
 async fn bound(room: &Room, subjects: &[Subject<'_>]) -> Option<InstanceId> {
-    let found = room.tasks.bound(&id("dev"), subjects, "ann").await;
+    let found = room.tasks.bound(&life("dev"), subjects, "ann").await;
     let first = found.unwrap().into_iter().next();
     first.map(|(_, instance)| instance)
 }
@@ -66,7 +66,7 @@ async fn an_answer_binds_its_task_and_its_context_also_for_the_next_process() {
         ] {
             assert_eq!(bound(room, &[other]).await, None, "{other:?}");
         }
-        let elsewhere = room.tasks.bound(&id("ops"), &[task], "ann").await;
+        let elsewhere = room.tasks.bound(&life("ops"), &[task], "ann").await;
         assert_eq!(elsewhere.unwrap(), [], "another target");
     }
     // Another instance uses the same id. In memory, and for a process that has not read the binding.
@@ -134,7 +134,7 @@ async fn a_store_that_is_away_is_told_and_delays_an_answer_by_a_bounded_time() {
         bound(&room, &[Subject::Task("t")]).await,
         Some(instance("a"))
     );
-    let (target, unknown) = (id("dev"), [Subject::Task("x")]);
+    let (target, unknown) = (life("dev"), [Subject::Task("x")]);
     let read = room.tasks.bound(&target, &unknown, "ann").await;
     assert!(read.is_err());
 }

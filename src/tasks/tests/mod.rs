@@ -61,6 +61,10 @@ fn id(text: &str) -> WorkspaceId {
     WorkspaceId::parse(text).unwrap()
 }
 
+fn life(text: &str) -> Life {
+    Life::parse(text).unwrap()
+}
+
 fn canvas(user: &str, org: Option<&str>) -> Proof {
     Proof::of(Principal::Canvas {
         user: user.into(),
@@ -88,7 +92,7 @@ impl Room {
         let asked = [task.to_owned()];
         let checked = self
             .tasks
-            .check(&self.hierarchy, proof, &id("dev"), &asked)
+            .check(&self.hierarchy, proof, &life("dev"), &asked)
             .await;
         checked.map_err(|rejection| rejection.reason)
     }
@@ -99,11 +103,11 @@ async fn the_first_who_started_a_task_owns_it_and_names_alone_are_nobody() {
     let room = room("memory").await;
     let ann = canvas("ann", Some("acme"));
     room.tasks
-        .learn((&ann.owner(), None), &id("dev"), "t-1", None)
+        .learn((&ann.owner(), None), &life("dev"), "t-1", None)
         .await;
     let other = canvas("ann", Some("globex"));
     room.tasks
-        .learn((&other.owner(), None), &id("dev"), "t-1", None)
+        .learn((&other.owner(), None), &life("dev"), "t-1", None)
         .await;
     assert_eq!(room.sees(&ann, "t-1").await, Ok(()));
     for foreign in [
@@ -126,7 +130,7 @@ async fn the_first_who_started_a_task_owns_it_and_names_alone_are_nobody() {
     assert_eq!(at, Some(id("dev")));
     // Another agent cannot redirect its caller's requests to itself.
     room.tasks
-        .learn((&ann.owner(), None), &id("ops"), "t-1", None)
+        .learn((&ann.owner(), None), &life("ops"), "t-1", None)
         .await;
     let at = room.tasks.target_of(&ann, "t-1").await.unwrap();
     assert_eq!(at, Some(id("dev")));
@@ -139,24 +143,26 @@ async fn of_a_list_only_foreign_ones_are_hidden_and_another_target_is_another_ta
     let room = room("memory").await;
     let (ann, bob) = (canvas("ann", None), canvas("bob", None));
     room.tasks
-        .learn((&ann.owner(), None), &id("dev"), "a", None)
+        .learn((&ann.owner(), None), &life("dev"), "a", None)
         .await;
     room.tasks
-        .learn((&bob.owner(), None), &id("dev"), "b", None)
+        .learn((&bob.owner(), None), &life("dev"), "b", None)
         .await;
     let asked = ["a", "b", "c"].map(str::to_owned);
     let seen = |proof: Proof, target: &'static str| {
         let (room, asked) = (&room, &asked);
         async move {
             let tasks = &room.tasks;
-            let target = id(target);
+            let target = life(target);
             let seen = tasks.visible(&room.hierarchy, &proof, &target, asked);
             seen.await.unwrap()
         }
     };
-    assert_eq!(seen(ann, "dev").await, [true, false, true]);
+    assert_eq!(seen(ann.clone(), "dev").await, [true, false, true]);
     assert_eq!(seen(bob.clone(), "dev").await, [false, true, true]);
     assert_eq!(seen(bob, "ops").await, [true, true, true]);
+    // Another life of the target has other tasks, and another life of a caller none of the first.
+    assert_eq!(seen(ann, "dev~7").await, [true, true, true]);
 }
 
 #[tokio::test]
@@ -167,7 +173,7 @@ async fn alone_an_owner_is_forgotten_a_ttl_after_the_last_use_and_kept_over_a_re
     tokio::spawn(async move { running.run().await });
     let (ann, bob) = (canvas("ann", None), canvas("bob", None));
     room.tasks
-        .learn((&ann.owner(), None), &id("dev"), "t", None)
+        .learn((&ann.owner(), None), &life("dev"), "t", None)
         .await;
     assert_eq!(room.sees(&bob, "t").await, Err(Reason::TaskNotFound));
     room.tasks.flush().await;
@@ -188,7 +194,7 @@ async fn alone_an_owner_is_forgotten_a_ttl_after_the_last_use_and_kept_over_a_re
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     room.tasks
-        .learn((&bob.owner(), None), &id("dev"), "t", None)
+        .learn((&bob.owner(), None), &life("dev"), "t", None)
         .await;
     assert_eq!(room.sees(&ann, "t").await, Err(Reason::TaskNotFound));
 }
@@ -203,14 +209,14 @@ async fn what_was_anothers_before_a_restart_is_not_drawn_to_who_comes_first_afte
     };
     run(&room.tasks);
     room.tasks
-        .learn((&ann.owner(), None), &id("dev"), "t", None)
+        .learn((&ann.owner(), None), &life("dev"), "t", None)
         .await;
     room.tasks.flush().await;
     let again = room.again();
     run(&again.tasks);
     again
         .tasks
-        .learn((&bob.owner(), None), &id("dev"), "t", None)
+        .learn((&bob.owner(), None), &life("dev"), "t", None)
         .await;
     again.tasks.flush().await;
     assert_eq!(again.sees(&bob, "t").await, Err(Reason::TaskNotFound));
@@ -224,12 +230,12 @@ async fn a_caller_that_starts_many_tasks_forgets_its_own_oldest_ones() {
     tokio::spawn(async move { running.run().await });
     let (ann, bob) = (canvas("ann", None), canvas("bob", None));
     room.tasks
-        .learn((&ann.owner(), None), &id("dev"), "t-ann", None)
+        .learn((&ann.owner(), None), &life("dev"), "t-ann", None)
         .await;
     for number in 0..1000 {
         let task = format!("t-{number}");
         room.tasks
-            .learn((&bob.owner(), None), &id("dev"), &task, None)
+            .learn((&bob.owner(), None), &life("dev"), &task, None)
             .await;
         // Keep the queue of notes within its bound.
         if number % 500 == 0 {
@@ -256,7 +262,7 @@ async fn without_the_store_what_is_not_known_here_is_refused_and_the_queue_is_bo
     .await;
     let (ann, bob) = (canvas("ann", None), canvas("bob", None));
     room.tasks
-        .learn((&ann.owner(), None), &id("dev"), "t-0", None)
+        .learn((&ann.owner(), None), &life("dev"), "t-0", None)
         .await;
     assert_eq!(room.sees(&ann, "t-0").await, Ok(()));
     assert_eq!(room.sees(&bob, "t-0").await, Err(Reason::TaskNotFound));
@@ -268,7 +274,7 @@ async fn without_the_store_what_is_not_known_here_is_refused_and_the_queue_is_bo
     for number in 1..NOTES_MAX + 10 {
         let task = format!("t-{number}");
         room.tasks
-            .learn((&ann.owner(), None), &id("dev"), &task, None)
+            .learn((&ann.owner(), None), &life("dev"), &task, None)
             .await;
     }
     // One caller takes half of the places, and the next one half of the rest.
@@ -277,7 +283,7 @@ async fn without_the_store_what_is_not_known_here_is_refused_and_the_queue_is_bo
     for number in 0..half {
         let task = format!("u-{number}");
         room.tasks
-            .learn((&bob.owner(), None), &id("dev"), &task, None)
+            .learn((&bob.owner(), None), &life("dev"), &task, None)
             .await;
     }
     assert_eq!(

@@ -264,6 +264,7 @@ impl Case {
                 json!({"caller_id": "enrolled", "target_id": "stranger"}).to_string()
             }
             ("POST", "/stops") => self.stopped(),
+            ("POST", "/policy") => json!({"version": 1, "grants": []}).to_string(),
             ("POST", "/workspaces/{id}/activity/ack") => json!({"up_to": self.entry}).to_string(),
             ("POST", "/workspaces/{id}/activity/{activity_id}/reply") => {
                 json!({"status": {"state": "working"}}).to_string()

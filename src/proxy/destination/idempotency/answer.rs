@@ -129,12 +129,12 @@ pub(in crate::proxy::destination) fn mark(
 /// Returns a reader of the stream from its first event on.
 async fn read_stream(request: &Request<'_>, name: &str) -> Result<Reader, Rejection> {
     let exchange = &*request.exchange;
-    let (Some(proof), Some(target)) = (&exchange.proof, &exchange.callee) else {
+    let (Some(proof), Some(target)) = (&exchange.proof, exchange.life()) else {
         return Err(forgotten());
     };
     let streams = &request.context.gateway.delivery.streams;
     let (owner, id) = (proof.owner(), exchange.request_id.clone());
-    let reader = streams.follow((&owner, target), name, id).await?;
+    let reader = streams.follow((&owner, &target), name, id).await?;
     reader.ok_or_else(forgotten)
 }
 

@@ -64,8 +64,7 @@ pub(in crate::proxy) async fn key(
         }
         (None, None) => None,
     };
-    let (Some(named), Some(proof), Some(target)) = (named, &exchange.proof, &exchange.callee)
-    else {
+    let (Some(named), Some(proof), Some(target)) = (named, &exchange.proof, exchange.life()) else {
         return Ok(None);
     };
     let owner = proof.owner();
@@ -79,7 +78,7 @@ pub(in crate::proxy) async fn key(
         }
     };
     let call = beside::on(body, move |body| call_hash(&line, body)).await;
-    Ok(Some(Key::new((&owner, target.as_str()), named, call)))
+    Ok(Some(Key::new((&owner, &target.to_string()), named, call)))
 }
 
 /// # Errors

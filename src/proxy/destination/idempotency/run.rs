@@ -15,7 +15,7 @@ use crate::delivery::calls::{Answer, Claim};
 use crate::dialect::ReplyForm;
 use crate::directory::CallOutcome;
 use crate::identity::Proof;
-use crate::ids::{RequestId, WorkspaceId};
+use crate::ids::{Life, RequestId};
 use crate::proxy::outcome::Ended;
 use crate::proxy::record::trace::CallSpan;
 use crate::proxy::record::{Exchange, look_at};
@@ -44,7 +44,7 @@ pub(super) struct Run {
     request_id: RequestId,
     form: ReplyForm,
     proof: Option<Arc<Proof>>,
-    target: Option<WorkspaceId>,
+    target: Option<Life>,
     span: Option<Box<CallSpan>>,
     /// Time at which the request head had been read.
     started: Instant,
@@ -62,7 +62,7 @@ impl Run {
             request_id: exchange.request_id.clone(),
             form: exchange.form(),
             proof: exchange.proof.clone(),
-            target: exchange.callee.clone(),
+            target: exchange.life(),
             span,
             started: exchange.started,
         }
@@ -75,9 +75,10 @@ impl Run {
         let running = self.relay.drain.enter();
         tokio::spawn(async move {
             let _running = running;
-            let mut cut = self
-                .relay
-                .watch_call(self.proof.as_ref(), self.target.as_ref());
+            let mut cut = self.relay.watch_call(
+                self.proof.as_ref(),
+                self.target.as_ref().map(|target| &target.id),
+            );
             // Ends with this task.
             let mut span = self.span.take();
             if let Some(span) = &mut span {
@@ -171,7 +172,7 @@ impl Run {
         // Each reader has its own cut-off, for its own credential.
         let cut_off = self
             .relay
-            .cut_off(Needs::Caller, self.proof.as_ref(), Some(target));
+            .cut_off(Needs::Caller, self.proof.as_ref(), Some(&target.id));
         let log = streams.begin_needed(owner, target, self.form.clone());
         let name = log.name();
         let begun = Begun {

@@ -112,7 +112,10 @@ impl Message<'_> {
         let tasks = &inbox.gateway.tasks;
         let owner = inbox.proof.owner();
         let owner = (owner.as_str(), None);
-        tasks.learn(owner, &inbox.target, &task.id, None).await;
+        let life = request.exchange.life();
+        if let Some(life) = &life {
+            tasks.learn(owner, life, &task.id, None).await;
+        }
         if request.exchange.method == Method::SendStreamingMessage {
             let first = self.first(&task, call.params.continues().is_some()).await?;
             return follow(request, outward, task, first).await;

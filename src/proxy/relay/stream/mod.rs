@@ -119,8 +119,8 @@ pub(super) async fn pass(
 /// Begins the log of a stream, owned by its caller. `None` if nothing is stored.
 fn log(relay: &Relay, exchange: &Exchange) -> Option<Log> {
     let streams = relay.streams.as_ref()?;
-    let (proof, target) = (exchange.proof.as_ref()?, exchange.callee.as_ref()?);
-    streams.begin(proof.owner(), target, exchange.form())
+    let (proof, target) = (exchange.proof.as_ref()?, exchange.life()?);
+    streams.begin(proof.owner(), &target, exchange.form())
 }
 
 /// The caller's side.

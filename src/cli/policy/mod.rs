@@ -1,0 +1,315 @@
+//! `a2a-gateway export` and `apply`: workspaces, grants and stops of a running gateway as one file
+//! (`docs/guide/policy-in-git.md`).
+
+mod difference;
+mod request;
+
+use std::io::{self, IsTerminal as _, Read as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use serde_json::{Map, Value};
+
+use self::difference::Difference;
+use self::request::{Gateway, RequestFailure};
+use super::base_url::BaseUrlError;
+use super::{USAGE, block_on, complain, print};
+
+/// Exit status of `apply --dry-run --exit-code` if there are changes.
+const CHANGES: u8 = 2;
+
+/// Maximum bytes of a policy's file: those that a gateway takes at most by default, with room for comments.
+const FILE_BYTES_MAX: u64 = 64 << 20;
+
+const EXPORT_EXAMPLES: &str = "\
+Examples:
+  a2a-gateway export > policy.yaml
+  a2a-gateway export --output policy.yaml       write the file
+  a2a-gateway export --json                     as JSON, with the revision
+
+It has what operators set of workspaces, grants and stops. It has no tokens, no credentials or certificates for
+agents (upstream_auth, upstream_tls), no wakers (wake), and nothing that agents report: `apply` leaves those as
+they are. Guards and caps are in the gateway's configuration file.";
+
+const APPLY_EXAMPLES: &str = "\
+Examples:
+  a2a-gateway apply policy.yaml --dry-run       show the difference: + created, ~ changed, - removed
+  a2a-gateway apply policy.yaml                 show it, ask, and apply it
+  a2a-gateway apply policy.yaml --yes --prune   for CI: without a question; what the file does not have is removed
+  a2a-gateway apply policy.yaml --dry-run --exit-code   exit status 0: no changes, 2: changes
+  git show main:policy.yaml | a2a-gateway apply - --yes
+
+All changes are made, or none. If the gateway was changed after the difference was shown, nothing is applied.
+A section (workspaces, grants, stops) that the file does not have is left as it is, also with --prune.";
+
+/// `a2a-gateway export`.
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXPORT_EXAMPLES)]
+pub(super) struct ExportArguments {
+    /// Write to this file instead of standard output
+    #[arg(long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Put the revision in: `apply` then refuses the file once the gateway was changed
+    #[arg(long)]
+    with_revision: bool,
+    /// Print JSON instead of YAML, with the revision
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    gateway: Gateway,
+}
+
+/// `a2a-gateway apply FILE`.
+#[derive(clap::Args, Debug)]
+#[command(after_help = APPLY_EXAMPLES)]
+pub(super) struct ApplyArguments {
+    /// The policy, in YAML or JSON; `-`: from standard input
+    file: PathBuf,
+    /// Show the difference only
+    #[arg(long)]
+    dry_run: bool,
+    /// Remove workspaces, grants and stops that the file does not have
+    #[arg(long)]
+    prune: bool,
+    /// Do not ask
+    #[arg(long)]
+    yes: bool,
+    /// Let removed ids come back: without the tokens, grants, tasks and messages that they had
+    #[arg(long)]
+    recreate: bool,
+    /// With --dry-run: exit status 2 if there are changes
+    #[arg(long, requires = "dry_run")]
+    exit_code: bool,
+    /// Print the gateway's answer as JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    gateway: Gateway,
+}
+
+/// The command failed.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error(transparent)]
+    Request(#[from] RequestFailure),
+    #[error(transparent)]
+    BaseUrl(#[from] BaseUrlError),
+    #[error(
+        "give an operator's token in A2A_GATEWAY_ADMIN_TOKEN or A2A_GATEWAY_TOKEN, or with --token"
+    )]
+    NoCredential,
+    #[error("{} cannot be read", path.display())]
+    Unreadable {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("{} has more than {FILE_BYTES_MAX} bytes: split it by sections", .0.display())]
+    TooLong(PathBuf),
+    #[error("{} is no YAML: {why}", path.display())]
+    NotYaml { path: PathBuf, why: String },
+    #[error("{} has no mapping at its top: it begins with `version: 1`", .0.display())]
+    NoDocument(PathBuf),
+    #[error("the policy cannot be written as YAML: {0}")]
+    Unwritable(String),
+    #[error("{} cannot be written", path.display())]
+    NotWritten {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("standard input is no terminal, so nothing was asked or applied: give --yes")]
+    NoTerminal,
+    #[error("nothing was applied")]
+    Declined,
+    #[error("cannot print")]
+    Io(#[from] io::Error),
+}
+
+/// Runs `a2a-gateway export`.
+pub(super) fn run_export(arguments: &ExportArguments) -> ExitCode {
+    finish(block_on(export(arguments)).map(|()| ExitCode::SUCCESS))
+}
+
+/// Runs `a2a-gateway apply`.
+pub(super) fn run_apply(arguments: &ApplyArguments) -> ExitCode {
+    finish(block_on(apply(arguments)))
+}
+
+fn finish(done: Result<ExitCode, Failure>) -> ExitCode {
+    done.unwrap_or_else(|error| {
+        complain(&error);
+        match error {
+            Failure::BaseUrl(_)
+            | Failure::NoCredential
+            | Failure::NotYaml { .. }
+            | Failure::NoDocument(_)
+            | Failure::NoTerminal => ExitCode::from(USAGE),
+            _ => ExitCode::FAILURE,
+        }
+    })
+}
+
+async fn export(arguments: &ExportArguments) -> Result<(), Failure> {
+    let mut policy = arguments.gateway.export().await?;
+    let revision = policy["revision"].as_str().unwrap_or_default().to_owned();
+    let text = if arguments.json {
+        format!("{policy}\n")
+    } else {
+        if let (Some(members), false) = (policy.as_object_mut(), arguments.with_revision) {
+            members.remove("revision");
+        }
+        yaml(&policy, &revision)?
+    };
+    match &arguments.output {
+        Some(path) => std::fs::write(path, text).map_err(|source| Failure::NotWritten {
+            path: path.clone(),
+            source,
+        }),
+        None => Ok(print(&text)?),
+    }
+}
+
+/// Writes a policy, the version first, and each entry beginning with its names.
+fn yaml(policy: &Value, revision: &str) -> Result<String, Failure> {
+    let written = |value: &Value| {
+        serde_saphyr::to_string(value).map_err(|error| Failure::Unwritable(error.to_string()))
+    };
+    let mut text = format!(
+        "# Policy of a gateway, at revision {revision}. Secrets, and what agents report, are not in it.\n"
+    );
+    for name in ["version", "revision", "workspaces", "grants", "stops"] {
+        let Some(value) = policy.get(name) else {
+            continue;
+        };
+        let mut section = Map::new();
+        section.insert(name.to_owned(), value.clone());
+        text.push_str(&written(&section.into())?);
+    }
+    Ok(text)
+}
+
+async fn apply(arguments: &ApplyArguments) -> Result<ExitCode, Failure> {
+    let mut policy = read(&arguments.file)?;
+    if arguments.recreate {
+        policy.insert("recreate".to_owned(), true.into());
+    }
+    let gateway = &arguments.gateway;
+    let answer = gateway.apply(&policy, true, arguments.prune).await?;
+    let difference = Difference::of(&answer, arguments.prune);
+    if arguments.dry_run {
+        print(&shown(arguments, &answer, &difference))?;
+        let tells = arguments.exit_code && !difference.is_empty();
+        return Ok(ExitCode::from(if tells { CHANGES } else { 0 }));
+    }
+    if difference.is_empty() {
+        print(&shown(arguments, &answer, &difference))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if !arguments.json {
+        print(&difference.text())?;
+    }
+    if !arguments.yes {
+        confirm(difference.count())?;
+    }
+    // What was shown is what is applied: a file that has a revision keeps it.
+    let revision = answer["revision"].clone();
+    policy.entry("revision").or_insert(revision);
+    let applied = gateway.apply(&policy, false, arguments.prune).await?;
+    print(&match arguments.json {
+        true => format!("{applied}\n"),
+        false => format!("Applied {} changes.\n", difference.count()),
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn shown(arguments: &ApplyArguments, answer: &Value, difference: &Difference<'_>) -> String {
+    match arguments.json {
+        true => format!("{answer}\n"),
+        false => difference.text(),
+    }
+}
+
+/// Asks on the terminal whether to apply.
+fn confirm(count: usize) -> Result<(), Failure> {
+    if !io::stdin().is_terminal() {
+        return Err(Failure::NoTerminal);
+    }
+    let mut out = io::stderr().lock();
+    write!(out, "Apply these {count} changes? Only `yes` does: ")?;
+    out.flush()?;
+    let mut said = String::new();
+    io::stdin().read_line(&mut said)?;
+    (said.trim() == "yes")
+        .then_some(())
+        .ok_or(Failure::Declined)
+}
+
+/// Reads a policy.
+fn read(path: &Path) -> Result<Map<String, Value>, Failure> {
+    let unreadable = |source| Failure::Unreadable {
+        path: path.to_owned(),
+        source,
+    };
+    let mut text = String::new();
+    let room = FILE_BYTES_MAX + 1;
+    let length = if path.as_os_str() == "-" {
+        io::stdin().lock().take(room).read_to_string(&mut text)
+    } else {
+        let file = std::fs::File::open(path).map_err(unreadable)?;
+        file.take(room).read_to_string(&mut text)
+    };
+    let length = length.map_err(unreadable)?;
+    if length as u64 > FILE_BYTES_MAX {
+        return Err(Failure::TooLong(path.to_owned()));
+    }
+    match parse(&text) {
+        Ok(Value::Object(policy)) => Ok(policy),
+        Ok(_) => Err(Failure::NoDocument(path.to_owned())),
+        Err(why) => Err(Failure::NotYaml {
+            path: path.to_owned(),
+            why,
+        }),
+    }
+}
+
+fn parse(text: &str) -> Result<Value, String> {
+    serde_saphyr::from_str(text).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_policy_is_read_as_it_was_written() {
+        let names = [
+            "no", "1e3", "0x10", "a: b", "- x", "", " ", "~", "null", "é", "{a", "# c", "'q'",
+            "12:30:45",
+        ];
+        let grants: Vec<_> = names.iter().map(|note| json!({"note": note})).collect();
+        let policy = json!({"version": 1, "workspaces": [{"id": "dev", "max_concurrent": 4, "paused": true,
+            "urls": ["http://a/", "http://b/"], "probe": {"path": "/healthz", "every_seconds": 30}}],
+            "grants": grants, "stops": []});
+        let text = yaml(&policy, "r1").unwrap();
+        assert_eq!(parse(&text).unwrap(), policy, "{text}");
+        assert!(text.starts_with("# Policy of a gateway, at revision r1."));
+        assert_eq!(parse(&policy.to_string()).unwrap(), policy);
+    }
+
+    #[test]
+    fn ten_thousand_workspaces_are_within_the_bounds_of_the_reader() {
+        let of = |n: usize| json!({"id": format!("w{n}"), "org": "acme", "parent_id": format!("w{}", n / 10)});
+        let policy = json!({"version": 1, "workspaces": (0..10_000).map(of).collect::<Vec<_>>()});
+        let text = yaml(&policy, "r").unwrap();
+        assert_eq!(parse(&text).unwrap(), policy);
+    }
+
+    #[test]
+    fn what_is_no_policy_is_told_with_its_place() {
+        let why = parse("version: 1\nworkspaces: [").unwrap_err();
+        assert!(why.contains("line"), "{why}");
+    }
+}

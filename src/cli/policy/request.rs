@@ -1,0 +1,142 @@
+//! The requests to `/policy`, and their refusals, which name each error and each changed object.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use gateway_client::{Ask, ClientError};
+use http::Method;
+use serde_json::{Map, Value};
+
+use super::Failure;
+use super::difference::named;
+use crate::cli::base_url::GatewayUrl;
+
+/// Timeout of one request: longer than the transaction of a policy may take.
+const WITHIN: Duration = Duration::from_secs(120);
+
+/// The gateway to ask, and the credential.
+#[derive(clap::Args, Debug)]
+pub(super) struct Gateway {
+    /// An operator's token; better given in the environment, where other users cannot see it
+    #[arg(long, env = "A2A_GATEWAY_TOKEN", hide_env_values = true)]
+    token: Option<String>,
+    /// An operator's token, when no other is given
+    #[arg(
+        long = "admin-token",
+        env = "A2A_GATEWAY_ADMIN_TOKEN",
+        hide_env_values = true
+    )]
+    operator: Option<String>,
+    #[command(flatten)]
+    base: GatewayUrl,
+}
+
+/// The gateway did not answer, or refused.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum RequestFailure {
+    #[error("{0}; is the gateway running? --url, A2A_GATEWAY_URL or --config says where")]
+    NotRunning(ClientError),
+    #[error(transparent)]
+    Unanswered(ClientError),
+    #[error("refused with {status} {reason}: {message}{details}")]
+    Refused {
+        status: u16,
+        reason: String,
+        message: String,
+        /// A line for each error and each changed object.
+        details: String,
+    },
+}
+
+impl From<ClientError> for RequestFailure {
+    fn from(error: ClientError) -> Self {
+        match error {
+            away @ ClientError::NotListening { .. } => Self::NotRunning(away),
+            other => Self::Unanswered(other),
+        }
+    }
+}
+
+impl Gateway {
+    /// Returns the present state as a policy.
+    pub(super) async fn export(&self) -> Result<Value, Failure> {
+        self.ask(Method::GET, "/policy", Vec::new()).await
+    }
+
+    /// Compares a policy with the present state and, unless it is a dry run, applies it.
+    pub(super) async fn apply(
+        &self,
+        policy: &Map<String, Value>,
+        dry_run: bool,
+        prune: bool,
+    ) -> Result<Value, Failure> {
+        let path = format!("/policy?dry_run={dry_run}&prune={prune}");
+        let body = Value::Object(policy.clone()).to_string().into_bytes();
+        self.ask(Method::POST, &path, body).await
+    }
+
+    async fn ask(&self, method: Method, path: &str, body: Vec<u8>) -> Result<Value, Failure> {
+        // Compose files pass on unset variables as empty ones.
+        let mut tokens = [&self.token, &self.operator].into_iter().flatten();
+        let token = tokens.find(|token| !token.is_empty());
+        let token = token.ok_or(Failure::NoCredential)?;
+        let (path, query) = path.split_once('?').unwrap_or((path, ""));
+        let mut url = self.base.resolve()?;
+        url.set_path(&format!("{}{path}", url.path().trim_end_matches('/')));
+        url.set_query(Some(query).filter(|query| !query.is_empty()));
+        let ask = Ask {
+            method,
+            url: &url,
+            token: Some(token),
+            accept: "application/json",
+            body,
+            within: WITHIN,
+        };
+        let answer = ask.send().await.map_err(RequestFailure::from)?;
+        let (status, body) = answer.json().await.map_err(RequestFailure::from)?;
+        if status == 200 {
+            return Ok(body);
+        }
+        Err(refused(status, &body).into())
+    }
+}
+
+fn refused(status: u16, body: &Value) -> RequestFailure {
+    let text = |name: &str| body[name].as_str().unwrap_or("?").to_owned();
+    let mut details = String::new();
+    for error in body["errors"].as_array().into_iter().flatten() {
+        let text = |name: &str| error[name].as_str().unwrap_or_default();
+        // Writing to a string cannot fail.
+        let _ = write!(details, "\n  {}: {}", text("path"), text("error"));
+    }
+    for changed in body["changed"].as_array().into_iter().flatten() {
+        let _ = write!(details, "\n  changed: {}", named(changed));
+    }
+    RequestFailure::Refused {
+        status,
+        reason: text("reason"),
+        message: text("error"),
+        details,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_refusal_names_each_error_and_each_changed_object() {
+        let body = json!({"reason": "invalid_params", "error": "two errors", "errors": [
+            {"path": "workspaces[3].parent_id", "error": "the parent does not exist"},
+            {"path": "grants[0]", "error": "one"},
+        ], "changed": [{"kind": "workspace", "name": "dev"}]});
+        let told = refused(400, &body).to_string();
+        assert_eq!(
+            told,
+            "refused with 400 invalid_params: two errors\n  workspaces[3].parent_id: the parent does not exist\n  \
+             grants[0]: one\n  changed: workspace dev"
+        );
+    }
+}

@@ -1,0 +1,214 @@
+//! Creations, changes and removals of many workspaces in one transaction (`crate::policy`), by the rules of the single
+//! ones. What a rule needs of other workspaces comes from the caller, as they are after all changes.
+
+use super::change::{self, Change, Registrations, Vetted};
+use super::lifecycle::resumed;
+use super::register::Creation;
+use super::tree_rules::{Editor, org_below};
+use super::urls::is_listed;
+use crate::directory::address::Endpoint;
+use crate::directory::liveness::Lease;
+use crate::directory::rejections::{removed, taken};
+use crate::ids::WorkspaceId;
+use crate::rejection::Rejection;
+use crate::time::Timestamp;
+use crate::workspace::{
+    Changed, Liveness, Move, NewWorkspace, Origins, Settings, Status, Step, StoredInstance,
+    Surroundings, Workspace,
+};
+
+/// Change of a workspace, and of its pause.
+#[derive(Clone, Debug, Default)]
+pub struct Update {
+    /// The change.
+    pub change: Change,
+    /// True: it is paused; false: resumed. `None` leaves it as it is.
+    pub paused: Option<bool>,
+}
+
+/// Update whose URLs were checked.
+pub struct VettedUpdate<'a> {
+    vetted: Vetted<'a>,
+    update: &'a Update,
+    /// True if its agent lives, so that it is online once it is resumed.
+    is_alive: bool,
+}
+
+impl VettedUpdate<'_> {
+    /// Returns the settings of the workspace after the update.
+    ///
+    /// # Errors
+    /// As [`Registrations::change`], [`Registrations::pause`] and [`Registrations::resume`].
+    pub fn judge(
+        &self,
+        workspace: &Workspace,
+        around: &Surroundings,
+    ) -> Result<Settings, Rejection> {
+        if workspace.status == Status::Removed {
+            return Err(removed());
+        }
+        let mut settings = change::judge(workspace, around, &self.vetted, Editor::Operator)?;
+        match self.update.paused {
+            Some(true) => settings.status = Status::Paused,
+            Some(false) if workspace.status == Status::Paused => {
+                settings.status = resumed(workspace, &settings, self.is_alive)?;
+            }
+            _ => {}
+        }
+        Ok(settings)
+    }
+
+    /// Returns the requested parent and org.
+    pub fn place(&self) -> &Move {
+        &self.update.change.place
+    }
+
+    /// Returns the origins of its new URLs.
+    pub fn origins(&self) -> &Origins {
+        &self.vetted.origins
+    }
+}
+
+impl Registrations {
+    /// Checks a creation as [`Registrations::create`] does, apart from its place, and returns its row.
+    ///
+    /// # Errors
+    /// As [`Registrations::create`], but `conflict`.
+    pub async fn vet_creation(&self, creation: &Creation) -> Result<NewWorkspace, Rejection> {
+        let urls = self.vet_new(creation).await?;
+        self.prepare(creation, urls).await
+    }
+
+    /// Checks an update as [`Registrations::change`] does, apart from its row.
+    ///
+    /// # Errors
+    /// As [`Registrations::change`], but those about its row and its place.
+    pub async fn vet_update<'a>(
+        &self,
+        workspace: &Workspace,
+        update: &'a Update,
+    ) -> Result<VettedUpdate<'a>, Rejection> {
+        change::check(&update.change)?;
+        let id = &workspace.id;
+        let vetted = self
+            .vet_change(id, &update.change, Editor::Operator)
+            .await?;
+        let resumes = update.paused == Some(false) && workspace.status == Status::Paused;
+        Ok(VettedUpdate {
+            vetted,
+            update,
+            is_alive: resumes && self.is_alive(workspace).await,
+        })
+    }
+
+    /// Returns the form in which a URL is stored.
+    ///
+    /// # Errors
+    /// `invalid_params`, `address_forbidden`.
+    pub fn stored_url(&self, member: &'static str, url: &str) -> Result<String, Rejection> {
+        Endpoint::parse_as(member, url, &self.resolver.policy()).map(|endpoint| endpoint.url())
+    }
+
+    /// Publishes workspaces that were created. `invalidates`: caches are to be told of each.
+    pub async fn publish_created(&self, workspace: &Workspace, invalidates: bool) {
+        // An earlier life of the id may have left keys.
+        if let Err(error) = self.presence.withdraw(&workspace.id).await {
+            tracing::debug!(%error, workspace.id = %workspace.id, "failed to clear the keys of a new workspace");
+        }
+        if invalidates {
+            self.announce_created(workspace).await;
+        } else {
+            self.announcer
+                .announce_status(&workspace.id, workspace.status);
+        }
+    }
+
+    /// Publishes an update that was made. `invalidates`: caches are to be told of it.
+    ///
+    /// # Errors
+    /// `store_unavailable`, if the shared state was not written.
+    pub async fn publish_update(
+        &self,
+        update: &VettedUpdate<'_>,
+        changed: &Changed,
+        invalidates: bool,
+    ) -> Result<(), Rejection> {
+        let id = &changed.after.id;
+        self.announcer.announce_change(changed);
+        let published = self.publish_change(&update.vetted, changed).await;
+        if invalidates {
+            self.announcer.invalidate_lineage_after(id, &Ok(())).await;
+        }
+        if update.vetted.has_urls() {
+            self.presence.catch_up(&changed.after).await?;
+        }
+        published
+    }
+
+    /// Publishes the removal of a workspace. `line`: it and its former ancestors; `invalidates`: caches are to be told.
+    ///
+    /// # Errors
+    /// `store_unavailable`, if the shared state was not written.
+    pub async fn publish_removal(
+        &self,
+        id: &WorkspaceId,
+        line: &[Step],
+        invalidates: bool,
+    ) -> Result<(), Rejection> {
+        if invalidates {
+            self.announcer.invalidate_lineage_after(id, &Ok(())).await;
+        }
+        self.announcer.announce_removal(id, line);
+        Ok(self.presence.withdraw(id).await?)
+    }
+}
+
+/// Returns the org of a new workspace `id` below the first of `line`, which must accept it as a child.
+///
+/// # Errors
+/// `conflict`.
+pub fn org_of_new(
+    id: &WorkspaceId,
+    line: &[Step],
+    org: Option<&str>,
+) -> Result<Option<String>, Rejection> {
+    org_below(id, line, org)
+}
+
+/// Returns the rejection of an id that a workspace has, or had.
+pub fn id_taken() -> Rejection {
+    taken()
+}
+
+/// Returns the URLs of a workspace that an operator lists, the first one first; `None`: there is no list.
+pub fn listed_urls(workspace: &Workspace, instances: &[StoredInstance]) -> Option<Vec<String>> {
+    if instances.is_empty() || reports_itself(workspace, instances) {
+        return None;
+    }
+    let mut urls: Vec<String> = instances.iter().map(|one| one.url.clone()).collect();
+    urls.sort_unstable_by_key(|url| (Some(url) != workspace.url.as_ref(), url.clone()));
+    Some(urls)
+}
+
+/// True if the agent of a workspace names its URLs itself.
+pub fn reports_itself(workspace: &Workspace, instances: &[StoredInstance]) -> bool {
+    workspace.liveness == Liveness::Heartbeat || !instances.iter().all(is_listed)
+}
+
+impl Registrations {
+    /// True if the agent of a workspace lives. If the lease cannot be read, the last sign of life counts.
+    pub(super) async fn is_alive(&self, workspace: &Workspace) -> bool {
+        let lease = self.presence.leases.read(&workspace.id).await;
+        self.lives(workspace, lease.as_ref().ok())
+    }
+
+    /// As [`Registrations::is_alive`], with the lease as it was read.
+    pub(super) fn lives(&self, workspace: &Workspace, lease: Option<&Lease>) -> bool {
+        let held = matches!(lease, Some(Lease::Held(_)));
+        let last_seen = self.heartbeats.last_sign_of(workspace);
+        let leases = &self.presence.leases;
+        held || leases
+            .benefit_of_doubt(last_seen, Timestamp::now())
+            .is_some()
+    }
+}

@@ -1,0 +1,50 @@
+//! Errors of serde about the members of a body, as rejections.
+
+use crate::rejection::{Reason, Rejection};
+
+/// Builds the rejection for serde's error. Serde's text may repeat input, so only the member's name is taken from it,
+/// for the message.
+pub fn wrong_member(error: &serde_path_to_error::Error<serde_json::Error>) -> Rejection {
+    let text = error.inner().to_string();
+    let quoted = |start: &str| text.strip_prefix(start)?.split('`').nth(1);
+    let path = error.path().to_string();
+    let message = if let Some(name) = quoted("unknown field") {
+        // Bodies allow known members only where a typo could change the meaning.
+        let known = known(&text).unwrap_or("others");
+        format!("{} is not known here; known are {known}", shown(name))
+    } else {
+        match quoted("missing field") {
+            Some(name) if path == "." => format!("`{name}` is missing"),
+            Some(name) => format!("`{path}.{name}` is missing"),
+            None => match (text.starts_with("unknown variant"), known(&text)) {
+                (true, Some(known)) => {
+                    format!("`{path}` is no value that is known; known are {known}")
+                }
+                _ => format!("`{path}` has the wrong type"),
+            },
+        }
+    };
+    Rejection::new(Reason::InvalidParams, message)
+}
+
+/// Maximum bytes of a member's name that is repeated in an error.
+const NAME_BYTES_MAX: usize = 64;
+
+/// Returns a member's name as an error repeats it. A name from a body may contain anything, even a secret.
+pub fn shown(name: &str) -> String {
+    let is_name = name
+        .bytes()
+        .all(|b| b.is_ascii_alphanumeric() || b"_-.".contains(&b));
+    if is_name && name.len() <= NAME_BYTES_MAX {
+        format!("`{name}`")
+    } else {
+        "a member".to_owned()
+    }
+}
+
+/// Returns the known members in serde's error.
+fn known(text: &str) -> Option<&str> {
+    let (_, known) = text.rsplit_once(", expected ")?;
+    // serde_json appends the position.
+    known.trim_start_matches("one of ").split(" at line").next()
+}

@@ -1,0 +1,416 @@
+//! Makes the changes of a plan in one transaction, and publishes them as the single routes do.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use serde_json::{Value, json};
+
+use super::document::too_many;
+use super::plan::{Birth, Edit, Plan, other_org_below, too_deep};
+use super::problems::Problems;
+use super::state::State;
+use crate::coherence::Invalidation;
+use crate::db::Connection;
+use crate::delivery::inbox::Inbox;
+use crate::delivery::jobs::Jobs;
+use crate::directory::{Creation, VettedUpdate, id_taken, org_of_new};
+use crate::gateway::Gateway;
+use crate::hierarchy::GrantsInBulk;
+use crate::identity::Issuance;
+use crate::ids::WorkspaceId;
+use crate::rejection::{Reason, Rejection};
+use crate::stops::{self, Stop, Stops};
+use crate::tasks::OpenTasks;
+use crate::time::Timestamp;
+use crate::workspace::{
+    Changed, Created, InBulk, LINE_MAX, NewWorkspace, Settings, Status, Workspace,
+};
+
+/// Longest transaction of a policy. Each of its statements has `stores.timeout`.
+pub(super) const COMMIT_MAX: Duration = Duration::from_secs(60);
+
+/// URLs that are checked at once.
+const VETTED_AT_ONCE: usize = 16;
+
+/// Changes of workspaces of which each is told to the caches of all replicas. With more, they drop everything once.
+const INVALIDATIONS_MAX: usize = 256;
+
+/// Names of changed objects that a conflict tells.
+const TOLD_MAX: usize = 100;
+
+/// A plan whose URLs were checked.
+pub(super) struct Vetted<'p> {
+    plan: &'p Plan,
+    births: Vec<NewWorkspace>,
+    edits: Vec<VettedUpdate<'p>>,
+}
+
+/// Changes of a transaction.
+#[derive(Default)]
+struct Done {
+    created: Vec<Workspace>,
+    changed: Vec<Changed>,
+    hashes: Vec<String>,
+    pairs: Vec<(WorkspaceId, WorkspaceId)>,
+    made: Vec<Stop>,
+    released: Vec<Stop>,
+}
+
+/// Checks what needs more than the state: URLs, and the rules of changed settings.
+pub(super) async fn vet<'p>(
+    gateway: &Gateway,
+    plan: &'p Plan,
+    problems: &mut Problems,
+) -> Result<Vetted<'p>, Rejection> {
+    let registrations = &gateway.directory.registrations;
+    let (mut births, mut edits) = (Vec::new(), Vec::new());
+    for chunk in plan.births.chunks(VETTED_AT_ONCE) {
+        let each = chunk
+            .iter()
+            .map(|birth| registrations.vet_creation(&birth.creation));
+        for (birth, vetted) in chunk.iter().zip(join_all(each).await) {
+            match vetted {
+                Ok(mut new) => {
+                    if birth.paused {
+                        new.status = Status::Paused;
+                    }
+                    births.push(new);
+                }
+                Err(why) if why.reason == Reason::StoreUnavailable => return Err(why),
+                Err(why) => problems.note(&birth.path, &why),
+            }
+        }
+    }
+    for chunk in plan.edits.chunks(VETTED_AT_ONCE) {
+        let each = chunk
+            .iter()
+            .map(|edit| registrations.vet_update(&edit.held.row, &edit.update));
+        for (edit, vetted) in chunk.iter().zip(join_all(each).await) {
+            let judged = match vetted {
+                Ok(vetted) => judge(gateway, plan, edit, &vetted).await.map(|()| vetted),
+                Err(why) => Err(why),
+            };
+            match judged {
+                Ok(vetted) => edits.push(vetted),
+                Err(why) if why.reason == Reason::StoreUnavailable => return Err(why),
+                Err(why) => problems.note(&edit.path, &why),
+            }
+        }
+    }
+    Ok(Vetted {
+        plan,
+        births,
+        edits,
+    })
+}
+
+async fn judge(
+    gateway: &Gateway,
+    plan: &Plan,
+    edit: &Edit,
+    vetted: &VettedUpdate<'_>,
+) -> Result<(), Rejection> {
+    let row = &edit.held.row;
+    let instances = match row.instances {
+        0 => Vec::new(),
+        _ => gateway.workspaces.instances.all_of(&row.id).await?,
+    };
+    let around = plan.after.around(&row.id, Vec::new(), instances);
+    vetted.judge(row, &around).map(drop)
+}
+
+/// The transaction did not change anything.
+enum Refusal {
+    /// Objects differ from the plan.
+    Differs(Vec<Value>),
+    Refused(Rejection),
+}
+
+impl From<Rejection> for Refusal {
+    fn from(why: Rejection) -> Self {
+        Self::Refused(why)
+    }
+}
+
+/// Makes the changes of a plan that was computed from `state`, all or none.
+///
+/// # Errors
+/// `conflict`, with what was changed meanwhile; `store_unavailable`.
+pub(super) async fn commit(
+    gateway: &Gateway,
+    vetted: &Vetted<'_>,
+    (state, max): (&State, usize),
+) -> Result<(), Rejection> {
+    let ids = || {
+        let removed = state.removed.keys();
+        let new = vetted.plan.births.iter().map(|birth| &birth.creation.id);
+        removed.chain(new).cloned()
+    };
+    let work = async {
+        let mut tx = gateway.db.begin_alone().await?;
+        let Some(now) = State::read(&mut tx, ids(), max).await? else {
+            return Ok(Err(Refusal::Refused(too_many(max))));
+        };
+        if now.revision() != state.revision() {
+            return Ok(Err(Refusal::Differs(state.differing(&now))));
+        }
+        let done = write(&mut tx, vetted).await?;
+        if done.is_ok() {
+            tx.commit().await?;
+        }
+        Ok(done)
+    };
+    let done = gateway
+        .db
+        .run_within("policy_apply", COMMIT_MAX, work)
+        .await;
+    if done.is_err() {
+        // It may have been committed.
+        gateway
+            .coherence
+            .invalidate_after(&done, Invalidation::Everything)
+            .await;
+    }
+    match done? {
+        Ok(done) => publish(gateway, vetted, done).await,
+        Err(Refusal::Refused(why)) => Err(why),
+        Err(Refusal::Differs(changed)) => Err(differs(changed)),
+    }
+}
+
+/// Returns the rejection of a policy whose state has changed.
+pub(super) fn differs(mut changed: Vec<Value>) -> Rejection {
+    changed.truncate(TOLD_MAX);
+    Rejection::new(
+        Reason::Conflict,
+        "the state was changed meanwhile, and nothing of the policy was applied: look at the difference again \
+         (?dry_run=true)",
+    )
+    .list("changed", changed)
+}
+
+async fn write(
+    tx: &mut Connection,
+    vetted: &Vetted<'_>,
+) -> Result<Result<Done, Refusal>, sqlx::Error> {
+    let (plan, now, mut done) = (vetted.plan, Timestamp::now(), Done::default());
+    for id in &plan.removals {
+        InBulk::remove(tx, id, now).await?;
+        done.hashes.extend(Issuance::revoke_all_in(tx, id).await?);
+    }
+    for (edit, update) in plan.edits.iter().zip(&vetted.edits) {
+        match change(tx, plan, edit, update, now).await? {
+            Ok(changed) => done.changed.push(changed),
+            Err(refusal) => return Ok(Err(refusal)),
+        }
+    }
+    for (birth, new) in plan.births.iter().zip(&vetted.births) {
+        let created = if birth.revives {
+            end_of(tx, &new.id, now, &mut done).await?;
+            InBulk::revive(tx, new, now).await?
+        } else {
+            InBulk::insert(tx, new, now).await?
+        };
+        match created {
+            Created::Done(workspace) => done.created.push(*workspace),
+            Created::OriginTaken(taken) => return Ok(Err(at(birth, taken.into()))),
+            Created::Taken => {
+                let one = json!({"kind": "workspace", "name": new.id.as_str()});
+                return Ok(Err(Refusal::Differs(vec![one])));
+            }
+        }
+    }
+    for (id, pair) in &plan.ungranted {
+        GrantsInBulk::remove(tx, id, now).await?;
+        done.pairs.push(pair.clone());
+    }
+    for new in &plan.grants {
+        GrantsInBulk::put(tx, new, now).await?;
+        done.pairs.push((new.caller.clone(), new.target.clone()));
+    }
+    for id in &plan.released {
+        done.released.extend(Stops::release_in(tx, id).await?);
+    }
+    for new in &plan.stops {
+        match Stops::stop_in(tx, new, now).await? {
+            Some(stop) => done.made.push(stop),
+            None => return Ok(Err(stops::too_many().into())),
+        }
+    }
+    Ok(Ok(done))
+}
+
+fn at(birth: &Birth, why: Rejection) -> Refusal {
+    let mut problems = Problems::default();
+    problems.note(&birth.path, &why);
+    let told = problems.check().err().unwrap_or(why);
+    Refusal::Refused(Rejection {
+        reason: Reason::Conflict,
+        ..told
+    })
+}
+
+/// Changes one workspace, by the rules as they hold for its present row.
+async fn change(
+    tx: &mut Connection,
+    plan: &Plan,
+    edit: &Edit,
+    update: &VettedUpdate<'_>,
+    now: Timestamp,
+) -> Result<Result<Changed, Refusal>, sqlx::Error> {
+    let id = &edit.held.row.id;
+    let gone = || Refusal::Differs(vec![json!({"kind": "workspace", "name": id.as_str()})]);
+    let Some(before) = InBulk::hold(tx, id).await? else {
+        return Ok(Err(gone()));
+    };
+    let instances = match before.instances {
+        0 => Vec::new(),
+        _ => InBulk::instances(tx, id).await?,
+    };
+    if !edit.held.is_as(&before, &instances) {
+        return Ok(Err(gone()));
+    }
+    let line = match update.place().is_empty() {
+        true => Vec::new(),
+        false => plan.before.line(id),
+    };
+    let around = plan.after.around(id, line, instances);
+    let settings = match update.judge(&before, &around) {
+        Ok(settings) => settings,
+        Err(why) => return Ok(Err(why.into())),
+    };
+    let line = around.line;
+    if settings == Settings::of(&before) {
+        let after = before.clone();
+        return Ok(Ok(Changed {
+            before,
+            after,
+            line,
+        }));
+    }
+    let written = InBulk::put(tx, &before, (&settings, update.origins()), now).await?;
+    Ok(match written {
+        Ok(Some(after)) => Ok(Changed {
+            before,
+            after,
+            line,
+        }),
+        Ok(None) => Err(gone()),
+        Err(taken) => Err(Rejection::from(taken).into()),
+    })
+}
+
+/// Ends what is kept of the life of a removed id, before its next life begins.
+async fn end_of(
+    tx: &mut Connection,
+    id: &WorkspaceId,
+    now: Timestamp,
+    done: &mut Done,
+) -> Result<(), sqlx::Error> {
+    done.hashes.extend(Issuance::revoke_all_in(tx, id).await?);
+    done.pairs
+        .extend(GrantsInBulk::remove_of(tx, id, now).await?);
+    Inbox::empty(tx, id).await?;
+    Jobs::end_of(tx, id, now).await?;
+    OpenTasks::end_of(tx, id).await
+}
+
+async fn publish(gateway: &Gateway, vetted: &Vetted<'_>, done: Done) -> Result<(), Rejection> {
+    let (plan, registrations) = (vetted.plan, &gateway.directory.registrations);
+    let count = done.created.len() + done.changed.len() + plan.removals.len();
+    let each = count <= INVALIDATIONS_MAX;
+    if !each {
+        gateway.coherence.invalidate(Invalidation::Everything).await;
+    }
+    gateway.identity.tokens.forget(done.hashes).await;
+    gateway.hierarchy.forget_pairs(done.pairs).await;
+    gateway.stops.publish(&done.made, &done.released).await;
+    let mut failed = None;
+    for workspace in &done.created {
+        registrations.publish_created(workspace, each).await;
+    }
+    for (changed, update) in done.changed.iter().zip(&vetted.edits) {
+        let published = registrations.publish_update(update, changed, each).await;
+        failed = failed.or(published.err());
+    }
+    for id in &plan.removals {
+        let line = plan.before.line(id);
+        let published = registrations.publish_removal(id, &line, each).await;
+        failed = failed.or(published.err());
+    }
+    failed.map_or(Ok(()), |why| Err(why.after_commit(false)))
+}
+
+/// Creates a workspace whose id was removed: a new life of the id, without anything of the earlier one.
+///
+/// # Errors
+/// As `Registrations::create`; `conflict` also if workspaces below it are in another org.
+pub(super) async fn recreate(
+    gateway: &Gateway,
+    creation: &Creation,
+) -> Result<Workspace, Rejection> {
+    let mut new = gateway
+        .directory
+        .registrations
+        .vet_creation(creation)
+        .await?;
+    let work = async {
+        let (now, mut done) = (Timestamp::now(), Done::default());
+        let mut tx = gateway.db.begin_alone().await?;
+        if let Err(why) = settle(&mut tx, &mut new).await? {
+            return Ok(Err(why));
+        }
+        end_of(&mut tx, &new.id, now, &mut done).await?;
+        match InBulk::revive(&mut tx, &new, now).await? {
+            Created::Done(workspace) => {
+                tx.commit().await?;
+                done.created.push(*workspace);
+                Ok(Ok(done))
+            }
+            Created::OriginTaken(taken) => Ok(Err(taken.into())),
+            Created::Taken => Ok(Err(id_taken())),
+        }
+    };
+    let done = gateway.db.run("workspace_recreate", work).await;
+    if done.is_err() {
+        gateway
+            .coherence
+            .invalidate_after(&done, Invalidation::Everything)
+            .await;
+    }
+    let mut done = done??;
+    gateway.identity.tokens.forget(done.hashes).await;
+    gateway.hierarchy.forget_pairs(done.pairs).await;
+    let created = done.created.pop().ok_or_else(id_taken)?;
+    let registrations = &gateway.directory.registrations;
+    registrations.publish_created(&created, true).await;
+    Ok(created)
+}
+
+/// Settles the org of a recreated workspace, if its place is a possible one.
+async fn settle(
+    tx: &mut Connection,
+    new: &mut NewWorkspace,
+) -> Result<Result<(), Rejection>, sqlx::Error> {
+    let (height, orgs) = InBulk::below(tx, &new.id).await?;
+    let mut levels = 1 + height;
+    if let Some(parent) = &new.parent_id {
+        let line = InBulk::line(tx, parent).await?;
+        levels += line.len();
+        match org_of_new(&new.id, &line, new.org.as_deref()) {
+            Ok(org) => new.org = org,
+            Err(why) => return Ok(Err(why)),
+        }
+        if InBulk::is_above(tx, &new.id, parent).await? {
+            return Ok(Err(Rejection::new(
+                Reason::Conflict,
+                "the parent is below the workspace, which would be its own ancestor: move the parent elsewhere first",
+            )));
+        }
+    }
+    Ok(match () {
+        () if levels > LINE_MAX => Err(too_deep()),
+        () if orgs.iter().any(|org| *org != new.org) => Err(other_org_below()),
+        () => Ok(()),
+    })
+}

@@ -1,0 +1,202 @@
+//! The document of a policy: what operators set of workspaces, grants and stops, and nothing that agents report or that is
+//! secret. Absent members have their defaults; a member with its default is left out of an export.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use super::problems::Problems;
+use crate::config::{Bridging, CardAccess, Complete};
+use crate::ids::WorkspaceId;
+use crate::rejection::{Reason, Rejection};
+use crate::workspace::{CallerProof, DeliveryMode, Liveness, Resolve};
+
+/// The version of the format.
+pub(super) const VERSION: u32 = 1;
+
+/// A document as it was sent. A section that is absent is not the policy's: nothing of it is changed or removed.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Raw {
+    version: u32,
+    revision: Option<String>,
+    #[serde(default)]
+    recreate: bool,
+    workspaces: Option<Vec<Value>>,
+    grants: Option<Vec<Value>>,
+    stops: Option<Vec<Value>>,
+}
+
+/// A workspace of a document.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Entry {
+    pub(super) id: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) name: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) parent_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) org: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) role: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) delivery_mode: Option<DeliveryMode>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) liveness: Option<Liveness>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) url: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) internal_url: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) urls: Option<Vec<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) card_url: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) max_concurrent: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) complete: Option<Complete>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) push_notifications: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) card_access: Option<CardAccess>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) proof: Option<CallerProof>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) bridge: Option<Bridging>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) resolve: Option<Resolve>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) probe: Option<Value>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) paused: bool,
+}
+
+/// A grant of a document.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct GrantEntry {
+    pub(super) caller_id: String,
+    pub(super) target_id: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) note: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) expires_at: Option<String>,
+}
+
+/// A stop of a document.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct StopEntry {
+    pub(super) scope: Map<String, Value>,
+    pub(super) mode: String,
+    pub(super) reason: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) expires_at: Option<String>,
+}
+
+/// An entry, with its place in the document.
+#[derive(Debug)]
+pub(super) struct Located<T> {
+    pub(super) path: String,
+    pub(super) entry: T,
+}
+
+/// A document whose members have the right types.
+#[derive(Debug)]
+pub(super) struct Document {
+    pub(super) revision: Option<String>,
+    pub(super) recreate: bool,
+    pub(super) workspaces: Option<Vec<Located<Entry>>>,
+    pub(super) grants: Option<Vec<Located<GrantEntry>>>,
+    pub(super) stops: Option<Vec<Located<StopEntry>>>,
+}
+
+impl Document {
+    /// Reads the entries. Those that cannot be read are noted in `problems`.
+    ///
+    /// # Errors
+    /// `invalid_params`: another version, or more entries than `limits.policy_workspaces`.
+    pub(super) fn read(raw: Raw, max: usize, problems: &mut Problems) -> Result<Self, Rejection> {
+        if raw.version != VERSION {
+            let message = format!("`version` is {VERSION} in this release");
+            return Err(Rejection::new(Reason::InvalidParams, message));
+        }
+        for section in [&raw.workspaces, &raw.grants, &raw.stops] {
+            if section.as_ref().is_some_and(|entries| entries.len() > max) {
+                return Err(too_many(max));
+            }
+        }
+        Ok(Self {
+            revision: raw.revision,
+            recreate: raw.recreate,
+            workspaces: section("workspaces", raw.workspaces, problems),
+            grants: section("grants", raw.grants, problems),
+            stops: section("stops", raw.stops, problems),
+        })
+    }
+}
+
+fn section<T: for<'de> Deserialize<'de>>(
+    name: &str,
+    entries: Option<Vec<Value>>,
+    problems: &mut Problems,
+) -> Option<Vec<Located<T>>> {
+    let mut read = Vec::new();
+    for (n, entry) in entries?.into_iter().enumerate() {
+        let path = format!("{name}[{n}]");
+        match serde_path_to_error::deserialize(entry) {
+            Ok(entry) => read.push(Located { path, entry }),
+            Err(error) => problems.note_member(&path, &error),
+        }
+    }
+    Some(read)
+}
+
+/// Returns the rejection of more objects than a policy may have.
+pub(super) fn too_many(max: usize) -> Rejection {
+    let message = format!(
+        "a policy has at most {max} workspaces and as many grants (limits.policy_workspaces): raise it, or use the single \
+         routes"
+    );
+    Rejection::new(Reason::Conflict, message).fact("limit", max)
+}
+
+/// Returns the members of an entry but its names.
+pub(super) fn members<T: Serialize>(entry: &T, names: &[&str]) -> Map<String, Value> {
+    let mut members = match json!(entry) {
+        Value::Object(members) => members,
+        _ => Map::new(),
+    };
+    for name in names {
+        members.remove(*name);
+    }
+    members
+}
+
+impl Entry {
+    /// Returns an entry of which only the id is said.
+    pub(super) fn of(id: &WorkspaceId) -> Self {
+        Self {
+            id: id.to_string(),
+            name: None,
+            parent_id: None,
+            org: None,
+            role: None,
+            delivery_mode: None,
+            liveness: None,
+            url: None,
+            internal_url: None,
+            urls: None,
+            card_url: None,
+            max_concurrent: None,
+            complete: None,
+            push_notifications: None,
+            card_access: None,
+            proof: None,
+            bridge: None,
+            resolve: None,
+            probe: None,
+            paused: false,
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! Policy as a file (`docs/guide/policy-in-git.md`): what operators set of workspaces, grants and stops as one document,
+//! which is exported, compared with the present state and applied. And the return of a removed id, alone or by a policy.
+//!
+//! Owns no table. A document is judged by the rules of the single routes, on the tree as it will be ([`plan`]), then all
+//! changes are made in one transaction under the lock of the hierarchy, which first checks that the state is the one that
+//! the difference was computed from ([`commit`]).
+
+mod commit;
+mod document;
+mod plan;
+mod problems;
+mod state;
+mod tree;
+mod wanted;
+
+use serde_json::{Value, json};
+
+pub use self::document::Raw;
+pub use self::plan::Wish;
+
+use self::commit::{commit, differs, vet};
+use self::document::{Document, too_many};
+use self::plan::{Plan, plan};
+use self::problems::Problems;
+use self::state::State;
+use crate::directory::Creation;
+use crate::gateway::Gateway;
+use crate::ids::WorkspaceId;
+use crate::rejection::{Reason, Rejection};
+use crate::workspace::Workspace;
+
+/// The result of a policy.
+#[derive(Debug)]
+pub struct Applied {
+    /// The revision of the state that the difference was computed from.
+    pub revision: String,
+    /// The changes: each has `action`, `kind` and `name`.
+    pub changes: Vec<Value>,
+    /// Objects that the document does not have, and that were left.
+    pub unmanaged: Vec<Value>,
+    /// Entries of the document that have expired, and are passed over.
+    pub expired: Vec<Value>,
+    /// The number of entries that are as the document says.
+    pub unchanged: usize,
+}
+
+/// Returns the present state as a document, with its revision.
+///
+/// # Errors
+/// `conflict` if there is more than a policy may have; `store_unavailable`.
+pub async fn export(gateway: &Gateway) -> Result<Value, Rejection> {
+    let max = gateway.config().limits.policy_workspaces;
+    let state = read(gateway, Vec::new(), max).await?;
+    Ok(state.document())
+}
+
+/// Compares a document with the present state and, unless it is a dry run, makes all changes or none.
+///
+/// # Errors
+/// `invalid_params`, with all that is wrong with the document; `conflict` if the state was changed meanwhile;
+/// `store_unavailable`.
+pub async fn apply(gateway: &Gateway, raw: Raw, wish: &Wish) -> Result<Applied, Rejection> {
+    let max = gateway.config().limits.policy_workspaces;
+    let mut problems = Problems::default();
+    let document = Document::read(raw, max, &mut problems)?;
+    let state = read(gateway, ids(&document), max).await?;
+    let revision = state.revision();
+    let is_other = |said: &String| *said != revision;
+    let stale = document.revision.as_ref().is_some_and(is_other);
+    let registrations = &gateway.directory.registrations;
+    let plan = plan(registrations, &document, &state, wish, &mut problems);
+    if stale && !wish.dry_run {
+        return Err(stale_revision(&plan, &revision));
+    }
+    let vetted = vet(gateway, &plan, &mut problems).await?;
+    problems.check()?;
+    if !wish.dry_run && !plan.changes.is_empty() {
+        commit(gateway, &vetted, (&state, max)).await?;
+    }
+    drop(vetted);
+    Ok(Applied {
+        revision,
+        changes: plan.changes,
+        unmanaged: plan.unmanaged,
+        expired: plan.expired,
+        unchanged: plan.unchanged,
+    })
+}
+
+/// Creates a workspace whose id was removed: a new life of the id, without anything of the earlier one.
+///
+/// # Errors
+/// As `Registrations::create`; `conflict` if no removed workspace has the id.
+pub async fn recreate(gateway: &Gateway, creation: &Creation) -> Result<Workspace, Rejection> {
+    commit::recreate(gateway, creation).await
+}
+
+async fn read(gateway: &Gateway, ids: Vec<WorkspaceId>, max: usize) -> Result<State, Rejection> {
+    let work = async {
+        let mut connection = gateway.db.begin_reading().await?;
+        State::read(&mut connection, ids.into_iter(), max).await
+    };
+    let limit = commit::COMMIT_MAX;
+    let state = gateway.db.run_within("policy_read", limit, work).await?;
+    state.ok_or_else(|| too_many(max))
+}
+
+/// Returns the ids that a document names as workspaces and as parents.
+fn ids(document: &Document) -> Vec<WorkspaceId> {
+    let workspaces = document.workspaces.iter().flatten().flat_map(|located| {
+        let entry = &located.entry;
+        [Some(&entry.id), entry.parent_id.as_ref()]
+    });
+    let grants = document.grants.iter().flatten().flat_map(|located| {
+        let entry = &located.entry;
+        [Some(&entry.caller_id), Some(&entry.target_id)]
+    });
+    let named = workspaces.chain(grants).flatten();
+    named.filter_map(|id| WorkspaceId::parse(id).ok()).collect()
+}
+
+/// Returns the rejection of a document whose revision is not the present one, with what it would change now.
+fn stale_revision(plan: &Plan, revision: &str) -> Rejection {
+    let name = |change: &Value| json!({"kind": change["kind"], "name": change["name"]});
+    let now = plan.changes.iter().chain(&plan.unmanaged).map(name);
+    let mut rejection = differs(now.collect());
+    rejection.reason = Reason::Conflict;
+    rejection.message = "the state is not the one of the `revision` that the policy says, and nothing was applied: \
+                         `changed` has what differs from the policy now; look at the difference again (?dry_run=true)"
+        .into();
+    rejection.fact("revision", revision)
+}

@@ -1,0 +1,427 @@
+//! The difference between a document and the present state, judged by the rules of the single routes.
+
+use std::collections::{HashMap, HashSet};
+
+use serde_json::{Map, Value, json};
+
+use super::document::{Document, members};
+use super::problems::Problems;
+use super::state::{Held, State, grant_entry, grant_name, shown, stop_entry, stop_name};
+use super::tree::{Place, Tree};
+use super::wanted::Wanted;
+use crate::directory::{Creation, Registrations, Update, id_taken, org_of_new};
+use crate::hierarchy::{NewGrant, check_end};
+use crate::ids::WorkspaceId;
+use crate::rejection::{Reason, Rejection};
+use crate::stops::{NewStop, Scope, Stop, read_expiry, read_mode, read_reason, read_scope};
+use crate::time::Timestamp;
+use crate::workspace::LINE_MAX;
+
+/// The options of an apply.
+#[derive(Clone, Debug)]
+pub struct Wish {
+    /// True: the difference is told, and nothing is changed.
+    pub dry_run: bool,
+    /// True: what the document does not have is removed.
+    pub prune: bool,
+    /// The operator, as records name it.
+    pub by: String,
+}
+
+/// A workspace to create.
+#[derive(Debug)]
+pub(super) struct Birth {
+    pub(super) path: String,
+    pub(super) creation: Creation,
+    pub(super) paused: bool,
+    /// True if it begins a new life of a removed id.
+    pub(super) revives: bool,
+}
+
+/// A workspace to change.
+#[derive(Debug)]
+pub(super) struct Edit {
+    pub(super) path: String,
+    pub(super) held: Held,
+    pub(super) update: Update,
+}
+
+/// The difference.
+#[derive(Debug, Default)]
+pub(super) struct Plan {
+    pub(super) births: Vec<Birth>,
+    pub(super) edits: Vec<Edit>,
+    pub(super) removals: Vec<WorkspaceId>,
+    pub(super) grants: Vec<NewGrant>,
+    /// Grants to remove: their ids and pairs.
+    pub(super) ungranted: Vec<(String, (WorkspaceId, WorkspaceId))>,
+    pub(super) stops: Vec<NewStop>,
+    /// Ids of stops to release.
+    pub(super) released: Vec<String>,
+    /// The tree as it is, and as it will be.
+    pub(super) before: Tree,
+    pub(super) after: Tree,
+    /// The changes, as answers and records tell them.
+    pub(super) changes: Vec<Value>,
+    /// Objects that the section of their kind does not have, and that are not removed.
+    pub(super) unmanaged: Vec<Value>,
+    /// Grants and stops of the document that have expired.
+    pub(super) expired: Vec<Value>,
+    pub(super) unchanged: usize,
+}
+
+/// Computes the difference. What is refused is noted in `problems`.
+pub(super) fn plan(
+    registrations: &Registrations,
+    document: &Document,
+    state: &State,
+    wish: &Wish,
+    problems: &mut Problems,
+) -> Plan {
+    let mut plan = Plan {
+        before: Tree::of(state),
+        ..Plan::default()
+    };
+    plan.workspaces(registrations, document, state, wish, problems);
+    plan.grants(document, state, wish, problems);
+    plan.stops(document, state, wish, problems);
+    plan
+}
+
+impl Plan {
+    fn workspaces(
+        &mut self,
+        registrations: &Registrations,
+        document: &Document,
+        state: &State,
+        wish: &Wish,
+        problems: &mut Problems,
+    ) {
+        self.after = self.before.clone();
+        let Some(entries) = &document.workspaces else {
+            self.after.settle();
+            return;
+        };
+        let mut wanted: Vec<Wanted> = Vec::with_capacity(entries.len());
+        let mut named: HashSet<WorkspaceId> = HashSet::with_capacity(entries.len());
+        for located in entries {
+            match Wanted::read(registrations, located, state) {
+                Ok(one) if named.insert(one.id.clone()) => wanted.push(one),
+                Ok(_) => problems.note(&located.path, &twice("workspace of this id")),
+                Err(why) => problems.note(&located.path, &why),
+            }
+        }
+        self.place(&mut wanted, &named, state, wish);
+        for one in &wanted {
+            let done = match state.workspaces.get(&one.id) {
+                Some(held) => self.edit(one, held),
+                None => self.birth(one, document.recreate),
+            };
+            if let Err(why) = done {
+                problems.note(&one.path, &why);
+            }
+        }
+    }
+
+    /// Puts the workspaces of the document at their places, and removes the others with `prune`.
+    fn place(
+        &mut self,
+        wanted: &mut [Wanted],
+        named: &HashSet<WorkspaceId>,
+        state: &State,
+        wish: &Wish,
+    ) {
+        let mut unsaid = HashSet::new();
+        for one in &*wanted {
+            if one.parent.is_some() && one.entry.org.is_none() {
+                unsaid.insert(one.id.clone());
+            }
+            let place = Place {
+                parent: one.parent.clone(),
+                org: one.entry.org.clone(),
+                removed: false,
+            };
+            self.after.put(&one.id, place);
+        }
+        for id in state.workspaces.keys().filter(|id| !named.contains(*id)) {
+            if wish.prune {
+                self.after.remove(id);
+                self.removals.push(id.clone());
+                self.note("remove", "workspace", id.as_str(), None);
+            } else {
+                let one = json!({"kind": "workspace", "name": id.as_str()});
+                self.unmanaged.push(one);
+            }
+        }
+        self.after.inherit(&unsaid);
+        self.after.settle();
+        for one in wanted {
+            let place = self.after.get(&one.id);
+            one.entry.org = place.and_then(|place| place.org.clone());
+        }
+    }
+
+    fn edit(&mut self, one: &Wanted, held: &Held) -> Result<(), Rejection> {
+        if let Some(parent) = &one.parent
+            && self.removals.contains(parent)
+        {
+            return Err(Rejection::new(
+                Reason::Conflict,
+                "the parent is not in the policy, and is removed with prune: put it in, or name another",
+            ));
+        }
+        let differences = one.differences(held);
+        if differences.is_empty() {
+            self.unchanged += 1;
+            return Ok(());
+        }
+        let update = one.update(held, &differences);
+        let fields = differences.into_iter();
+        let fields = fields.map(
+            |(field, before, after)| json!({"field": field, "before": before, "after": after}),
+        );
+        let fields = Some(("fields", Value::from_iter(fields)));
+        self.note("change", "workspace", one.id.as_str(), fields);
+        self.edits.push(Edit {
+            path: one.path.clone(),
+            held: held.clone(),
+            update,
+        });
+        Ok(())
+    }
+
+    fn birth(&mut self, one: &Wanted, recreate: bool) -> Result<(), Rejection> {
+        let revives = self.before.get(&one.id).is_some();
+        if revives && !recreate {
+            return Err(id_removed());
+        }
+        if let Some(parent) = &one.parent {
+            let line = self.after.line(parent);
+            org_of_new(&one.id, &line, one.entry.org.as_deref())?;
+            // A new one has a level below it only if other workspaces of the document, or of an earlier life, have it as
+            // their parent, and they are judged, too.
+            if line.len() + 1 + self.after.height(&one.id) > LINE_MAX {
+                return Err(too_deep());
+            }
+        }
+        if self.after.leaves_children(&one.id) {
+            return Err(other_org_below());
+        }
+        let action = if revives { "recreate" } else { "create" };
+        let after = Some(("after", Value::Object(shown(&one.entry))));
+        self.note(action, "workspace", one.id.as_str(), after);
+        self.births.push(Birth {
+            path: one.path.clone(),
+            creation: one.creation(),
+            paused: one.entry.paused,
+            revives,
+        });
+        Ok(())
+    }
+
+    fn grants(&mut self, document: &Document, state: &State, wish: &Wish, problems: &mut Problems) {
+        let Some(entries) = &document.grants else {
+            return;
+        };
+        let now = Timestamp::now();
+        let mut named = HashSet::new();
+        for located in entries {
+            let entry = &located.entry;
+            let expires_at = entry.expires_at.as_deref().map(read_expiry).transpose();
+            let ends = [&entry.caller_id, &entry.target_id].map(|id| WorkspaceId::parse(id));
+            let (expires_at, [caller, target]) = match (expires_at, ends) {
+                (Ok(expires_at), [Ok(caller), Ok(target)]) => (expires_at, [caller, target]),
+                (Err(why), _) => {
+                    problems.note(&located.path, &why);
+                    continue;
+                }
+                (_, [Err(why), _] | [_, Err(why)]) => {
+                    problems.note(&located.path, &why.into());
+                    continue;
+                }
+            };
+            let name = grant_name(&caller, &target);
+            if !named.insert((caller.clone(), target.clone())) {
+                problems.note(&located.path, &twice("grant of this pair"));
+                continue;
+            }
+            if expires_at.is_some_and(|end| end <= now) {
+                self.expired.push(json!({"kind": "grant", "name": name}));
+                continue;
+            }
+            let new = NewGrant {
+                caller,
+                target,
+                note: entry.note.clone(),
+                expires_at,
+            };
+            if let Err(why) = self.grant(new, state, now) {
+                problems.note(&located.path, &why);
+            }
+        }
+        for (pair, grant) in state
+            .grants
+            .iter()
+            .filter(|(pair, _)| !named.contains(pair))
+        {
+            let name = grant_name(&pair.0, &pair.1);
+            if wish.prune {
+                self.note("remove", "grant", &name, None);
+                self.ungranted.push((grant.id.clone(), pair.clone()));
+            } else {
+                self.unmanaged.push(json!({"kind": "grant", "name": name}));
+            }
+        }
+    }
+
+    fn grant(&mut self, new: NewGrant, state: &State, now: Timestamp) -> Result<(), Rejection> {
+        new.check(now)?;
+        for (member, id) in [("caller_id", &new.caller), ("target_id", &new.target)] {
+            check_end(member, self.after.get(id).map(|place| place.removed))?;
+        }
+        let name = grant_name(&new.caller, &new.target);
+        let pair = (new.caller.clone(), new.target.clone());
+        let of = |note: &Option<String>, at: Option<Timestamp>| {
+            let mut members = Map::new();
+            members.extend(note.clone().map(|note| ("note".to_owned(), note.into())));
+            members.extend(at.map(|at| ("expires_at".to_owned(), at.to_string().into())));
+            members
+        };
+        let after = of(&new.note, new.expires_at);
+        match state.grants.get(&pair) {
+            Some(old) if old.note == new.note && old.expires_at == new.expires_at => {
+                self.unchanged += 1;
+                return Ok(());
+            }
+            Some(old) => {
+                let before = members(&grant_entry(old), &["caller_id", "target_id"]);
+                let fields = ["note", "expires_at"].into_iter();
+                let fields = fields.filter(|name| before.get(*name) != after.get(*name));
+                let fields = fields.map(|name| json!({"field": name, "before": before.get(name), "after": after.get(name)}));
+                let fields = Some(("fields", Value::from_iter(fields)));
+                self.note("change", "grant", &name, fields);
+            }
+            None => self.note("create", "grant", &name, Some(("after", after.into()))),
+        }
+        self.grants.push(new);
+        Ok(())
+    }
+
+    fn stops(&mut self, document: &Document, state: &State, wish: &Wish, problems: &mut Problems) {
+        let Some(entries) = &document.stops else {
+            return;
+        };
+        let now = Timestamp::now();
+        // A stop is never changed: one that differs is another one.
+        let key = |new: &NewStop| {
+            let scope = new.scope.json().to_string();
+            (scope, new.mode.as_str(), new.reason.clone(), new.expires_at)
+        };
+        let mut present: HashMap<_, Vec<&Stop>> = HashMap::new();
+        for stop in &state.stops {
+            let scope = stop.scope.json().to_string();
+            let key = (
+                scope,
+                stop.mode.as_str(),
+                stop.reason.clone(),
+                stop.expires_at,
+            );
+            present.entry(key).or_default().push(stop);
+        }
+        for located in entries {
+            let entry = &located.entry;
+            match self.new_stop(entry, &wish.by) {
+                Ok(new) if new.expires_at.is_some_and(|end| end <= now) => {
+                    self.expired
+                        .push(json!({"kind": "stop", "name": stop_name(entry)}));
+                }
+                Ok(new) => match present.get_mut(&key(&new)).and_then(Vec::pop) {
+                    Some(_) => self.unchanged += 1,
+                    None => {
+                        let after =
+                            Some(("after", Value::Object(members(entry, &["scope", "mode"]))));
+                        self.note("create", "stop", &stop_name(entry), after);
+                        self.stops.push(new);
+                    }
+                },
+                Err(why) => problems.note(&located.path, &why),
+            }
+        }
+        let mut others: Vec<&Stop> = present.into_values().flatten().collect();
+        others.sort_by(|one, other| one.id.cmp(&other.id));
+        for stop in others {
+            let name = stop_name(&stop_entry(stop));
+            if wish.prune {
+                self.note("remove", "stop", &name, None);
+                self.released.push(stop.id.clone());
+            } else {
+                self.unmanaged.push(json!({"kind": "stop", "name": name}));
+            }
+        }
+    }
+
+    fn new_stop(&self, entry: &super::document::StopEntry, by: &str) -> Result<NewStop, Rejection> {
+        let scope = read_scope(&entry.scope)?;
+        let mut orgs = Vec::new();
+        for id in scope.named() {
+            let place = self.after.get(id);
+            check_end("scope", place.map(|place| place.removed))?;
+            orgs.push(place.and_then(|place| place.org.clone()));
+        }
+        orgs.dedup();
+        let org = match &scope {
+            Scope::Org(org) => Some(org.clone()),
+            _ if orgs.len() == 1 => orgs.pop().flatten(),
+            _ => None,
+        };
+        Ok(NewStop {
+            scope,
+            org,
+            by_org: None,
+            mode: read_mode(&entry.mode)?,
+            reason: read_reason(&entry.reason)?.to_owned(),
+            created_by: by.to_owned(),
+            expires_at: entry.expires_at.as_deref().map(read_expiry).transpose()?,
+            cancel_tasks: false,
+        })
+    }
+
+    fn note(&mut self, action: &str, kind: &str, name: &str, more: Option<(&str, Value)>) {
+        let mut change = json!({"action": action, "kind": kind, "name": name});
+        if let Some((member, value)) = more {
+            change[member] = value;
+        }
+        self.changes.push(change);
+    }
+}
+
+fn twice(what: &str) -> Rejection {
+    let message = format!("the policy has another {what}: leave one out");
+    Rejection::new(Reason::InvalidParams, message)
+}
+
+/// Returns the rejection of a removed id in a policy that does not recreate.
+pub(super) fn id_removed() -> Rejection {
+    let mut rejection = id_taken();
+    rejection.reason = Reason::WorkspaceRemoved;
+    rejection.message = "the workspace of this id was removed: choose another id, or say \"recreate\": true in the policy, \
+                         and it comes back without tokens, grants, tasks and messages"
+        .into();
+    rejection
+}
+
+/// Returns the rejection of a place that makes the hierarchy too deep.
+pub(super) fn too_deep() -> Rejection {
+    let message = format!(
+        "the hierarchy is {LINE_MAX} levels deep at most: choose a parent that is higher up"
+    );
+    Rejection::new(Reason::Conflict, message).fact("limit", LINE_MAX)
+}
+
+/// Returns the rejection of an id that comes back in another org than the workspaces below it.
+pub(super) fn other_org_below() -> Rejection {
+    Rejection::new(
+        Reason::Conflict,
+        "workspaces below it belong to another org: name that org, or move them to another parent first",
+    )
+}

@@ -1,0 +1,229 @@
+//! The present state that a policy is compared with, and its form as a document.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use serde_json::{Map, Value, json};
+use sha2::{Digest as _, Sha256};
+
+use super::document::{Entry, GrantEntry, StopEntry, VERSION, members};
+use crate::db::Connection;
+use crate::directory::{listed_urls, reports_itself};
+use crate::hierarchy::{Grant, GrantsInBulk};
+use crate::ids::WorkspaceId;
+use crate::stops::{Stop, Stops};
+use crate::time::Timestamp;
+use crate::workspace::{DeliveryMode, InBulk, Liveness, Status, StoredInstance, Workspace};
+
+/// A workspace with its named instances, which are read only where they are an operator's.
+#[derive(Clone, Debug)]
+pub(super) struct Held {
+    pub(super) row: Workspace,
+    pub(super) instances: Vec<StoredInstance>,
+    /// The workspace as a document has it.
+    pub(super) entry: Entry,
+}
+
+/// All workspaces, grants and stops.
+#[derive(Debug, Default)]
+pub(super) struct State {
+    pub(super) workspaces: BTreeMap<WorkspaceId, Held>,
+    /// Removed ids that are of interest, with their parents.
+    pub(super) removed: HashMap<WorkspaceId, Option<WorkspaceId>>,
+    pub(super) grants: BTreeMap<(WorkspaceId, WorkspaceId), Grant>,
+    /// Stops of operators.
+    pub(super) stops: Vec<Stop>,
+}
+
+impl State {
+    /// Reads the state; `ids`: those that a document names. `None`: there are more than `max` workspaces or grants.
+    pub(super) async fn read(
+        tx: &mut Connection,
+        ids: impl Iterator<Item = WorkspaceId>,
+        max: usize,
+    ) -> Result<Option<Self>, sqlx::Error> {
+        let mut state = Self::default();
+        let rows = InBulk::live(tx, max.saturating_add(1)).await?;
+        if rows.len() > max {
+            return Ok(None);
+        }
+        for row in rows {
+            let has_list = row.instances > 0 && row.liveness == Liveness::Assumed;
+            let instances = match has_list {
+                true => InBulk::instances(tx, &row.id).await?,
+                false => Vec::new(),
+            };
+            let entry = entry_of(&row, &instances);
+            let held = Held {
+                entry,
+                instances,
+                row,
+            };
+            state.workspaces.insert(held.row.id.clone(), held);
+        }
+        let parents = state.workspaces.values();
+        let parents = parents.filter_map(|held| held.row.parent_id.clone());
+        let asked: HashSet<WorkspaceId> = ids
+            .chain(parents)
+            .filter(|id| !state.workspaces.contains_key(id))
+            .collect();
+        state.removed = InBulk::removed(tx, asked).await?.into_iter().collect();
+        let grants = GrantsInBulk::all(tx, max.saturating_add(1)).await?;
+        if grants.len() > max {
+            return Ok(None);
+        }
+        let now = Timestamp::now();
+        for grant in grants {
+            let ends = [&grant.caller, &grant.target];
+            let holds = grant.expires_at.is_none_or(|end| now < end);
+            // A grant of a removed workspace permits nothing any more.
+            if holds && ends.iter().all(|id| state.workspaces.contains_key(*id)) {
+                let pair = (grant.caller.clone(), grant.target.clone());
+                state.grants.insert(pair, grant);
+            }
+        }
+        let stops = Stops::all_in(tx).await?.into_iter();
+        // Those of org tokens are no policy of operators.
+        let holds = |stop: &Stop| stop.expires_at.is_none_or(|end| now < end);
+        state.stops = stops
+            .filter(|stop| stop.by_org.is_none() && holds(stop))
+            .collect();
+        Ok(Some(state))
+    }
+
+    /// Returns the state as a document, with its revision.
+    pub(super) fn document(&self) -> Value {
+        let mut document = self.sections();
+        document["revision"] = self.revision().into();
+        document
+    }
+
+    fn sections(&self) -> Value {
+        let workspaces = self.workspaces.values().map(|held| json!(held.entry));
+        let grants = self.grants.values().map(|grant| json!(grant_entry(grant)));
+        let stops = self.stops.iter().map(|stop| json!(stop_entry(stop)));
+        json!({
+            "version": VERSION,
+            "workspaces": workspaces.collect::<Vec<_>>(),
+            "grants": grants.collect::<Vec<_>>(),
+            "stops": stops.collect::<Vec<_>>(),
+        })
+    }
+
+    /// Returns a hash of all that a document can say.
+    pub(super) fn revision(&self) -> String {
+        hex::encode(&Sha256::digest(self.sections().to_string())[..16])
+    }
+
+    /// Returns the names of objects that differ between two states, each with its kind.
+    pub(super) fn differing(&self, other: &Self) -> Vec<Value> {
+        let mut found = Vec::new();
+        let ids: HashSet<_> = self
+            .workspaces
+            .keys()
+            .chain(other.workspaces.keys())
+            .collect();
+        for id in ids {
+            let of = |state: &Self| state.workspaces.get(id).map(|held| held.entry.clone());
+            if of(self) != of(other) {
+                found.push(json!({"kind": "workspace", "name": id.as_str()}));
+            }
+        }
+        let pairs: HashSet<_> = self.grants.keys().chain(other.grants.keys()).collect();
+        for pair in pairs {
+            let of = |state: &Self| state.grants.get(pair).map(grant_entry);
+            if of(self) != of(other) {
+                found.push(json!({"kind": "grant", "name": grant_name(&pair.0, &pair.1)}));
+            }
+        }
+        let ids = |state: &Self| -> HashSet<String> {
+            state.stops.iter().map(|stop| stop.id.clone()).collect()
+        };
+        for id in ids(self).symmetric_difference(&ids(other)) {
+            found.push(json!({"kind": "stop", "name": id}));
+        }
+        found.sort_by_key(ToString::to_string);
+        found
+    }
+}
+
+/// Returns the name of a grant in differences.
+pub(super) fn grant_name(caller: &WorkspaceId, target: &WorkspaceId) -> String {
+    format!("{caller} -> {target}")
+}
+
+/// Returns the name of a stop in differences: its scope and mode.
+pub(super) fn stop_name(entry: &StopEntry) -> String {
+    let text = |name: &str| entry.scope.get(name).and_then(Value::as_str).unwrap_or("");
+    let scope = match entry.scope.keys().map(String::as_str).collect::<Vec<_>>()[..] {
+        [name @ ("workspace" | "subtree" | "org")] => format!("{name} {}", text(name)),
+        ["all"] => "all".to_owned(),
+        _ => format!("{} -> {}", text("caller"), text("target")),
+    };
+    format!("{scope} ({})", entry.mode)
+}
+
+impl Held {
+    /// True if a row, with all of its instances, says the same as this one.
+    pub(super) fn is_as(&self, row: &Workspace, instances: &[StoredInstance]) -> bool {
+        let is_assumed = row.liveness == Liveness::Assumed;
+        let instances = if is_assumed { instances } else { &[] };
+        entry_of(row, instances) == self.entry
+    }
+}
+
+fn entry_of(row: &Workspace, instances: &[StoredInstance]) -> Entry {
+    let mut entry = Entry::of(&row.id);
+    entry.name = Some(row.name.clone()).filter(|name| *name != row.id.as_str());
+    entry.parent_id = row.parent_id.as_ref().map(ToString::to_string);
+    entry.org.clone_from(&row.org);
+    entry.role.clone_from(&row.role);
+    entry.delivery_mode = Some(row.delivery_mode).filter(|mode| *mode != DeliveryMode::Push);
+    entry.liveness = Some(row.liveness).filter(|liveness| *liveness != Liveness::Heartbeat);
+    if !reports_itself(row, instances) {
+        entry.urls = listed_urls(row, instances);
+        if entry.urls.is_none() {
+            entry.url.clone_from(&row.url);
+            entry.internal_url.clone_from(&row.internal_url);
+        }
+    }
+    entry.card_url.clone_from(&row.card_url);
+    entry.max_concurrent = row.max_concurrent;
+    entry.complete = row.complete;
+    entry.push_notifications = row.push_notifications;
+    entry.card_access = row.card_access;
+    entry.proof = row.proof;
+    entry.bridge = row.bridge;
+    entry.resolve = row.resolve;
+    entry.probe = row.probe.as_ref().map(|probe| json!(probe));
+    entry.paused = row.status == Status::Paused;
+    entry
+}
+
+/// Returns a grant as a document has it.
+pub(super) fn grant_entry(grant: &Grant) -> GrantEntry {
+    GrantEntry {
+        caller_id: grant.caller.to_string(),
+        target_id: grant.target.to_string(),
+        note: grant.note.clone(),
+        expires_at: grant.expires_at.map(|at| at.to_string()),
+    }
+}
+
+/// Returns a stop as a document has it.
+pub(super) fn stop_entry(stop: &Stop) -> StopEntry {
+    let scope = match stop.scope.json() {
+        Value::Object(scope) => scope,
+        _ => Map::new(),
+    };
+    StopEntry {
+        scope,
+        mode: stop.mode.as_str().to_owned(),
+        reason: stop.reason.clone(),
+        expires_at: stop.expires_at.map(|at| at.to_string()),
+    }
+}
+
+/// Returns the members of a workspace that differences show.
+pub(super) fn shown(entry: &Entry) -> Map<String, Value> {
+    members(entry, &["id"])
+}

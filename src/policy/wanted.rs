@@ -1,0 +1,218 @@
+//! The workspaces of a document in the form in which they are stored, and the changes that lead to them.
+
+use serde_json::value::to_raw_value;
+use serde_json::{Map, Value, json};
+
+use super::document::{Entry, Located};
+use super::state::{Held, State, shown};
+use crate::directory::{
+    Change, Creation, Editor, Probe, Registrations, Update, listed_urls, reports_itself,
+};
+use crate::ids::WorkspaceId;
+use crate::rejection::{Reason, Rejection};
+use crate::workspace::{DeliveryMode, Liveness, Move};
+
+/// A workspace of a document.
+#[derive(Debug)]
+pub(super) struct Wanted {
+    pub(super) path: String,
+    pub(super) id: WorkspaceId,
+    pub(super) parent: Option<WorkspaceId>,
+    /// Its members, in the form of [`Held::entry`].
+    pub(super) entry: Entry,
+    probe: Option<Probe>,
+}
+
+impl Wanted {
+    /// Reads an entry.
+    ///
+    /// # Errors
+    /// `invalid_workspace_id`, `invalid_params`, `address_forbidden`.
+    pub(super) fn read(
+        registrations: &Registrations,
+        Located { path, entry }: &Located<Entry>,
+        state: &State,
+    ) -> Result<Self, Rejection> {
+        let id = WorkspaceId::parse(&entry.id)?;
+        let parent = entry.parent_id.as_deref().map(WorkspaceId::parse);
+        let held = state.workspaces.get(&id);
+        let mut wanted = Self {
+            path: path.clone(),
+            parent: parent.transpose()?,
+            entry: entry.clone(),
+            probe: probe(entry.probe.as_ref())?,
+            id,
+        };
+        let stored = &mut wanted.entry;
+        stored.name = entry.name.clone().filter(|name| *name != entry.id);
+        // Agents may say these two when they register, so a policy that does not say them leaves them as they are.
+        let delivery_mode = entry
+            .delivery_mode
+            .or(held.map(|held| held.row.delivery_mode));
+        stored.delivery_mode = delivery_mode.filter(|mode| *mode != DeliveryMode::Push);
+        stored.proof = entry.proof.or(held.and_then(|held| held.row.proof));
+        stored.liveness = entry
+            .liveness
+            .filter(|liveness| *liveness != Liveness::Heartbeat);
+        stored.probe = wanted.probe.as_ref().map(|probe| json!(probe.shown()));
+        settle_urls(registrations, stored, held)?;
+        Ok(wanted)
+    }
+
+    fn liveness(&self) -> Liveness {
+        self.entry.liveness.unwrap_or(Liveness::Heartbeat)
+    }
+
+    /// Returns the members that differ from those of the present workspace, each with both values.
+    pub(super) fn differences(&self, held: &Held) -> Vec<(String, Value, Value)> {
+        let (mut before, after) = (shown(&held.entry), shown(&self.entry));
+        if self.liveness() == Liveness::Heartbeat {
+            // From now on its agent names them.
+            for name in ["url", "internal_url", "urls"] {
+                before.remove(name);
+            }
+        }
+        let mut names: Vec<&String> = before.keys().chain(after.keys()).collect();
+        names.sort_unstable();
+        names.dedup();
+        let value = |members: &Map<String, Value>, name: &str| {
+            members.get(name).cloned().unwrap_or(Value::Null)
+        };
+        let all = names
+            .into_iter()
+            .map(|name| (name.clone(), value(&before, name), value(&after, name)));
+        all.filter(|(_, before, after)| before != after).collect()
+    }
+
+    /// Returns the update that changes these members.
+    pub(super) fn update(&self, held: &Held, differences: &[(String, Value, Value)]) -> Update {
+        let entry = &self.entry;
+        let differs = |name: &str| differences.iter().any(|(other, ..)| other == name);
+        let set = |name: &str| differs(name).then_some(());
+        let mut change = Change {
+            name: set("name").map(|()| self.name()),
+            role: set("role").map(|()| entry.role.clone()),
+            card_url: set("card_url").map(|()| entry.card_url.clone()),
+            delivery_mode: set("delivery_mode")
+                .map(|()| entry.delivery_mode.unwrap_or(DeliveryMode::Push)),
+            max_concurrent: set("max_concurrent").map(|()| entry.max_concurrent),
+            liveness: set("liveness").map(|()| self.liveness()),
+            complete: set("complete").map(|()| entry.complete),
+            push_notifications: set("push_notifications").map(|()| entry.push_notifications),
+            card_access: set("card_access").map(|()| entry.card_access),
+            proof: set("proof").map(|()| entry.proof),
+            bridge: set("bridge").map(|()| entry.bridge),
+            resolve: set("resolve").map(|()| entry.resolve),
+            probe: set("probe").map(|()| self.probe.clone()),
+            ..Change::default()
+        };
+        if differs("parent_id") || differs("org") {
+            change.place = Move {
+                parent_id: Some(self.parent.clone()),
+                org: Some(entry.org.clone()),
+            };
+        }
+        match &entry.urls {
+            // The list has the place of the others.
+            Some(urls) => change.urls = set("urls").map(|()| Some(urls.clone())),
+            None => {
+                change.url = set("url").map(|()| entry.url.clone());
+                change.internal_url = set("internal_url").map(|()| entry.internal_url.clone());
+                let has_list = listed_urls(&held.row, &held.instances).is_some();
+                if has_list && self.liveness() == Liveness::Heartbeat {
+                    change.urls = Some(None);
+                }
+            }
+        }
+        Update {
+            change,
+            paused: set("paused").map(|()| entry.paused),
+        }
+    }
+
+    /// Returns the creation of the workspace.
+    pub(super) fn creation(&self) -> Creation {
+        let entry = &self.entry;
+        Creation {
+            id: self.id.clone(),
+            name: self.name(),
+            parent_id: self.parent.clone(),
+            org: entry.org.clone(),
+            role: entry.role.clone(),
+            delivery_mode: entry.delivery_mode.unwrap_or(DeliveryMode::Push),
+            url: entry.url.clone(),
+            internal_url: entry.internal_url.clone(),
+            card_url: entry.card_url.clone(),
+            urls: entry.urls.clone(),
+            max_concurrent: entry.max_concurrent,
+            liveness: self.liveness(),
+            complete: entry.complete,
+            push_notifications: entry.push_notifications,
+            card_access: entry.card_access,
+            proof: entry.proof,
+            bridge: entry.bridge,
+            resolve: entry.resolve,
+            upstream_auth: None,
+            upstream_tls: None,
+            wake: None,
+            probe: self.probe.clone(),
+            editor: Editor::Operator,
+        }
+    }
+
+    fn name(&self) -> String {
+        self.entry
+            .name
+            .clone()
+            .unwrap_or_else(|| self.id.to_string())
+    }
+}
+
+/// Brings the URLs into the form in which they are stored, and refuses those that an agent reports.
+fn settle_urls(
+    registrations: &Registrations,
+    entry: &mut Entry,
+    held: Option<&Held>,
+) -> Result<(), Rejection> {
+    let stored = |member, url: &mut Option<String>| {
+        if let Some(said) = url {
+            *said = registrations.stored_url(member, said)?;
+        }
+        Ok::<_, Rejection>(())
+    };
+    stored("card_url", &mut entry.card_url)?;
+    let says_url = entry.url.is_some() || entry.internal_url.is_some() || entry.urls.is_some();
+    let is_reported = match entry.liveness {
+        None => true,
+        // Its agent registers instances, although it need not send heartbeats.
+        Some(_) => held.is_some_and(|held| {
+            held.row.liveness == Liveness::Assumed && reports_itself(&held.row, &held.instances)
+        }),
+    };
+    if is_reported && says_url {
+        return Err(Rejection::new(
+            Reason::InvalidParams,
+            "url, internal_url and urls are what the agent reports when it registers: leave them out, or, for an agent that \
+             does not register, say \"liveness\": \"assumed\"",
+        ));
+    }
+    stored("url", &mut entry.url)?;
+    stored("internal_url", &mut entry.internal_url)?;
+    if let Some(urls) = &mut entry.urls {
+        for url in urls.iter_mut() {
+            *url = registrations.stored_url("urls", url)?;
+        }
+        // The first is the one by which views name the agent.
+        if let Some((_, others)) = urls.split_first_mut() {
+            others.sort_unstable();
+        }
+    }
+    Ok(())
+}
+
+fn probe(said: Option<&Value>) -> Result<Option<Probe>, Rejection> {
+    let said = said.filter(|said| !said.is_null()).map(to_raw_value);
+    let wrong = |_| Rejection::new(Reason::InvalidParams, "`probe` is no JSON");
+    let said = said.transpose().map_err(wrong)?;
+    said.map(|said| Probe::parse(&said)).transpose()
+}

@@ -1,0 +1,67 @@
+//! Stops of operators in a transaction of the caller (`crate::policy`), which puts them in force after its commit.
+
+use std::sync::Arc;
+
+use super::table::{self, Room};
+use super::{NewStop, STOPS_MAX, Stop, Stops};
+use crate::db::Connection;
+use crate::events::Kind;
+use crate::rejection::{Reason, Rejection};
+use crate::time::Timestamp;
+
+impl Stops {
+    /// Returns all stops, in order of time.
+    ///
+    /// # Errors
+    /// The error of the driver, as all of these.
+    pub async fn all_in(tx: &mut Connection) -> Result<Vec<Stop>, sqlx::Error> {
+        table::all(tx, STOPS_MAX).await
+    }
+
+    /// Makes a stop of an operator; `None` if there are as many as may be.
+    ///
+    /// # Errors
+    /// As [`Stops::all_in`].
+    pub async fn stop_in(
+        tx: &mut Connection,
+        new: &NewStop,
+        now: Timestamp,
+    ) -> Result<Option<Stop>, sqlx::Error> {
+        let bound = i64::try_from(STOPS_MAX).unwrap_or(i64::MAX);
+        let room = Room {
+            all: bound,
+            own: bound,
+        };
+        table::insert(tx, new, now, room).await
+    }
+
+    /// Releases a stop, and returns it; `None` if there is none of this id.
+    ///
+    /// # Errors
+    /// As [`Stops::all_in`].
+    pub async fn release_in(tx: &mut Connection, id: &str) -> Result<Option<Stop>, sqlx::Error> {
+        table::delete(tx, id).await
+    }
+
+    /// Puts changes in force that were committed, here and on the other replicas, and tells watchers.
+    pub async fn publish(self: &Arc<Self>, made: &[Stop], released: &[Stop]) {
+        if made.is_empty() && released.is_empty() {
+            return;
+        }
+        self.announce(&Ok(())).await;
+        for stop in made {
+            self.tell(Kind::WorkspaceStopped, stop, "request");
+        }
+        for stop in released {
+            self.tell(Kind::WorkspaceReleased, stop, "request");
+        }
+    }
+}
+
+/// Returns the rejection of a stop beyond the bound.
+pub fn too_many() -> Rejection {
+    let message = format!(
+        "as many stops as may be, {STOPS_MAX}, are in force: release some with DELETE /stops/{{id}}"
+    );
+    Rejection::new(Reason::Conflict, message).fact("limit", STOPS_MAX)
+}
