@@ -8,6 +8,7 @@ use std::io::{self, IsTerminal as _, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
 
 use self::difference::Difference;
@@ -173,7 +174,8 @@ async fn export(arguments: &ExportArguments) -> Result<(), Failure> {
 /// Writes a policy, the version first, and each entry beginning with its names.
 fn yaml(policy: &Value, revision: &str) -> Result<String, Failure> {
     let written = |value: &Value| {
-        serde_saphyr::to_string(value).map_err(|error| Failure::Unwritable(error.to_string()))
+        let text = serde_saphyr::to_string(&Ordered(value));
+        text.map_err(|error| Failure::Unwritable(error.to_string()))
     };
     let mut text = format!(
         "# Policy of a gateway, at revision {revision}. Secrets, and what agents report, are not in it.\n"
@@ -187,6 +189,36 @@ fn yaml(policy: &Value, revision: &str) -> Result<String, Failure> {
         text.push_str(&written(&section.into())?);
     }
     Ok(text)
+}
+
+/// Members that an entry begins with, in this order.
+const FIRST: [&str; 7] = [
+    "id",
+    "name",
+    "org",
+    "parent_id",
+    "caller_id",
+    "target_id",
+    "scope",
+];
+
+/// A value whose objects begin with their names.
+struct Ordered<'a>(&'a Value);
+
+impl Serialize for Ordered<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.0 {
+            Value::Array(list) => serializer.collect_seq(list.iter().map(Ordered)),
+            Value::Object(members) => {
+                let place = |name: &str| FIRST.iter().position(|first| *first == name);
+                let mut members: Vec<_> = members.iter().collect();
+                members.sort_by_key(|(name, _)| place(name).unwrap_or(FIRST.len()));
+                let members = members.into_iter();
+                serializer.collect_map(members.map(|(name, value)| (name, Ordered(value))))
+            }
+            other => other.serialize(serializer),
+        }
+    }
 }
 
 async fn apply(arguments: &ApplyArguments) -> Result<ExitCode, Failure> {
@@ -274,7 +306,10 @@ fn read(path: &Path) -> Result<Map<String, Value>, Failure> {
 }
 
 fn parse(text: &str) -> Result<Value, String> {
-    serde_saphyr::from_str(text).map_err(|error| error.to_string())
+    // As YAML 1.2 has it: `no` and `y` are names.
+    let options = serde_saphyr::options! { strict_booleans: true };
+    let read = serde_saphyr::from_str_with_options(text, options);
+    read.map_err(|error| error.to_string())
 }
 
 #[cfg(test)]
@@ -305,6 +340,12 @@ mod tests {
         let policy = json!({"version": 1, "workspaces": (0..10_000).map(of).collect::<Vec<_>>()});
         let text = yaml(&policy, "r").unwrap();
         assert_eq!(parse(&text).unwrap(), policy);
+    }
+
+    #[test]
+    fn names_that_were_booleans_of_earlier_versions_of_yaml_are_names() {
+        let read = parse("- y\n- no\n- on\n- true\n").unwrap();
+        assert_eq!(read, json!(["y", "no", "on", true]));
     }
 
     #[test]
