@@ -73,7 +73,10 @@ fn what_is_printed_leads_from_the_files_to_an_answer() {
     let folder = tempfile::tempdir().unwrap();
     let home = folder.path().join("gateway");
     let (listen, admin, agent) = (free(), free(), free());
-    let (code, out, err) = init(&home, &["--yes", "--listen", &listen]);
+    let (code, out, err) = init(
+        &home,
+        &["--yes", "--listen", &listen, "--admin-listen", &admin],
+    );
     assert_eq!(code, Some(0), "{err}");
     let token = fs::read_to_string(home.join("admin-token")).unwrap();
     assert!(!out.contains(token.trim()), "the token is printed");
@@ -103,7 +106,6 @@ fn what_is_printed_leads_from_the_files_to_an_answer() {
     let said = passed(
         Command::new("timeout")
             .args(["120", "bash", "-euo", "pipefail", "-c", &script])
-            .env("A2A_GATEWAY__ADMIN__LISTEN", &admin)
             .current_dir(folder.path()),
     );
     assert!(said.contains("echo: hello, gateway"), "{said}");

@@ -36,7 +36,7 @@ const ABOUT: &str = "A gateway for agent-to-agent (A2A) messages: it knows who m
 
 const EXAMPLES: &str = "\
 Examples:
-  a2a-gateway demo                              try it: a gateway, three agents, commands to paste
+  a2a-gateway demo                              try it: a gateway, five agents, commands to paste
   a2a-gateway                                   serve with defaults, data in ./data
   a2a-gateway init gateway                      write settings and a unit for systemd into a folder
   a2a-gateway --config gateway.toml             serve with your settings

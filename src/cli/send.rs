@@ -62,6 +62,19 @@ enum SendError {
     Output(#[from] std::io::Error),
 }
 
+impl SendError {
+    /// Adds the id under which the audit and the log have the request.
+    fn of_request(self, id: Option<String>) -> Self {
+        match (self, id) {
+            (Self::Refused { reason, message }, Some(id)) => Self::Refused {
+                reason,
+                message: format!("{message} (request {id})"),
+            },
+            (other, _) => other,
+        }
+    }
+}
+
 impl From<ClientError> for SendError {
     fn from(error: ClientError) -> Self {
         match error {
@@ -130,10 +143,12 @@ async fn send(
         return follow(answer).await;
     }
     let status = answer.status().as_u16();
+    let id = answer.request_id().map(str::to_owned);
     let body = answer.whole().await?;
     let answer: Value = serde_json::from_slice(&body)
         .map_err(|_| SendError::Unreadable(status, credential_advice(status)))?;
-    print(&format!("{}\n", line(result(answer, status)?)))?;
+    let result = result(answer, status).map_err(|error| error.of_request(id))?;
+    print(&format!("{}\n", line(result)))?;
     Ok(())
 }
 

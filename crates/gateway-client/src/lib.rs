@@ -209,6 +209,11 @@ impl Answer {
         self.response.status()
     }
 
+    /// Returns the id that the gateway gave the request.
+    pub fn request_id(&self) -> Option<&str> {
+        self.response.headers().get("x-request-id")?.to_str().ok()
+    }
+
     /// True if the body is a stream of events.
     pub fn is_stream(&self) -> bool {
         let content_type = self.response.headers().get(header::CONTENT_TYPE);

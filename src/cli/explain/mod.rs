@@ -184,9 +184,7 @@ fn text(body: &Value) -> String {
             "sent to the agent"
         };
         let _ = writeln!(text, "\nA message would be {goes}.");
-        if fact(body, "liveness")["liveness"] == "assumed" {
-            text.push_str("Whether the agent answers was not tried: that it lives is assumed.\n");
-        }
+        text.push_str(&beyond_checks(body, inbox));
         return text;
     }
     let status = &body["status"];
@@ -207,6 +205,32 @@ fn text(body: &Value) -> String {
         let _ = writeln!(text, "What to do: {advice}");
     }
     text
+}
+
+/// Returns what is known of an agent that would get the message: the checks do not contact it.
+fn beyond_checks(body: &Value, inbox: bool) -> String {
+    let last = &fact(body, "slots")["last_failure"];
+    if let (Some(number), Some(age)) = (
+        last["failures_in_a_row"].as_u64(),
+        last["age_seconds"].as_u64(),
+    ) {
+        let cause = last["cause"].as_str().unwrap_or_default();
+        let calls = match number {
+            1 => "The last call to it".to_owned(),
+            number => format!("The last {number} calls to it"),
+        };
+        return format!(
+            "{calls} by this gateway failed ({cause}), {age} s ago: look at the agent's log, and at the gateway's.\n"
+        );
+    }
+    if fact(body, "liveness")["liveness"] == "assumed" {
+        return "Whether the agent answers was not tried: that it lives is assumed.\n".to_owned();
+    }
+    if inbox {
+        return String::new();
+    }
+    "The checks do not contact the agent: if calls fail, look at its log, and at the gateway's.\n"
+        .to_owned()
 }
 
 /// Formats a source and its age: `memory`, `redis 3 ms`, `memory 12 s`.
@@ -271,6 +295,15 @@ mod tests {
         };
         assert!(told("assumed").contains("was not tried"));
         assert!(!told("heartbeat").contains("was not tried"));
+    }
+
+    #[test]
+    fn failures_since_the_last_success_are_shown() {
+        let last = json!({"cause": "connect", "failures_in_a_row": 2, "age_seconds": 7});
+        let steps = json!([{"step": "slots", "ok": true, "fact": {"last_failure": last}}]);
+        let text = text(&json!({"admitted": true, "steps": steps}));
+        let part = "The last 2 calls to it by this gateway failed (connect), 7 s ago";
+        assert!(text.contains(part), "{text}");
     }
 
     #[test]

@@ -174,7 +174,7 @@ fn config(answers: &Answers, token: &SecretString) -> String {
          public_url = {}\n\
          {hosts}\n\
          [admin]\n\
-         listen = \"127.0.0.1:9090\"\n\n\
+         listen = {}\n\n\
          [stores]\n\
          sql = {}\n\
          shared = {}\n\n\
@@ -183,6 +183,7 @@ fn config(answers: &Answers, token: &SecretString) -> String {
          admin_token_sha256 = [\"{hash}\"]\n",
         quoted(&answers.listen.to_string()),
         quoted(base(&answers.public_url)),
+        quoted(&answers.admin_listen.to_string()),
         quoted(sql),
         quoted(shared),
     )

@@ -39,6 +39,9 @@ pub(super) struct Arguments {
     /// Address and port for callers, on this machine [default: 127.0.0.1:8080]
     #[arg(long, value_name = "ADDR")]
     listen: Option<SocketAddr>,
+    /// Address and port for metrics, health and the console, on this machine
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9090")]
+    admin_listen: SocketAddr,
     /// Base URL that callers use; needed if they come from other machines [default: that of --listen]
     #[arg(long, value_name = "URL", value_parser = http_url)]
     public_url: Option<Url>,
@@ -70,6 +73,7 @@ enum Kind {
 struct Answers {
     kind: Kind,
     listen: SocketAddr,
+    admin_listen: SocketAddr,
     public_url: Url,
     stores: Stores,
 }
@@ -138,6 +142,7 @@ impl Answers {
     fn check(&self) -> Result<(), InitError> {
         let mut overrides = vec![
             format!("server.listen={}", self.listen),
+            format!("admin.listen={}", self.admin_listen),
             format!("server.public_url={}", files::base(&self.public_url)),
         ];
         if let Stores::Servers { sql, shared } = &self.stores {

@@ -129,7 +129,12 @@ impl Member {
         let (mut failures, mut third) = (0, FIRST_THIRD);
         loop {
             match self.heartbeat(calls).await {
-                Ok(next) => (failures, third) = (0, next),
+                Ok(next) => {
+                    if failures > 0 {
+                        tracing::info!("the gateway hears the agent again");
+                    }
+                    (failures, third) = (0, next);
+                }
                 Err(error) => {
                     // 401: the file has another token, or will have. 404: the gateway does not know the agent.
                     if matches!(error.status(), Some(401 | 404)) {

@@ -23,7 +23,7 @@ use url::Url;
 
 use self::member::{Calls, Member};
 use self::place::{CardError, Place, PlaceError};
-use self::process::{Agent, Signals, exit_code};
+use self::process::{Agent, Environment, Signals, exit_code};
 use super::{USAGE, block_on, complain, http_url, sidecar};
 use crate::config::Live;
 use crate::config::load::{ConfigError, Layers, Loaded, load};
@@ -177,7 +177,7 @@ impl RunError {
 /// All that is needed to run the agent.
 struct Plan {
     command: Vec<OsString>,
-    port: u16,
+    environment: Environment,
     member: Member,
     guard: Option<Settings>,
     ready_within: Duration,
@@ -241,6 +241,7 @@ impl Arguments {
         if !self.card.starts_with('/') {
             return Err(ArgumentError::Card);
         }
+        let environment = self.environment(port);
         let guard = self.guard(place::agent(port)?);
         let layers = match &guard {
             Some(guard) => guard.layers(),
@@ -266,13 +267,26 @@ impl Arguments {
         );
         let plan = Plan {
             command: self.command,
-            port,
+            environment,
             member,
             guard,
             ready_within: self.ready_within,
             grace: self.grace,
         };
         Ok((plan, loaded))
+    }
+
+    /// Returns the variables by which the agent knows its port, and its place at the gateway, where it may call others.
+    fn environment(&self, port: u16) -> Environment {
+        let gateway = self.gateway.as_str().trim_end_matches('/');
+        let file = &self.token_file;
+        let file = std::path::absolute(file).unwrap_or_else(|_| file.clone());
+        [
+            ("PORT", port.to_string().into()),
+            ("A2A_GATEWAY_URL", gateway.into()),
+            ("A2A_GATEWAY_WORKSPACE", self.workspace.clone().into()),
+            ("A2A_GATEWAY_TOKEN_FILE", file.into()),
+        ]
     }
 
     /// Returns the arguments of the sidecar in front of the agent.
@@ -335,10 +349,11 @@ async fn live(
     guard: Option<server::sidecar::Beside>,
 ) -> Result<ExitCode, RunError> {
     let mut signals = Signals::new()?;
-    let mut agent = Agent::start(&plan.command, plan.port).map_err(|error| RunError::Start {
-        program: plan.command.first().map(PathBuf::from).unwrap_or_default(),
-        error,
-    })?;
+    let mut agent =
+        Agent::start(&plan.command, &plan.environment).map_err(|error| RunError::Start {
+            program: plan.command.first().map(PathBuf::from).unwrap_or_default(),
+            error,
+        })?;
     let group = agent.group();
     let mut staying = pin!(plan.stay(&calls));
     let end = tokio::select! {

@@ -23,6 +23,9 @@ const KEPT_BACK: [&str; 3] = [
     "A2A_GATEWAY_ENROLMENT_TOKEN",
 ];
 
+/// Variables that the agent gets besides those of `run`.
+pub(super) type Environment = [(&'static str, OsString); 4];
+
 /// Delay between two looks at the processes that a command left behind.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -63,18 +66,18 @@ impl Group {
 }
 
 impl Agent {
-    /// Starts `command` with the variable `PORT`.
+    /// Starts `command` with the variables of `environment` besides those of this process.
     ///
     /// # Errors
     /// The command is missing, or cannot be executed.
-    pub(super) fn start(command: &[OsString], port: u16) -> io::Result<Self> {
+    pub(super) fn start(command: &[OsString], environment: &Environment) -> io::Result<Self> {
         let Some((program, arguments)) = command.split_first() else {
             return Err(io::ErrorKind::NotFound.into());
         };
         let mut command = Command::new(program);
         command
             .args(arguments)
-            .env("PORT", port.to_string())
+            .envs(environment.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
             .process_group(0)
             .kill_on_drop(true);

@@ -1,4 +1,4 @@
-//! `a2a-gateway demo`: a gateway on embedded stores, three example agents that register through its
+//! `a2a-gateway demo`: a gateway on embedded stores, five example agents that register through its
 //! public listener as real agents do, and a page of commands to paste.
 //!
 //! The gateway runs on the main thread, as in `serve`; the agents and the page run on a second
