@@ -8,13 +8,13 @@ use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, ORIGIN};
 use http_body_util::BodyExt;
 use serde::de::DeserializeOwned;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::extract::Admitted;
 use crate::a2a::accept::is_json;
 use crate::a2a::names::{self, Broken, DEPTH_MAX};
 use crate::gateway::Gateway;
-use crate::identity::may_be_credential;
+use crate::identity::{SLOW_BODY, may_be_credential};
 use crate::rejection::{Reason, Refused, Rejection};
 use crate::shares::{Account, Bound, Full, Share, Shares};
 
@@ -107,6 +107,7 @@ async fn read(request: Request, gateway: &Gateway) -> Result<Bytes, Rejection> {
     let _receiving = room.enter(&bodies)?;
     let mut share = Share::empty(&bodies.bytes, account);
     let limit = gateway.config().timeouts.request_body;
+    let began = Instant::now();
     let read = tokio::time::timeout(limit, collect(body, &mut share, &room)).await;
     let body = read.unwrap_or_else(|_| {
         let message = "the request body did not arrive in time; send it without a pause";
@@ -114,6 +115,9 @@ async fn read(request: Request, gateway: &Gateway) -> Result<Bytes, Rejection> {
         let rejection = Rejection::new(Reason::RequestTimeout, message);
         Err(rejection.fact("clock", "request_body").fact("limit", limit))
     })?;
+    if let Some(proof) = admitted.proof().filter(|_| began.elapsed() >= SLOW_BODY) {
+        gateway.identity.check_after_body(&proof).await?;
+    }
     admitted.hold(share);
     Ok(body)
 }

@@ -99,8 +99,9 @@ pub(super) async fn list(
     }))
 }
 
-/// The body of `POST /workspaces/{id}/tokens`, which may be missing.
+/// The body of `POST /workspaces/{id}/tokens`, which may be missing. A misspelt end would make a token without one.
 #[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct NewToken {
     label: Option<String>,
     expires_at: Option<String>,
@@ -159,8 +160,14 @@ impl NewToken {
 }
 
 /// Refuses a token that outlives the credential of the workspace that makes it: the end of that credential would count for
-/// nothing.
+/// nothing. One made by the token of a platform would outlive its issuer.
 fn refuse_outliving(caller: &Caller, terms: &TokenTerms) -> Result<(), Rejection> {
+    if caller.0.kind == CredentialKind::Workload {
+        return Err(Rejection::new(
+            Reason::NotPermitted,
+            "the token of a platform makes no tokens: use it itself, or ask an operator",
+        ));
+    }
     let Some(end) = caller.0.ends_at() else {
         return Ok(());
     };

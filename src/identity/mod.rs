@@ -32,6 +32,7 @@ pub use self::signed::{
     CANVAS_SCOPE, CANVAS_TTL_DEFAULT, CANVAS_TTL_MAX, CANVAS_TYP, IssuedPair, NewCanvas,
     SignedTokens,
 };
+pub use self::standing::SLOW_BODY;
 pub use self::ticket::{TICKET_TTL, Tickets};
 pub use self::token::{IssuedToken, LIVE_TOKENS_MAX, TokenRow, TokenTerms};
 

@@ -2,20 +2,41 @@
 //! token. From memory in steady state.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::authenticate::Identity;
 use super::credential::CredentialHash;
 use super::proof::{CredentialKind, Principal, Proof, open_proof};
+use crate::rejection::{Reason, Rejection};
 use crate::store::Unavailable;
 
 /// The credential behind a proof is no longer valid.
 struct Gone;
+
+/// The time of a body after which its caller is checked again: half of that within which a revocation counts.
+pub const SLOW_BODY: Duration = Duration::from_millis(500);
 
 impl Identity {
     /// True if the credential behind `proof` is still valid. From memory in steady state, so that it can be
     /// called every second; while the store is unavailable, a valid credential stays valid.
     pub async fn still_good(&self, proof: &Proof) -> bool {
         proof.is_current() && self.stands(proof).await
+    }
+
+    /// Checks the caller of a request again after a body that took [`SLOW_BODY`]. An enrolment token is checked when it is
+    /// redeemed.
+    ///
+    /// # Errors
+    /// `unauthenticated`.
+    pub async fn check_after_body(&self, proof: &Proof) -> Result<(), Rejection> {
+        if proof.kind != CredentialKind::Enrolment && !self.stands(proof).await {
+            return Err(Rejection::new(
+                Reason::Unauthenticated,
+                "the credential was revoked or is past its end, or its workspace was removed, before the request body \
+                 was there; send a live one",
+            ));
+        }
+        Ok(())
     }
 
     /// As [`Identity::still_good`], except that a stream that began in time continues when a signed token expires. A

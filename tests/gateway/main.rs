@@ -85,6 +85,7 @@ mod secrets;
 mod sidecar;
 mod slow;
 mod smuggling;
+mod slow_bodies;
 mod standing;
 mod steady;
 mod stops;

@@ -167,6 +167,7 @@ on_both_pairs! {
             (json!({"label": 7}), "label"),
             (json!({"expires_at": "2020-01-01T00:00:00Z"}), "in the future"),
             (json!({"expires_at": "tomorrow"}), "in the future"),
+            (json!({"expires": 60}), "expires"),
             (json!({"expires_in": 0}), "from 1 to 315360000"),
             (json!({"expires_in": 315_360_001}), "from 1 to 315360000"),
             (json!({"expires_in": -1}), "expires_in"),
