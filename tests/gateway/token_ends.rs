@@ -146,6 +146,10 @@ on_both_pairs! {
             assert_refusal(&answer, "/workspaces/dev/tokens", "seen", "not_permitted", &body.to_string());
             assert!(answer.text().contains(text(&token, "expires_at")), "{}", answer.text());
         }
+        // The lifetime of pair tokens is an hour here.
+        let discovered = gateway.call(&Request::get("/registry/discover/dev").bearer(by)).await.json();
+        let lifetime = discovered["token_expires_in"].as_u64();
+        assert!((1..=600).contains(&lifetime.unwrap()), "{discovered}");
         let shorter = make(&gateway, by, &json!({"expires_in": 60, "label": "job"})).await;
         assert_eq!(shorter.status, 201, "{}", shorter.text());
         let endless = made(&gateway, json!({})).await;
