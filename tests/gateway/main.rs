@@ -78,6 +78,7 @@ mod reload;
 mod replicas;
 mod response_fields;
 mod rest;
+mod roles;
 mod room;
 mod routes;
 mod running;
