@@ -32,10 +32,18 @@ export async function beginSession() {
   }
 }
 
-/** Ends the session and forgets the token. */
+/** Begins the session of a sign-in that came back with this code. Throws a Refusal. */
+export async function endSignIn(code) {
+  const response = await send("console/sign-in", { method: "POST", headers: { "X-A2A-Sign-In": code } });
+  if (!response.ok) throw await failure(response);
+  keep((await response.json()).session);
+}
+
+/** Ends the session and forgets the token. Resolves to what the gateway says of it, or to `null`. */
 export function leave() {
-  if (half !== null) ask("console/session", { method: "DELETE" }).catch(() => {});
+  const ended = half === null ? null : ask("console/session", { method: "DELETE" }).catch(() => null);
   forget();
+  return Promise.resolve(ended);
 }
 
 /** Forgets the token and the session. */

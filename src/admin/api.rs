@@ -25,6 +25,7 @@ pub const API_ROUTES: &[(&str, &str)] = &[
     ("POST", "/api/workspaces/{id}/resume"),
     ("GET", "/api/workspaces/{id}/tokens"),
     ("DELETE", "/api/workspaces/{id}/tokens/{token_id}"),
+    ("GET", "/api/operators/me"),
     ("GET", "/api/caps"),
     ("GET", "/api/grants"),
     ("POST", "/api/grants"),

@@ -154,6 +154,7 @@ impl Audit {
         let Some(drafts) = &self.drafts else {
             return;
         };
+        let draft = draft.naming_operator();
         // Unauthenticated rejections bypass the queue, so that a flood of them leaves it to authenticated
         // callers.
         let taken = if Refusals::takes(&draft) {

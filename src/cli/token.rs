@@ -10,14 +10,14 @@ use serde_json::{Value, json};
 
 use super::base_url::{BaseUrlError, GatewayUrl, RequestError};
 use super::{USAGE, block_on, complain, print};
-use crate::identity::{CANVAS_SCOPE, CANVAS_TYP};
+use crate::identity::{CANVAS_SCOPE, CANVAS_TYP, Role};
 use crate::ids::WorkspaceId;
 use crate::trust::{
     KeySet, KeySetError, PAIR_TYP, PairClaims, TOKEN_BYTES_MAX, TokenError, TokenHead,
     claimed_audience, own_type, unproven,
 };
 
-/// `a2a-gateway token workspace|canvas|pair|inspect|verify`.
+/// `a2a-gateway token workspace|operator|canvas|pair|inspect|verify`.
 #[derive(clap::Args, Debug)]
 pub(super) struct Arguments {
     #[command(subcommand)]
@@ -31,6 +31,27 @@ enum Command {
         /// The workspace
         id: String,
         /// Name of the token in lists
+        #[arg(long)]
+        label: Option<String>,
+        /// How long it lasts, such as 90days; without it, until it is revoked
+        #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+        expires_in: Option<Duration>,
+        /// An operator's token, when no other is given
+        #[arg(
+            long = "admin-token",
+            env = "A2A_GATEWAY_ADMIN_TOKEN",
+            hide_env_values = true
+        )]
+        operator: Option<String>,
+        #[command(flatten)]
+        gateway: Gateway,
+    },
+    /// Make a token of an operator; needs an admin token of the role `admin`
+    Operator {
+        /// What its holder may do: read; operate (besides pauses, stops and grants); admin (everything)
+        #[arg(long, value_parser = Role::ALL.iter().map(|role| role.as_str()).collect::<Vec<_>>())]
+        role: String,
+        /// Name of the token in lists and records
         #[arg(long)]
         label: Option<String>,
         /// How long it lasts, such as 90days; without it, until it is revoked
@@ -174,6 +195,17 @@ pub(super) fn run(arguments: &Arguments) -> ExitCode {
     }
 }
 
+/// Adds the label and the end of a token to a request for it.
+fn with_terms(mut wanted: Value, label: Option<&str>, expires_in: Option<Duration>) -> Value {
+    if let Some(label) = label {
+        wanted["label"] = label.into();
+    }
+    if let Some(expires_in) = expires_in {
+        wanted["expires_in"] = expires_in.as_secs().into();
+    }
+    wanted
+}
+
 async fn answer(command: &Command) -> Result<String, Failure> {
     match command {
         Command::Workspace {
@@ -183,15 +215,20 @@ async fn answer(command: &Command) -> Result<String, Failure> {
             operator,
             gateway,
         } => {
-            let mut wanted = json!({});
-            if let Some(label) = label {
-                wanted["label"] = label.as_str().into();
-            }
-            if let Some(expires_in) = expires_in {
-                wanted["expires_in"] = expires_in.as_secs().into();
-            }
+            let wanted = with_terms(json!({}), label.as_deref(), *expires_in);
             let path = format!("/workspaces/{id}/tokens");
             gateway.issue(operator.as_deref(), &path, &wanted).await
+        }
+        Command::Operator {
+            role,
+            label,
+            expires_in,
+            operator,
+            gateway,
+        } => {
+            let wanted = with_terms(json!({ "role": role }), label.as_deref(), *expires_in);
+            let path = "/operators/tokens";
+            gateway.issue(operator.as_deref(), path, &wanted).await
         }
         Command::Canvas {
             user,

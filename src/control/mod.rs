@@ -17,6 +17,7 @@ mod events;
 mod extract;
 mod grants;
 mod lifecycle;
+mod operators;
 mod page;
 mod reach;
 mod registry;
@@ -87,6 +88,10 @@ routes! {
     GET    "/orgs/{org}/tokens"                 => tokens::list_org,
     POST   "/orgs/{org}/tokens"                 => tokens::issue_org,
     DELETE "/orgs/{org}/tokens/{token_id}"      => tokens::revoke_org,
+    GET    "/operators/me"                      => operators::me,
+    GET    "/operators/tokens"                  => operators::list,
+    POST   "/operators/tokens"                  => operators::issue,
+    DELETE "/operators/tokens/{token_id}"       => operators::revoke,
     POST   "/canvas/tokens"                     => tokens::issue_canvas,
     GET    "/canvas"                            => canvas::door,
     GET    "/canvas/"                           => canvas::file,

@@ -103,10 +103,10 @@ pub(super) async fn list(
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct NewToken {
-    label: Option<String>,
-    expires_at: Option<String>,
+    pub(super) label: Option<String>,
+    pub(super) expires_at: Option<String>,
     /// Lifetime in seconds.
-    expires_in: Option<u64>,
+    pub(super) expires_in: Option<u64>,
 }
 
 /// `POST /workspaces/{id}/tokens`.
@@ -127,7 +127,11 @@ pub(super) async fn issue(
 }
 
 impl NewToken {
-    fn terms(self, now: Timestamp) -> Result<TokenTerms, Rejection> {
+    /// Returns the terms on which the token is made.
+    ///
+    /// # Errors
+    /// `invalid_params`.
+    pub(super) fn terms(self, now: Timestamp) -> Result<TokenTerms, Rejection> {
         check_token_label(self.label.as_deref())?;
         let wrong = |message| Rejection::new(Reason::InvalidParams, message);
         let expires_at = match (self.expires_at, self.expires_in) {
@@ -168,7 +172,8 @@ fn refuse_outliving(caller: &Caller, terms: &TokenTerms) -> Result<(), Rejection
             "the token of a platform makes no tokens: use it itself, or ask an operator",
         ));
     }
-    let Some(end) = caller.0.ends_at() else {
+    let of_workspace = caller.principal().workspace();
+    let Some(end) = caller.0.ends_at().filter(|_| of_workspace.is_some()) else {
         return Ok(());
     };
     if terms.expires_at.is_some_and(|at| at <= end) {
@@ -359,12 +364,18 @@ fn issued(token: &IssuedToken, terms: &TokenTerms) -> Response {
     (StatusCode::CREATED, Extension(about), Answer(answer)).into_response()
 }
 
-fn listed<T>(
+fn listed<T>(page: &Page, rows: Vec<TokenRow>, show: impl Fn(TokenRow) -> T) -> Answer<Listed<T>> {
+    listed_by(page, rows, |row| &row.token_id, show)
+}
+
+/// Returns a page of rows, whose cursor is their `id`.
+pub(super) fn listed_by<R, T>(
     page: &Page,
-    mut rows: Vec<TokenRow>,
-    show: impl Fn(TokenRow) -> T,
+    mut rows: Vec<R>,
+    id: impl Fn(&R) -> &String,
+    show: impl Fn(R) -> T,
 ) -> Answer<Listed<T>> {
-    let next_cursor = page.cut(&mut rows, |row| &row.token_id);
+    let next_cursor = page.cut(&mut rows, |row| id(row));
     let tokens = rows.into_iter().map(show).collect();
     Answer(Listed {
         tokens,
@@ -372,7 +383,7 @@ fn listed<T>(
     })
 }
 
-fn revoked(found: bool) -> Result<Answer<Revoked>, Rejection> {
+pub(super) fn revoked(found: bool) -> Result<Answer<Revoked>, Rejection> {
     if found {
         return Ok(Answer(Revoked { status: "revoked" }));
     }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::credential::CredentialHash;
+use super::role::Operator;
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
 use crate::shares::Account;
@@ -140,6 +141,8 @@ pub struct Proof {
     pub principal: Principal,
     /// The kind of the credential.
     pub kind: CredentialKind,
+    /// The role and the name of the operator; `None`: the principal is no operator.
+    pub operator: Option<Arc<Operator>>,
     /// The first 8 characters of the credential; never more. Empty in open mode.
     pub prefix: String,
     /// Number under which rates and shares of memory, places and connections are counted: one for each principal,
@@ -212,7 +215,7 @@ impl Proof {
     /// Returns the time at which streams that it opened end. `None`: when it is revoked. Streams outlive a signed token.
     pub fn opens_until(&self) -> Option<Timestamp> {
         let ends_at = self.expires_at.map(Timestamp);
-        ends_at.filter(|_| self.kind == CredentialKind::Workspace)
+        ends_at.filter(|_| matches!(self.kind, CredentialKind::Workspace | CredentialKind::Admin))
     }
 
     /// True until it expires, or the key that signed it is withdrawn.
@@ -278,6 +281,7 @@ pub(super) fn open_proof() -> Proof {
             confined: false,
         },
         kind: CredentialKind::Open,
+        operator: None,
         prefix: String::new(),
         account: OPEN,
         expires_at: None,

@@ -196,7 +196,10 @@ impl SignedTokens {
         let left = maker.ends_at().map(|end| Timestamp(end).since(now));
         // Its end has whole seconds.
         let left = left.map_or(Duration::MAX, |left| left.max(Duration::from_secs(1)));
-        let ttl = config.tokens.pair_ttl.min(Duration::from_secs(left.as_secs()));
+        let ttl = config
+            .tokens
+            .pair_ttl
+            .min(Duration::from_secs(left.as_secs()));
         let claims = PairClaims::new(config.issuer(), pair, now, ttl);
         Ok(IssuedPair {
             token: self.keys.sign(PAIR_TYP, &claims).map_err(unsigned)?.into(),

@@ -7,14 +7,40 @@ use std::time::Duration;
 use super::authenticate::Identity;
 use super::credential::CredentialHash;
 use super::proof::{CredentialKind, Principal, Proof, open_proof};
+use super::role::{Operator, Person};
 use crate::rejection::{Reason, Rejection};
 use crate::store::Unavailable;
+use crate::time::Timestamp;
 
 /// The credential behind a proof is no longer valid.
 struct Gone;
 
 /// The time of a body after which its caller is checked again: half of that within which a revocation counts.
 pub const SLOW_BODY: Duration = Duration::from_millis(500);
+
+/// The meaning of an opaque credential now.
+pub(super) struct Meaning {
+    pub(super) principal: Principal,
+    /// Milliseconds since 1970. `None`: when it is revoked.
+    pub(super) expires_at: Option<i64>,
+    /// `None`: the principal is no operator.
+    pub(super) operator: Option<Arc<Operator>>,
+}
+
+impl Meaning {
+    /// True from the end of the credential on.
+    pub(super) fn is_over(&self) -> bool {
+        self.expires_at.is_some_and(|at| at <= Timestamp::now().0)
+    }
+
+    fn plain((principal, expires_at): (Principal, Option<i64>)) -> Self {
+        Self {
+            principal,
+            expires_at,
+            operator: None,
+        }
+    }
+}
 
 impl Identity {
     /// True if the credential behind `proof` is still valid. From memory in steady state, so that it can be
@@ -40,7 +66,7 @@ impl Identity {
     }
 
     /// As [`Identity::still_good`], except that a stream that began in time continues when a signed token expires. A
-    /// workspace token that has reached its end counts as revoked.
+    /// token of a table that has reached its end counts as revoked, and so does one whose role is another now.
     pub async fn stands(&self, proof: &Proof) -> bool {
         if proof
             .signer
@@ -56,7 +82,11 @@ impl Identity {
         if proof.kind == CredentialKind::Workload {
             return !matches!(self.places.unplaced(proof).await, Ok(Some(_)));
         }
-        if proof.kind == CredentialKind::Workspace && !proof.is_current() {
+        let is_of_table = matches!(
+            proof.kind,
+            CredentialKind::Workspace | CredentialKind::Admin
+        );
+        if is_of_table && !proof.is_current() {
             return false;
         }
         if matches!(proof.kind, CredentialKind::Canvas | CredentialKind::Pair) {
@@ -64,10 +94,11 @@ impl Identity {
             return self.maker_stands(proof).await.unwrap_or(true);
         }
         let load = || async {
-            match self.principal_of(proof.kind, hash).await {
-                Ok(Some((principal, expires_at))) => Ok(Arc::new(Proof {
-                    principal,
-                    expires_at,
+            match self.meaning_of(proof.kind, hash).await {
+                Ok(Some(now)) => Ok(Arc::new(Proof {
+                    principal: now.principal,
+                    expires_at: now.expires_at,
+                    operator: now.operator,
                     ..proof.clone()
                 })),
                 Ok(None) => Err(Ok(Gone)),
@@ -75,7 +106,7 @@ impl Identity {
             }
         };
         match self.proofs.get_or_load(&hash, load).await {
-            Ok(now) => now.principal == proof.principal,
+            Ok(now) => now.principal == proof.principal && now.role() == proof.role(),
             Err(why) => match &*why {
                 Ok(Gone) => false,
                 Err(Unavailable { .. }) => true,
@@ -83,13 +114,13 @@ impl Identity {
         }
     }
 
-    /// Returns the principal that an opaque credential proves now, and the time at which it ends.
-    pub(super) async fn principal_of(
+    /// Returns what an opaque credential proves now; `None`: nothing.
+    pub(super) async fn meaning_of(
         &self,
         kind: CredentialKind,
         hash: CredentialHash,
-    ) -> Result<Option<(Principal, Option<i64>)>, Unavailable> {
-        Ok(match kind {
+    ) -> Result<Option<Meaning>, Unavailable> {
+        let plain = match kind {
             CredentialKind::Workspace => {
                 let found = self.table.find_workspace(hash).await?;
                 let found = found.filter(|found| !found.is_over());
@@ -103,8 +134,8 @@ impl Identity {
                 found.map(|(org, _)| (Principal::Org { org }, None))
             }
             CredentialKind::Admin => {
-                let known = hash.is_one_of(&self.admins.get()) || self.table.is_admin(hash).await?;
-                known.then_some((Principal::Operator, None))
+                let found = self.operator_of(hash).await?;
+                return Ok(found.filter(|found| !found.is_over()));
             }
             CredentialKind::Canvas
             | CredentialKind::Enrolment
@@ -112,7 +143,33 @@ impl Identity {
             | CredentialKind::Pair
             | CredentialKind::Stored
             | CredentialKind::Workload => None,
-        })
+        };
+        Ok(plain.map(Meaning::plain))
+    }
+
+    /// True unless the person's provider is no longer the one of the configuration.
+    fn may_come_in(&self, person: Option<&Person>) -> bool {
+        let config = self.config.get();
+        let issuer = config.admin.sign_in.issuer.as_deref();
+        person.is_none_or(|person| issuer == Some(&person.issuer))
+    }
+
+    /// Returns the operator whose token has this hash, also after its end.
+    pub(super) async fn operator_of(
+        &self,
+        hash: CredentialHash,
+    ) -> Result<Option<Meaning>, Unavailable> {
+        let found = if hash.is_one_of(&self.admins.get()) {
+            Some((Operator::CONFIGURED, None))
+        } else {
+            let found = self.table.find_operator(hash).await?;
+            found.filter(|(operator, _)| self.may_come_in(operator.person.as_ref()))
+        };
+        Ok(found.map(|(operator, expires_at)| Meaning {
+            principal: Principal::Operator,
+            expires_at,
+            operator: Some(Arc::new(operator)),
+        }))
     }
 
     /// True if the org token with which a credential was made, if there was one, is still valid. Cached as if

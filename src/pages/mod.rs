@@ -107,6 +107,7 @@ pub static CONSOLE: Site = site![
     "console/model.js",
     "console/session.js",
     "console/show.js",
+    "console/signin.js",
     "console/stops.js",
     "console/tree.js",
     "console/workspace.js",

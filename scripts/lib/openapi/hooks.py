@@ -82,7 +82,7 @@ def make_good(case):
             case.body["expires_at"] = "2099-01-01T00:00:00Z"
         if case.body.get("caller_id") == case.body.get("target_id"):
             case.body["target_id"] = f"{str(case.body['target_id'])[:120]}-other"
-    if isinstance(case.body, dict) and case.operation.path.endswith("/workspaces/{id}/tokens"):
+    if isinstance(case.body, dict) and case.operation.path.endswith(("/workspaces/{id}/tokens", "/operators/tokens")):
         # A token ends in the future, at a time or after one.
         if case.body.get("expires_at"):
             case.body["expires_at"] = "2099-01-01T00:00:00Z"
