@@ -11,7 +11,7 @@ use clap_complete::engine::CompletionCandidate;
 use serde_json::Value;
 use tokio::time::timeout;
 
-use super::access::{Contexts, Operating};
+use super::access::Operating;
 use super::client::Client;
 
 /// Longest wait for the gateway.
@@ -19,17 +19,6 @@ const CLOCK: Duration = Duration::from_secs(1);
 
 /// Variable by which a shell's script asks for candidates.
 pub(super) const VARIABLE: &str = "A2A_GATEWAY_COMPLETE";
-
-/// Returns the names of the contexts.
-pub(super) fn contexts() -> Vec<CompletionCandidate> {
-    let Ok(contexts) = Contexts::read() else {
-        return Vec::new();
-    };
-    let list = contexts.list();
-    list.iter()
-        .map(|context| described(&context.name, context.url.as_str()))
-        .collect()
-}
 
 /// Returns the workspaces of which the id begins with what is typed, else those of which the name does: as far as the
 /// gateway tells them within the clock.

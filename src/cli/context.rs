@@ -9,10 +9,10 @@ use clap_complete::engine::ArgValueCandidates;
 use serde_json::{Value, json};
 use url::Url;
 
-use super::access::{Context, Contexts, ContextsError, Secret};
+use super::access::{Context, Contexts, ContextsError, Secret, names_for_shells};
 use super::client::{Failure, document, finish};
+use super::http_url;
 use super::table::aligned;
-use super::{complete, http_url};
 
 /// Longest token on standard input, in bytes.
 const TOKEN_BYTES_MAX: u64 = 64 * 1024;
@@ -77,21 +77,21 @@ enum Command {
     #[command(after_help = USE_EXAMPLES)]
     Use {
         /// Its name
-        #[arg(add = ArgValueCandidates::new(complete::contexts))]
+        #[arg(add = ArgValueCandidates::new(names_for_shells))]
         name: String,
     },
     /// Remove a context from the file; the gateway is not asked
     #[command(after_help = REMOVE_EXAMPLES)]
     Remove {
         /// Its name
-        #[arg(add = ArgValueCandidates::new(complete::contexts))]
+        #[arg(add = ArgValueCandidates::new(names_for_shells))]
         name: String,
     },
     /// Show a context without its token
     #[command(after_help = SHOW_EXAMPLES)]
     Show {
         /// Its name [default: the current one]
-        #[arg(add = ArgValueCandidates::new(complete::contexts))]
+        #[arg(add = ArgValueCandidates::new(names_for_shells))]
         name: Option<String>,
         /// Print JSON
         #[arg(long)]

@@ -8,6 +8,7 @@ use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
+use clap_complete::engine::CompletionCandidate;
 use serde::{Deserialize, Serialize};
 use url::Url;
 
@@ -305,6 +306,17 @@ impl Contexts {
             path: path.map_or_else(String::new, |path| path.display().to_string()),
         }
     }
+}
+
+/// Returns the contexts as candidates of a shell: none if the file cannot be used.
+pub(in crate::cli) fn names_for_shells() -> Vec<CompletionCandidate> {
+    let list = Contexts::read().map_or_else(|_| Vec::new(), |contexts| contexts.list());
+    list.iter()
+        .map(|context| {
+            let about = context.url.to_string();
+            CompletionCandidate::new(&context.name).help(Some(about.into()))
+        })
+        .collect()
 }
 
 /// True if there is no file: also where the home is another user's, as it is for a command below `sudo`.

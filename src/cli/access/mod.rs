@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use clap_complete::engine::ArgValueCandidates;
 use url::Url;
 
-pub(super) use self::contexts::{Context, Contexts, ContextsError, Secret};
-use super::{complete, http_url};
+pub(super) use self::contexts::{Context, Contexts, ContextsError, Secret, names_for_shells};
+use super::http_url;
 use crate::config::Config;
 use crate::config::load::{ConfigError, Layers, load};
 
@@ -74,7 +74,7 @@ pub(super) struct Chosen {
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Ask the gateway of this context, whatever the environment says [default: the one that `context use` chose]
-    #[arg(long, value_name = "NAME", conflicts_with = "config", add = ArgValueCandidates::new(complete::contexts))]
+    #[arg(long, value_name = "NAME", conflicts_with = "config", add = ArgValueCandidates::new(contexts::names_for_shells))]
     context: Option<String>,
 }
 

@@ -19,7 +19,7 @@ Examples:
   a2a-gateway workspace create acme-ops --name Operations --org acme
   a2a-gateway workspace create acme-qa --name QA --parent acme-pm --role tests
   a2a-gateway workspace create billing --token-file token        for `a2a-gateway run --token-file token`
-  a2a-gateway workspace create acme-search --parent acme-pm --url http://127.0.0.1:8000/ --assumed
+  a2a-gateway workspace create acme-search --parent acme-pm --agent-url http://127.0.0.1:8000/ --assumed
   a2a-gateway workspace create acme-mail --parent acme-pm --poll --set max_concurrent=4 --json";
 
 /// `a2a-gateway workspace create ID`.
@@ -41,7 +41,7 @@ pub(super) struct Arguments {
     role: Option<String>,
     /// Where its agent listens, if it does not register by itself
     #[arg(long, value_name = "URL", value_parser = http_url)]
-    url: Option<Url>,
+    agent_url: Option<Url>,
     /// Its agent sends no heartbeats: it counts as online
     #[arg(long)]
     assumed: bool,
@@ -85,7 +85,10 @@ fn body(arguments: &Arguments) -> Value {
     put("parent_id", text(&arguments.parent));
     put("org", text(&arguments.org));
     put("role", text(&arguments.role));
-    put("url", arguments.url.as_ref().map(|url| url.as_str().into()));
+    put(
+        "url",
+        arguments.agent_url.as_ref().map(|url| url.as_str().into()),
+    );
     put("liveness", arguments.assumed.then(|| "assumed".into()));
     put("delivery_mode", arguments.poll.then(|| "poll".into()));
     for (name, value) in &arguments.set {
