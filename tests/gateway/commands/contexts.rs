@@ -82,7 +82,7 @@ async fn flags_count_more_than_the_environment_and_that_more_than_the_context() 
         .refused(64, "no URL of the admin listener");
     run(&[], "send of-one hello")
         .await
-        .refused(1, "workspace_offline");
+        .refused(1, "workspace_restarting");
 
     run(&[], "context use two").await.done();
     sees(&[], "", "of-two").await;

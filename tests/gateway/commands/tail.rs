@@ -117,7 +117,7 @@ async fn exchanges_are_told_filtered_and_the_tail_ends_with_0() {
     };
     for line in [one, two] {
         assert!(
-            line.contains("  - -> target  send_message  401 unauthenticated  "),
+            line.contains("  - -> target  unread  401 unauthenticated  "),
             "{line}"
         );
     }
