@@ -28,6 +28,7 @@ mod caps;
 mod cards;
 mod certificates;
 mod clocks;
+mod commands;
 mod console;
 mod credentials;
 mod directory;

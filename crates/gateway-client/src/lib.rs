@@ -214,10 +214,21 @@ impl Answer {
         self.response.headers().get("x-request-id")?.to_str().ok()
     }
 
+    /// Returns a header field, if it is text.
+    pub fn field(&self, name: &str) -> Option<&str> {
+        self.response.headers().get(name)?.to_str().ok()
+    }
+
+    /// Returns the delay that `Retry-After` asks for, if it is a number of seconds.
+    pub fn retry_after(&self) -> Option<Duration> {
+        let seconds = self.field(header::RETRY_AFTER.as_str())?;
+        seconds.trim().parse().ok().map(Duration::from_secs)
+    }
+
     /// True if the body is a stream of events.
     pub fn is_stream(&self) -> bool {
-        let content_type = self.response.headers().get(header::CONTENT_TYPE);
-        content_type.is_some_and(|text| text.as_bytes().starts_with(b"text/event-stream"))
+        let content_type = self.field(header::CONTENT_TYPE.as_str());
+        content_type.is_some_and(|text| text.starts_with("text/event-stream"))
     }
 
     /// Returns the next piece of the body; `None` at its end.

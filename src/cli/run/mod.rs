@@ -41,9 +41,9 @@ const HOST_MAX: usize = 58;
 const EXAMPLES: &str = "\
 Examples:
   a2a-gateway run --workspace billing --token-file token -- python3 agent.py     it listens on $PORT
-  a2a-gateway run --workspace billing --token-file token --port 8001 -- uvicorn app:app --port 8001
+  a2a-gateway run --workspace billing --token-file token --port 8001 -- python3 agent.py 8001
   a2a-gateway run --workspace billing --token-file token --guard 0.0.0.0:8081 \\
-      --gateway https://gateway.example.com --advertise http://10.0.0.12:8081 -- node agent.js
+      --gateway https://gateway.example.com --advertise http://10.0.0.12:8081 -- python3 agent.py
 
 The token file has the workspace's token, or its enrolment token, which the workspace's own token
 replaces. SIGTERM, SIGINT and SIGQUIT drain and deregister the agent, wait for its calls, and are then
