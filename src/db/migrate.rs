@@ -17,7 +17,7 @@ const MIGRATE_MAX: Duration = Duration::from_secs(60);
 
 /// Version, name, and the SQL for SQLite and for PostgreSQL, which differ only where PostgreSQL has
 /// partitions. Never edit a released migration: databases store its checksum.
-const MIGRATIONS: [(i64, &str, [&str; 2]); 34] = [
+const MIGRATIONS: [(i64, &str, [&str; 2]); 35] = [
     both(
         1,
         "workspaces",
@@ -159,6 +159,7 @@ const MIGRATIONS: [(i64, &str, [&str; 2]); 34] = [
         "token ends",
         include_str!("migrations/0039_token_ends.sql"),
     ),
+    both(42, "usage", include_str!("migrations/0042_usage.sql")),
 ];
 
 const fn both(
