@@ -175,6 +175,11 @@ fn an_operator_sees_and_changes_what_the_gateway_does_in_the_console() {
 }
 
 #[test]
+fn an_operator_makes_moves_and_counts_in_the_console() {
+    show("tasks.mjs");
+}
+
+#[test]
 fn a_user_talks_with_agents_in_the_canvas() {
     show("canvas.mjs");
 }
