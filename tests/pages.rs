@@ -194,6 +194,11 @@ fn people_sign_in_at_the_console_with_a_provider() {
 }
 
 #[test]
+fn an_operator_makes_moves_and_counts_in_the_console() {
+    show("tasks.mjs");
+}
+
+#[test]
 fn a_user_talks_with_agents_in_the_canvas() {
     show("canvas.mjs");
 }

@@ -15,6 +15,7 @@ import { count, field, loading, refusal, setPill, setText } from "./show.js";
 import { cameBack, wayIn, whoIsIn } from "./signin.js";
 import { notOperators } from "./token.js";
 import { treeView } from "./tree.js";
+import { usageView } from "./usage.js";
 import { visible } from "./visible.js";
 import { workspaceView } from "./workspace.js";
 
@@ -23,6 +24,7 @@ const VIEWS = [
   ["/exchanges", "Exchanges"],
   ["/explain", "Explain"],
   ["/audit", "Audit"],
+  ["/usage", "Usage"],
   ["/gateway", "Gateway"],
 ];
 
@@ -144,6 +146,7 @@ function made(name, id, asked) {
   if (name === "exchanges") return exchangesView(model);
   if (name === "explain") return explainView(model, asked);
   if (name === "audit") return auditView(model, asked);
+  if (name === "usage") return usageView(asked);
   if (name === "gateway") return gatewayView(model);
   if (name === "workspaces" && id) return workspaceView(model, decoded(id));
   return treeView(model);

@@ -25,6 +25,7 @@ mod reply;
 mod stops;
 mod streams;
 mod tokens;
+mod usage;
 mod watch;
 mod well_known;
 mod workspaces;
@@ -80,6 +81,7 @@ routes! {
     POST   "/stops"                             => stops::create,
     DELETE "/stops/{stop_id}"                   => stops::release,
     GET    "/caps"                              => caps::list,
+    GET    "/usage"                             => usage::list,
 
     GET    "/workspaces/{id}/tokens"            => tokens::list,
     POST   "/workspaces/{id}/tokens"            => tokens::issue,

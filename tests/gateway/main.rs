@@ -104,5 +104,6 @@ mod tree;
 mod trust;
 mod upstream_auth;
 mod upstream_tls;
+mod usage;
 mod waking;
 mod workloads;

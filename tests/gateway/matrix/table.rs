@@ -105,6 +105,7 @@ pub(crate) const TABLE: &[(&str, &str, u16, &[Who])] = &[
     ("POST", "/grants", 201, &[Operator]),
     ("DELETE", "/grants/{grant_id}", 200, &[Operator]),
     ("GET", "/caps", 200, &[Org, OtherOrg, Operator]),
+    ("GET", "/usage", 200, &[Org, OtherOrg, Operator]),
     ("GET", "/stops", 200, &[Org, OtherOrg, Operator]),
     ("POST", "/stops", 201, &[Org, Operator]),
     ("DELETE", "/stops/{stop_id}", 200, &[Org, Operator]),
