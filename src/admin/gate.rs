@@ -72,7 +72,7 @@ pub(super) async fn operators_with_token(
     refuse(&gateway, &request, proof, rejection)
 }
 
-/// Checks that the proof is an operator's whose role covers the route of the request.
+/// Checks that the proof is an operator's, and that the role covers the route of the request.
 ///
 /// # Errors
 /// `not_permitted`.

@@ -368,7 +368,7 @@ fn listed<T>(page: &Page, rows: Vec<TokenRow>, show: impl Fn(TokenRow) -> T) -> 
     listed_by(page, rows, |row| &row.token_id, show)
 }
 
-/// Returns a page of rows, whose cursor is their `id`.
+/// Returns a page of rows. Their `id` is the cursor.
 pub(super) fn listed_by<R, T>(
     page: &Page,
     mut rows: Vec<R>,

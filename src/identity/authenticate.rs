@@ -142,7 +142,8 @@ impl Identity {
         let Fresh { hash, text, .. } = &candidate.0;
         let made = self
             .table
-            .create_first_admin(*hash, Timestamp::now().0)
+            .operators()
+            .create_first(*hash, Timestamp::now().0)
             .await?;
         Ok(made.then(|| text.clone()))
     }

@@ -272,8 +272,8 @@ impl Issuance {
         terms: &TokenTerms,
     ) -> Result<IssuedToken, Rejection> {
         let (token, hash) = fresh(Form::Admin);
-        let issued = self.tokens.issue_operator(role, terms, (&token, hash));
-        if !issued.await? {
+        let operators = self.tokens.operators();
+        if !operators.issue(role, terms, (&token, hash)).await? {
             return Err(too_many_of("operators have"));
         }
         Ok(token)
@@ -290,9 +290,8 @@ impl Issuance {
         expires_at: i64,
     ) -> Result<IssuedToken, Unavailable> {
         let (token, hash) = fresh(Form::Admin);
-        let issued = self
-            .tokens
-            .issue_session((role, person), expires_at, (&token, hash));
+        let operators = self.tokens.operators();
+        let issued = operators.issue_session((role, person), expires_at, (&token, hash));
         issued.await.map(|()| token)
     }
 
@@ -305,7 +304,7 @@ impl Issuance {
         after: &str,
         limit: u32,
     ) -> Result<Vec<OperatorRow>, Unavailable> {
-        self.tokens.list_operators(after, limit).await
+        self.tokens.operators().list(after, limit).await
     }
 
     /// As [`Issuance::revoke_workspace`], for a token of an operator. Of a person it ends the session.

@@ -5,10 +5,11 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use http::Method;
 use serde::{Deserialize, Serialize};
 
 use super::credential::CredentialHash;
-use super::role::Operator;
+use super::role::{Operator, Role, role_for};
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
 use crate::shares::Account;
@@ -216,6 +217,32 @@ impl Proof {
     pub fn opens_until(&self) -> Option<Timestamp> {
         let ends_at = self.expires_at.map(Timestamp);
         ends_at.filter(|_| matches!(self.kind, CredentialKind::Workspace | CredentialKind::Admin))
+    }
+
+    /// Returns the role; `None`: the principal is no operator.
+    pub fn role(&self) -> Option<Role> {
+        self.operator.as_ref().map(|operator| operator.role)
+    }
+
+    /// Checks that the role of an operator covers a route. Says nothing of other principals.
+    ///
+    /// # Errors
+    /// `not_permitted`, with the needed role.
+    pub fn require_role(&self, method: &Method, pattern: &str) -> Result<(), Rejection> {
+        let needed = role_for(method, pattern);
+        match (&self.principal, self.role()) {
+            (Principal::Operator, Some(role)) if role.covers(needed) => Ok(()),
+            (Principal::Operator, role) => Err(Rejection::new(
+                Reason::NotPermitted,
+                format!(
+                    "this needs an operator with the role `{}`, and yours is `{}`",
+                    needed.as_str(),
+                    role.map_or("none", Role::as_str),
+                ),
+            )
+            .fact("needed_role", needed.as_str())),
+            _ => Ok(()),
+        }
     }
 
     /// True until it expires, or the key that signed it is withdrawn.

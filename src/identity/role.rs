@@ -4,9 +4,7 @@ use http::Method;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::proof::{Principal, Proof};
 use crate::closed_set::words;
-use crate::rejection::{Reason, Rejection};
 
 words! {
     /// The role of an operator. Each later one may do all that the ones before it may.
@@ -101,34 +99,6 @@ impl Operator {
         said.ok()
             .and_then(|said| said.as_object().cloned())
             .unwrap_or_default()
-    }
-}
-
-impl Proof {
-    /// Returns the role; `None`: the principal is no operator.
-    pub fn role(&self) -> Option<Role> {
-        self.operator.as_ref().map(|operator| operator.role)
-    }
-
-    /// Checks that the role of an operator covers a route. Says nothing of other principals.
-    ///
-    /// # Errors
-    /// `not_permitted`, with the needed role.
-    pub fn require_role(&self, method: &Method, pattern: &str) -> Result<(), Rejection> {
-        let needed = role_for(method, pattern);
-        match (&self.principal, self.role()) {
-            (Principal::Operator, Some(role)) if role.covers(needed) => Ok(()),
-            (Principal::Operator, role) => Err(Rejection::new(
-                Reason::NotPermitted,
-                format!(
-                    "this needs an operator with the role `{}`, and yours is `{}`",
-                    needed.as_str(),
-                    role.map_or("none", Role::as_str),
-                ),
-            )
-            .fact("needed_role", needed.as_str())),
-            _ => Ok(()),
-        }
     }
 }
 

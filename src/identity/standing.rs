@@ -66,7 +66,7 @@ impl Identity {
     }
 
     /// As [`Identity::still_good`], except that a stream that began in time continues when a signed token expires. A
-    /// token of a table that has reached its end counts as revoked, and so does one whose role is another now.
+    /// token of a table that has reached its end counts as revoked, and so does one with another role now.
     pub async fn stands(&self, proof: &Proof) -> bool {
         if proof
             .signer
@@ -154,7 +154,7 @@ impl Identity {
         person.is_none_or(|person| issuer == Some(&person.issuer))
     }
 
-    /// Returns the operator whose token has this hash, also after its end.
+    /// Returns the operator of the token with this hash, also after its end.
     pub(super) async fn operator_of(
         &self,
         hash: CredentialHash,
@@ -162,7 +162,7 @@ impl Identity {
         let found = if hash.is_one_of(&self.admins.get()) {
             Some((Operator::CONFIGURED, None))
         } else {
-            let found = self.table.find_operator(hash).await?;
+            let found = self.table.operators().find(hash).await?;
             found.filter(|(operator, _)| self.may_come_in(operator.person.as_ref()))
         };
         Ok(found.map(|(operator, expires_at)| Meaning {

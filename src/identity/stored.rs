@@ -26,7 +26,7 @@ enum Stored {
         org: String,
     },
     Operator {
-        /// Absent in rows of earlier releases, whose operators were all admins.
+        /// Absent in rows of earlier releases, where all operators were admins.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         by: Option<Operator>,
     },

@@ -50,7 +50,7 @@ struct Metadata {
 pub struct CodeExchange<'a> {
     /// The code.
     pub code: &'a str,
-    /// The `code_verifier` whose hash began the sign-in.
+    /// The `code_verifier`: its hash began the sign-in.
     pub verifier: &'a str,
     /// The redirect URI of the sign-in.
     pub redirect_uri: &'a str,

@@ -1,4 +1,4 @@
-//! Tokens of operators in use: records name whose a change is, and a token that ends, or whose role is lowered, ends what it
+//! Tokens of operators in use: records name the token of a change, and a token that ends, also by itself, ends what it
 //! opened, on every replica.
 
 use std::time::{Duration, Instant};

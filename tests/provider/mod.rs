@@ -1,4 +1,4 @@
-//! A gateway whose operators sign in with a real `OpenID` provider (`provider.mjs`), and a browser that does.
+//! A gateway at which operators sign in with a real `OpenID` provider (`provider.mjs`), and a browser that does.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};

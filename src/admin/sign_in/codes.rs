@@ -50,7 +50,7 @@ impl Codes {
         code
     }
 
-    /// Takes the session whose code a request has, with the cookie of its sign-in.
+    /// Takes the session of the code in a request, with the cookie of its sign-in.
     pub(super) fn take(&self, headers: &HeaderMap) -> Option<NewSession> {
         let code = headers.get(FIELD)?.to_str().ok()?;
         let mut waiting = self.waiting();
@@ -59,7 +59,7 @@ impl Codes {
         found.map(|found| found.session)
     }
 
-    /// Returns the sessions that wait, after removing those whose code is too old.
+    /// Returns the sessions that wait, after removing those with a code that is too old.
     fn waiting(&self) -> MutexGuard<'_, HashMap<CredentialHash, Waiting>> {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();

@@ -148,7 +148,7 @@ async fn callback(
     }
 }
 
-/// Serves `POST /console/sign-in`: the page begins the session of the sign-in whose code it has.
+/// Serves `POST /console/sign-in`: the page begins the session of the sign-in by its code.
 async fn end(State(sign_ins): State<Arc<SignIns>>, request: Request) -> Response {
     let headers = request.headers();
     let begun = session::require_own_page(&request).and_then(|()| {

@@ -11,7 +11,7 @@ const NAME_CHARS_MAX: usize = 128;
 /// Longest `sub` (OpenID Connect Core 1.0, 2), in bytes.
 const SUBJECT_MAX: usize = 255;
 
-/// Returns the person whom the claims name. `None`: `sub` is missing, or is none.
+/// Returns the person that the claims name. `None`: `sub` is missing, or is none.
 pub(super) fn person(issuer: &str, claims: &Map<String, Value>, by: &SignIn) -> Option<Person> {
     let subject = claims.get("sub")?.as_str()?;
     let plain = |text: &str| !text.trim().is_empty() && !text.chars().any(char::is_control);

@@ -13,6 +13,7 @@ use sqlx::{AssertSqlSafe, Row};
 
 pub(super) use self::enrolment::NewEnrolment;
 pub use self::operators::OperatorRow;
+use self::operators::OperatorTokens;
 pub(super) use self::revoke::Owner;
 pub(super) use self::uses::Uses;
 use super::credential::{CredentialHash, Form, Fresh};
@@ -170,6 +171,11 @@ pub(super) struct Tokens {
 impl Tokens {
     pub(super) fn new(db: Db) -> Self {
         Self { db }
+    }
+
+    /// Returns those of operators.
+    pub(super) fn operators(&self) -> OperatorTokens<'_> {
+        OperatorTokens::new(&self.db)
     }
 
     pub(super) async fn find_workspace(

@@ -4,7 +4,8 @@
 use sqlx::Row as _;
 use sqlx::any::AnyRow;
 
-use super::{IssuedToken, LIVE_TOKENS_MAX, TokenTerms, Tokens};
+use super::{IssuedToken, LIVE_TOKENS_MAX, TokenTerms};
+use crate::db::Db;
 use crate::identity::credential::CredentialHash;
 use crate::identity::role::{Operator, Person, Role};
 use crate::store::Unavailable;
@@ -66,7 +67,7 @@ pub struct OperatorRow {
     pub token_id: String,
     /// Its first 8 characters.
     pub prefix: String,
-    /// Its role, and whose it is.
+    /// Its role, and its holder.
     pub operator: Operator,
     /// Milliseconds since 1970.
     pub created_at: i64,
@@ -74,9 +75,18 @@ pub struct OperatorRow {
     pub expires_at: Option<i64>,
 }
 
-impl Tokens {
-    /// Returns the operator whose token has this hash, and the time at which the token ends, in milliseconds since 1970.
-    pub(in crate::identity) async fn find_operator(
+/// Tokens of operators in the database.
+pub(in crate::identity) struct OperatorTokens<'a> {
+    db: &'a Db,
+}
+
+impl<'a> OperatorTokens<'a> {
+    pub(super) fn new(db: &'a Db) -> Self {
+        Self { db }
+    }
+
+    /// Returns the operator of the token with this hash, and the time at which the token ends, in milliseconds since 1970.
+    pub(in crate::identity) async fn find(
         &self,
         hash: CredentialHash,
     ) -> Result<Option<(Operator, Option<i64>)>, Unavailable> {
@@ -91,7 +101,7 @@ impl Tokens {
 
     /// Stores the admin token of `hash`, if there is no other one; concurrent first starts are serialized by
     /// the first-start row. True if it is stored.
-    pub(in crate::identity) async fn create_first_admin(
+    pub(in crate::identity) async fn create_first(
         &self,
         hash: CredentialHash,
         now: i64,
@@ -116,7 +126,7 @@ impl Tokens {
     }
 
     /// Inserts a token with a role. True if there was room for it.
-    pub(in crate::identity) async fn issue_operator(
+    pub(in crate::identity) async fn issue(
         &self,
         role: Role,
         terms: &TokenTerms,
@@ -162,7 +172,7 @@ impl Tokens {
         self.db.run("issue_session", work).await.map(|_| ())
     }
 
-    pub(in crate::identity) async fn list_operators(
+    pub(in crate::identity) async fn list(
         &self,
         after: &str,
         limit: u32,
