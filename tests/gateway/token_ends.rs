@@ -138,7 +138,8 @@ on_both_pairs! {
 
     async fn a_token_with_an_end_makes_none_that_outlives_it(pair: Pair) {
         let gateway = Gateway::start(pair).await;
-        gateway.create(json!({"id": "dev", "name": "dev"})).await;
+        let place = json!({"id": "dev", "name": "dev", "liveness": "assumed", "url": "http://127.0.0.1:9/"});
+        gateway.create(place).await;
         let token = made(&gateway, json!({"expires_in": 600})).await;
         let by = text(&token, "token");
         for body in [json!({}), json!({"expires_in": 900}), json!({"expires_at": "2099-01-01T00:00:00Z"})] {

@@ -350,7 +350,10 @@ on_both_pairs! {
         let forget = "DELETE FROM usage_days; UPDATE audit_chains SET counted_seq = 0";
         sqlx::raw_sql(AssertSqlSafe(forget)).execute(db.pool()).await.unwrap();
         gateway.restart().await;
-        assert_eq!(call(&gateway, ADMIN, "other", CALL).await, 502);
+        let late = Request::post("/workspaces/other/a2a", CALL).bearer(ADMIN);
+        let answer = gateway.call(&late.field("X-Request-Id", "late")).await;
+        assert_eq!(answer.status, 502, "{}", answer.text());
+        recorded(&gateway, "request_id=late", 1).await;
         let deadline = Instant::now() + Duration::from_secs(20);
         while usage(&gateway, ADMIN, "").await["complete"] != true {
             assert!(Instant::now() < deadline, "{}", gateway.log());
