@@ -250,10 +250,14 @@ fn print(text: &str) -> io::Result<()> {
 
 /// Runs the future of a command on a runtime of its own, on this thread.
 fn block_on<T, E: From<io::Error>>(work: impl Future<Output = Result<T, E>>) -> Result<T, E> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
+    runtime()?.block_on(work)
+}
+
+/// Makes a runtime on this thread.
+fn runtime() -> io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        .build()?;
-    runtime.block_on(work)
+        .build()
 }
 
 /// Writes a remark to standard error.

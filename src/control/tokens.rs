@@ -28,8 +28,8 @@ use crate::workspace::Timestamp;
 /// Maximum workspaces in one canvas token: each is looked up before the token is created.
 const CANVAS_WORKSPACES_MAX: usize = 200;
 
-/// Longest `expires_in` of a workspace token, in seconds: ten years.
-const EXPIRES_IN_MAX: u64 = 315_360_000;
+/// Longest `expires_in` of a workspace token, in seconds: ten years of 365.25 days, as `10years` on the command line.
+const EXPIRES_IN_MAX: u64 = 315_576_000;
 
 #[derive(Serialize)]
 struct Issued<'a> {
@@ -145,7 +145,7 @@ impl NewToken {
             (None, Some(seconds)) => {
                 if !(1..=EXPIRES_IN_MAX).contains(&seconds) {
                     return Err(wrong(
-                        "`expires_in` is a whole number of seconds from 1 to 315360000, which is ten years",
+                        "`expires_in` is a whole number of seconds from 1 to 315576000, which is ten years",
                     ));
                 }
                 Some(now.after(Duration::from_secs(seconds)))

@@ -173,8 +173,8 @@ on_both_pairs! {
             (json!({"expires_at": "2020-01-01T00:00:00Z"}), "in the future"),
             (json!({"expires_at": "tomorrow"}), "in the future"),
             (json!({"expires": 60}), "expires"),
-            (json!({"expires_in": 0}), "from 1 to 315360000"),
-            (json!({"expires_in": 315_360_001}), "from 1 to 315360000"),
+            (json!({"expires_in": 0}), "from 1 to 315576000"),
+            (json!({"expires_in": 315_576_001}), "from 1 to 315576000"),
             (json!({"expires_in": -1}), "expires_in"),
             (json!({"expires_in": 60, "expires_at": "2099-01-01T00:00:00Z"}), "send one of them"),
         ] {
@@ -184,7 +184,7 @@ on_both_pairs! {
         }
         assert_eq!(listed(&gateway).await.len(), 1, "the enrolment token");
         made(&gateway, json!({"label": "release 1.2.3"})).await;
-        let longest = made(&gateway, json!({"label": "\u{e9}".repeat(64), "expires_in": 315_360_000})).await;
+        let longest = made(&gateway, json!({"label": "\u{e9}".repeat(64), "expires_in": 315_576_000})).await;
         assert_eq!(longest["label"], "\u{e9}".repeat(64));
     }
 }

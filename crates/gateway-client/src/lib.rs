@@ -34,7 +34,15 @@ pub enum ClientError {
         /// Scheme, host and port.
         to: String,
     },
-    /// The connection could not be made, or broke.
+    /// The connection could not be made; nothing was sent.
+    #[error("no answer from {to}: {why}")]
+    Unreachable {
+        /// Scheme, host and port.
+        to: String,
+        /// The innermost cause.
+        why: String,
+    },
+    /// The connection broke.
     #[error("no answer from {to}: {why}")]
     Connection {
         /// Scheme, host and port.
@@ -63,6 +71,19 @@ pub enum ClientError {
     /// The response is larger than [`ANSWER_BYTES_MAX`].
     #[error("the answer has more than {ANSWER_BYTES_MAX} bytes")]
     TooLarge,
+}
+
+impl ClientError {
+    /// True if the request was certainly not sent. A request that was sent may have had its effect.
+    pub fn is_unsent(&self) -> bool {
+        match self {
+            Self::Url(_)
+            | Self::NotListening { .. }
+            | Self::Unreachable { .. }
+            | Self::Untrusted { .. } => true,
+            Self::Connection { .. } | Self::TooSlow { .. } | Self::TooLarge => false,
+        }
+    }
 }
 
 /// A request.
@@ -171,6 +192,7 @@ impl Peer {
             };
             return ClientError::TooSlow { to, after };
         }
+        let is_connect = error.is_connect();
         // The innermost cause says it without the URL.
         let error = error.without_url();
         let causes = std::iter::successors(Some(&error as &(dyn Error + 'static)), |error| {
@@ -188,7 +210,11 @@ impl Peer {
             }
             why = cause.to_string();
         }
-        ClientError::Connection { to, why }
+        if is_connect {
+            ClientError::Unreachable { to, why }
+        } else {
+            ClientError::Connection { to, why }
+        }
     }
 }
 

@@ -56,6 +56,8 @@ pub enum RegistryError {
         reason: String,
         /// The gateway's message.
         message: String,
+        /// Time after which the gateway wants to be asked again, if it says one.
+        retry_after: Option<Duration>,
     },
     /// A list did not end.
     #[error("{route} has more than {PAGES_MAX} pages, or one that leads back to itself")]
@@ -72,6 +74,19 @@ impl RegistryError {
             Self::Refused { status, .. } => Some(*status),
             Self::Unanswered { .. } | Self::Endless { .. } => None,
         }
+    }
+
+    /// Returns the time after which the gateway wants to be asked again, if it says one.
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Refused { retry_after, .. } => *retry_after,
+            Self::Unanswered { .. } | Self::Endless { .. } => None,
+        }
+    }
+
+    /// True if the request was certainly not sent.
+    pub fn is_unsent(&self) -> bool {
+        matches!(self, Self::Unanswered { source, .. } if source.is_unsent())
     }
 }
 
@@ -156,8 +171,9 @@ impl Registry {
                 continue;
             }
             let linked = next_cursor(&answer);
+            let retry_after = answer.retry_after();
             let (status, body) = answer.json().await.map_err(unanswered)?;
-            let body = accepted(route.clone(), status, body)?;
+            let body = accepted(route.clone(), status, body, retry_after)?;
             let cursor = body["next_cursor"].as_str().map(str::to_owned).or(linked);
             return Ok((body, cursor));
         }
@@ -249,12 +265,17 @@ impl Registry {
             body,
             ..Ask::get(&url, WITHIN)
         };
-        let whole = async { request.send().await?.json().await };
-        let (status, answer) = match whole.await {
+        let whole = async {
+            let answer = request.send().await?;
+            let retry_after = answer.retry_after();
+            let (status, answer) = answer.json().await?;
+            Ok((status, retry_after, answer))
+        };
+        let (status, retry_after, answer) = match whole.await {
             Ok(answered) => answered,
             Err(source) => return Err(RegistryError::Unanswered { route, source }),
         };
-        accepted(route, status, answer)
+        accepted(route, status, answer, retry_after)
     }
 
     /// Registers a workspace. Returns its new token, if the gateway issued one.
@@ -283,7 +304,12 @@ impl Registry {
 }
 
 /// Returns the body of a response, unless it is a refusal.
-fn accepted(route: String, status: u16, body: Value) -> Result<Value, RegistryError> {
+fn accepted(
+    route: String,
+    status: u16,
+    body: Value,
+    retry_after: Option<Duration>,
+) -> Result<Value, RegistryError> {
     if (200..300).contains(&status) {
         return Ok(body);
     }
@@ -293,6 +319,7 @@ fn accepted(route: String, status: u16, body: Value) -> Result<Value, RegistryEr
         status,
         reason: word("reason"),
         message: word("error"),
+        retry_after,
     })
 }
 
