@@ -109,16 +109,7 @@ impl SignIn {
             ),
             _ => {}
         }
-        let scopes = &self.scopes;
-        let is_scope = |scope: &String| {
-            scope
-                .bytes()
-                .all(|b| matches!(b, 0x21 | 0x23..=0x5b | 0x5d..=0x7e))
-        };
-        if scopes.len() > LIST_MAX
-            || !scopes.iter().any(|scope| scope == OPENID)
-            || !scopes.iter().all(|scope| is_text(scope) && is_scope(scope))
-        {
+        if !self.has_good_scopes() {
             refuse(
                 "admin.sign_in.scopes",
                 "are at most 64 names without spaces, and `openid` is one of them",
@@ -140,6 +131,17 @@ impl SignIn {
         }
         problems.extend(self.roles.problems());
         problems
+    }
+
+    fn has_good_scopes(&self) -> bool {
+        let scopes = &self.scopes;
+        let is_scope = |scope: &String| {
+            let mut bytes = scope.bytes();
+            is_text(scope) && bytes.all(|b| matches!(b, 0x21 | 0x23..=0x5b | 0x5d..=0x7e))
+        };
+        scopes.len() <= LIST_MAX
+            && scopes.iter().any(|scope| scope == OPENID)
+            && scopes.iter().all(is_scope)
     }
 }
 

@@ -292,7 +292,8 @@ mod tests {
             }
         };
         assert_eq!(check(&both(json!("gw"))), Ok(()));
-        let wrong: [(&dyn Fn(&mut Value), TokenError); 8] = [
+        type Change<'c> = &'c dyn Fn(&mut Value);
+        let wrong: [(Change<'_>, TokenError); 8] = [
             (&|claims| claims["nonce"] = json!("m"), TokenError::Claims),
             (&|claims| claims["nonce"] = Value::Null, TokenError::Claims),
             (&|claims| claims["azp"] = json!("other"), TokenError::Claims),

@@ -12,6 +12,7 @@ use tokio::process::{Child, Command};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::operating;
+use crate::harness::gateway::free_address;
 use crate::harness::{ADMIN, Agent, Builder, Gateway, Pair, Request};
 
 /// Longest run of an example that ends by itself, and of the end of one that is interrupted.
@@ -320,10 +321,7 @@ impl Stage {
 
     /// Puts addresses of this run in the place of those of an example.
     fn own_addresses(&self, line: &str) -> String {
-        let free = || {
-            let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-            listener.local_addr().unwrap()
-        };
+        let free = || free_address("127.0.0.1");
         let (public, admin) = (self.gateway.public, self.gateway.admin);
         let guard = free().to_string();
         let mut line = line.to_owned();
@@ -333,7 +331,10 @@ impl Stage {
                 line = line.replace(address, &free().to_string());
             }
             if line.contains("demo") && !line.contains("--listen") {
-                line.push_str(" --listen 127.0.0.1:0");
+                line.push_str(&format!(" --listen {}", free()));
+            }
+            if line.contains("demo") {
+                line.push_str(&format!(" --admin-listen {}", free()));
             }
         }
         line = line.replace(" 8001", &format!(" {}", free().port()));
