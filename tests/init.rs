@@ -243,12 +243,13 @@ fn the_printed_commands_work_on_this_machine_and_in_every_folder() {
         ("10.0.0.5:8080", "http://10.0.0.5:8080 ", true),
     ] {
         let folder = tempfile::tempdir().unwrap();
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o700)).unwrap();
         let more = ["--public-url", "https://gw.test", "--listen", listen];
         let (code, out, err) = init(folder.path(), &[&more[..], &["--yes"]].concat());
         assert_eq!(code, Some(0), "{err}");
         assert!(out.contains(&format!("A2A_GATEWAY_URL={url}")), "{out}");
         assert_eq!(out.contains("--advertise http://127.0.0.1:8001"), advertise);
-        // The folder of a test is open to its owner only.
+        // The folder is open to its owner only.
         let is_root = fs::metadata(folder.path()).unwrap().uid() == 0;
         assert_eq!(out.contains("cannot enter"), is_root, "{out}");
     }
