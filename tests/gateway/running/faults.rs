@@ -48,8 +48,10 @@ async fn a_token_file_that_is_bad_for_a_while_loses_no_call() {
 
 /// The agent ends, or `run` is told to at once, before the answer to the registration is there.
 async fn the_own_token_is_kept(agent_ends: bool) {
-    let mut stage = Stage::new(Pair::Embedded).await;
-    let relay = Relay::to(stage.gateway.public);
+    let address = free_address("127.0.0.1");
+    let builder = Builder::new(Pair::Embedded).set("server.hosts", &address.to_string());
+    let mut stage = Stage::of(builder).await;
+    let relay = Relay::at(address, stage.gateway.public);
     relay.delay(Duration::from_millis(700));
     stage.url = format!("http://{}", relay.address());
     let mut run = stage.run("one", &["--", SCRIPT]);
