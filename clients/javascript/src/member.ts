@@ -92,7 +92,6 @@ export class Member {
       try {
         if (!this.#registered) await this.#register();
         third = ((await this.ask("/registry/heartbeat", { ...this.ids, active_tasks: this.running })).expires_in * 1000) / 3;
-        if (failures) this.warn("the gateway hears it again");
         failures = 0;
       } catch (error: any) {
         // 401: the token was rotated or revoked. 404: the gateway does not know the agent.

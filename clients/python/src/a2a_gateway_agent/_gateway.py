@@ -41,9 +41,6 @@ def setting(value: str | None, name: str, default: str | None = None) -> str:
 class Refused(Exception):
     """A refusal of the gateway: its status and its words."""
 
-    def __repr__(self) -> str:
-        return "refused with {} {}".format(*self.args)
-
 
 class Member:
     """An agent, or one instance of it: `ids`. What it registers: `place`."""
@@ -80,8 +77,7 @@ class Member:
                 if refusal.args[0] != 401:  # revoked, used up, or of another gateway
                     raise
         else:
-            asked = f"POST /workspaces/{self.workspace}/enrolment"
-            raise PermissionError(f"no good token in {self.file}: ask an operator for {asked}")
+            raise PermissionError(f"no good token in {self.file}: ask for POST /workspaces/{self.workspace}/enrolment")
         if "token" in answer:
             descriptor, name = tempfile.mkstemp(dir=self.file.parent)  # for its owner only
             os.write(descriptor, answer["token"].encode())
@@ -101,8 +97,6 @@ class Member:
                 if not self.registered:
                     await self.register()
                 heard = await self.ask("/registry/heartbeat", {**self.ids, "active_tasks": len(self.calls)})
-                if failures:
-                    log.warning("the gateway hears %s again", self.ids)
                 third, failures = heard["expires_in"] / 3, 0
             except Exception as error:
                 self.registered &= error.args[:1] not in ((401,), (404,))  # another token is in the file; the agent is unknown
