@@ -237,7 +237,7 @@ impl Answer {
 
     /// Returns the id that the gateway gave the request.
     pub fn request_id(&self) -> Option<&str> {
-        self.response.headers().get("x-request-id")?.to_str().ok()
+        self.field("x-request-id")
     }
 
     /// Returns a header field, if it is text.

@@ -75,7 +75,7 @@ const CODES_MAX: usize = 64;
 /// Longest secret of a client, in bytes.
 const SECRET_MAX: u64 = 4096;
 
-/// What is known of the provider.
+/// The provider as it was last asked for.
 struct Known {
     issuer: String,
     at: Instant,

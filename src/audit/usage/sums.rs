@@ -29,7 +29,7 @@ impl Kind {
     }
 }
 
-/// What calls took.
+/// Sums of calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sums {
     /// Calls that were answered, or left by their callers.

@@ -92,7 +92,7 @@ enum Command {
     /// Make a token of an operator; needs an admin token of the role `admin`
     #[command(after_help = OPERATOR_EXAMPLES)]
     Operator {
-        /// What its holder may do: read; operate (besides pauses, stops and grants); admin (everything)
+        /// Role of its holder: read; operate (besides pauses, stops and grants); admin (everything)
         #[arg(long, value_parser = Role::ALL.iter().map(|role| role.as_str()).collect::<Vec<_>>())]
         role: String,
         /// Name of the token in lists and records

@@ -49,7 +49,7 @@ pub(super) struct SetArguments {
     /// The workspace
     #[arg(add = ArgValueCompleter::new(complete::workspaces))]
     id: String,
-    /// What to change
+    /// Settings to change
     #[arg(required = true, value_name = "MEMBER=VALUE", value_parser = member)]
     members: Vec<(String, Value)>,
     /// Print JSON

@@ -23,7 +23,7 @@ use crate::harness::{Agent, Answer, Builder, Gateway, Pair, Request};
 /// The name of the gateway at the provider.
 const CLIENT: &str = "the-gateway";
 
-/// What the provider says next, by path.
+/// Next answers of the provider, by path.
 type Script = Arc<Mutex<HashMap<&'static str, Vec<Step>>>>;
 
 struct Provider {
@@ -95,7 +95,7 @@ impl Provider {
     }
 }
 
-/// What a browser has of a sign-in that it began.
+/// A sign-in, as the browser has it that began it.
 struct Begun {
     /// `name=value`.
     cookie: String,
