@@ -52,6 +52,8 @@ pub struct Breaker<Cause> {
     period: Duration,
     /// The last failure, and its time, since it opened.
     why: Option<(Cause, Instant)>,
+    /// The last failure, and its time, if no call succeeded since.
+    last_failure: Option<(Cause, Instant)>,
 }
 
 impl<Cause: Copy> Breaker<Cause> {
@@ -64,6 +66,7 @@ impl<Cause: Copy> Breaker<Cause> {
             window: Window::new(now),
             period: Duration::ZERO,
             why: None,
+            last_failure: None,
         }
     }
 
@@ -75,6 +78,13 @@ impl<Cause: Copy> Breaker<Cause> {
     /// Returns the failure that opened it, and the time at which it opened.
     pub fn why(&self) -> Option<(Cause, Instant)> {
         self.why
+    }
+
+    /// Returns the number of failures since the last call that succeeded, with the last failure and its time; `None`
+    /// without one.
+    pub fn failures_in_a_row(&self) -> Option<(u32, Cause, Instant)> {
+        let (cause, at) = self.last_failure?;
+        Some((self.failures_in_a_row, cause, at))
     }
 
     /// Checks without a change whether it would admit a call.
@@ -128,10 +138,12 @@ impl<Cause: Copy> Breaker<Cause> {
         }
         let Some(cause) = failure else {
             self.failures_in_a_row = 0;
+            self.last_failure = None;
             self.window.count(false, config.window, now);
             return admission.tries.then(|| self.close(now));
         };
         self.failures_in_a_row += 1;
+        self.last_failure = Some((cause, now));
         self.window.count(true, config.window, now);
         let too_many = config.failures > 0 && self.failures_in_a_row >= config.failures;
         if config.is_off() || !(admission.tries || too_many || self.window.fails(config.ratio.0)) {
@@ -170,6 +182,7 @@ impl<Cause: Copy> Breaker<Cause> {
         self.failures_in_a_row = 0;
         self.window = Window::new(now);
         self.why = None;
+        self.last_failure = None;
         Turned::Closed
     }
 }

@@ -282,12 +282,15 @@ fn send_prints_each_event_of_a_stream() {
 #[test]
 fn send_names_the_reason_of_a_refusal_and_fails() {
     let (url, _server) = answer_once(
-        "HTTP/1.1 403 Forbidden\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n\
+        "HTTP/1.1 403 Forbidden\r\nContent-Type: application/json\r\nX-Request-Id: r-7\r\nConnection: close\r\n\r\n\
          {\"id\":null,\"error\":{\"code\":-32000,\"message\":\"no rule allows it\",\"data\":[{\"reason\":\"NOT_PERMITTED\"}]}}",
     );
     let (code, out, err) = run(&["send", "acme-dev", "plan", "--url", &url]);
     assert_eq!((code, out.as_str()), (Some(1), ""));
-    assert!(err.contains("not_permitted: no rule allows it"), "{err}");
+    assert!(
+        err.contains("not_permitted: no rule allows it (request r-7)"),
+        "{err}"
+    );
     let (listener, address) = taken();
     drop(listener);
     let (code, _, err) = run(&[

@@ -4,9 +4,11 @@
 use std::fs;
 use std::io::Write as _;
 use std::net::TcpListener;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
+
+use sha2::{Digest as _, Sha256};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_a2a-gateway");
 
@@ -73,7 +75,10 @@ fn what_is_printed_leads_from_the_files_to_an_answer() {
     let folder = tempfile::tempdir().unwrap();
     let home = folder.path().join("gateway");
     let (listen, admin, agent) = (free(), free(), free());
-    let (code, out, err) = init(&home, &["--yes", "--listen", &listen]);
+    let (code, out, err) = init(
+        &home,
+        &["--yes", "--listen", &listen, "--admin-listen", &admin],
+    );
     assert_eq!(code, Some(0), "{err}");
     let token = fs::read_to_string(home.join("admin-token")).unwrap();
     assert!(!out.contains(token.trim()), "the token is printed");
@@ -103,7 +108,6 @@ fn what_is_printed_leads_from_the_files_to_an_answer() {
     let said = passed(
         Command::new("timeout")
             .args(["120", "bash", "-euo", "pipefail", "-c", &script])
-            .env("A2A_GATEWAY__ADMIN__LISTEN", &admin)
             .current_dir(folder.path()),
     );
     assert!(said.contains("echo: hello, gateway"), "{said}");
@@ -159,6 +163,7 @@ fn answers_that_start_no_gateway_are_refused_before_anything_is_written() {
             "server.public_url",
         ),
         (&["--listen", "8080"], USAGE, "--listen"),
+        (&["--listen", "127.0.0.1:0"], USAGE, "--listen needs a port"),
         (
             &["--sql", "postgres://u:geheim@h/d", "--shared", "redis://h"],
             USAGE,
@@ -182,6 +187,72 @@ fn answers_that_start_no_gateway_are_refused_before_anything_is_written() {
     let (code, _, err) = init(&folder.path().join("a folder"), &["--yes"]);
     assert_eq!(code, Some(1), "{err}");
     assert!(err.contains("choose another folder"), "{err}");
+}
+
+#[test]
+fn a_token_and_its_hash_are_replaced_together() {
+    let folder = tempfile::tempdir().unwrap();
+    assert_eq!(init(folder.path(), &["--yes"]).0, Some(0));
+    let matches = || {
+        let token = fs::read_to_string(folder.path().join("admin-token")).unwrap();
+        let config = fs::read_to_string(folder.path().join("gateway.toml")).unwrap();
+        config.contains(&hex::encode(Sha256::digest(token.trim())))
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..6 {
+            scope.spawn(|| {
+                let (code, _, err) = init(folder.path(), &["--yes", "--force"]);
+                assert!(code == Some(0) || err.contains("another init"), "{err}");
+            });
+        }
+    });
+    assert!(matches());
+    // A file that cannot be written: all stay.
+    let token = folder.path().join("admin-token");
+    fs::remove_file(&token).unwrap();
+    fs::create_dir(&token).unwrap();
+    let before = texts(folder.path());
+    let (code, _, err) = init(folder.path(), &["--yes", "--force"]);
+    assert_eq!(code, Some(1), "{err}");
+    assert!(err.contains("cannot write"), "{err}");
+    assert_eq!(texts(folder.path()), before);
+}
+
+#[test]
+fn the_printed_commands_work_on_this_machine_and_in_every_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    let odd = folder.path().join("it's $(exit 7) a \"folder\"");
+    let (code, out, err) = init(&odd, &["--yes", "--for", "compose"]);
+    assert_eq!(code, Some(0), "{err}");
+    let script = format!(
+        "docker() {{ printf '%s\\n' \"$@\"; }}\n{}\nexport() {{ printf '%s\\n' \"$@\"; }}\n{}",
+        commands(&out, "Start it:"),
+        commands(&out, "Make the first workspace:")
+            .lines()
+            .next()
+            .unwrap(),
+    );
+    let said = passed(Command::new("bash").args(["-euc", &script]));
+    let token = fs::read_to_string(odd.join("admin-token")).unwrap();
+    assert!(said.lines().any(|line| Path::new(line) == odd), "{said}");
+    let variable = format!("A2A_GATEWAY_ADMIN_TOKEN={}", token.trim());
+    assert!(said.lines().any(|line| line == variable), "{said}");
+
+    for (listen, url, advertise) in [
+        ("0.0.0.0:8080", "http://127.0.0.1:8080 ", false),
+        ("10.0.0.5:8080", "http://10.0.0.5:8080 ", true),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o700)).unwrap();
+        let more = ["--public-url", "https://gw.test", "--listen", listen];
+        let (code, out, err) = init(folder.path(), &[&more[..], &["--yes"]].concat());
+        assert_eq!(code, Some(0), "{err}");
+        assert!(out.contains(&format!("A2A_GATEWAY_URL={url}")), "{out}");
+        assert_eq!(out.contains("--advertise http://127.0.0.1:8001"), advertise);
+        // The folder is open to its owner only.
+        let is_root = fs::metadata(folder.path()).unwrap().uid() == 0;
+        assert_eq!(out.contains("cannot enter"), is_root, "{out}");
+    }
 }
 
 #[test]

@@ -40,7 +40,9 @@ fn commands() -> Vec<String> {
 fn offered(script: &Path, typed: &[&str]) -> BTreeSet<String> {
     let last = typed.len() - 1;
     let asked = format!(
-        ". '{}'; COMP_WORDS=({}); COMP_CWORD={last}; _a2a__gateway a2a-gateway '{}' '{}'; printf '%s\\n' \"${{COMPREPLY[@]}}\"",
+        "PATH='{}':$PATH; . '{}'; COMP_WORDS=({}); COMP_CWORD={last}; COMP_TYPE=9; \
+         _clap_complete_a2a_gateway a2a-gateway {} {}; printf '%s\\n' \"${{COMPREPLY[@]}}\"",
+        Path::new(PROGRAM).parent().unwrap().display(),
         script.display(),
         typed.join(" "),
         typed[last],
@@ -68,11 +70,28 @@ fn bash_completes_commands_their_options_and_values() {
 }
 
 #[test]
-fn fish_and_zsh_get_a_script_with_every_command() {
-    for shell in ["fish", "zsh"] {
+fn fish_and_zsh_get_a_script_that_offers_every_command() {
+    for (shell, first) in [("fish", "complete "), ("zsh", "#compdef a2a-gateway\n")] {
         let script = gateway(&["completions", shell]);
+        let asks = format!("A2A_GATEWAY_COMPLETE=\"{shell}\"");
+        assert!(script.starts_with(first), "{script}");
+        assert!(
+            script.replace('"', "").contains(&asks.replace('"', "")),
+            "{script}"
+        );
+        // What the script asks when nothing is typed yet.
+        let mut asked = Command::new(PROGRAM);
+        asked
+            .env("A2A_GATEWAY_COMPLETE", shell)
+            .env("_CLAP_COMPLETE_INDEX", "1")
+            .args(["--", "a2a-gateway", ""]);
+        let offered = printed(&mut asked);
+        let words: Vec<_> = offered.split([':', '\t', '\n']).collect();
         for command in commands() {
-            assert!(script.contains(&command), "{shell}: {command}");
+            assert!(
+                words.contains(&command.as_str()),
+                "{shell}: {command}: {offered}"
+            );
         }
     }
 }
@@ -170,7 +189,7 @@ fn find(folder: &Path, name: &str) -> std::path::PathBuf {
 fn the_documented_steps_make_manual_pages_and_completions() {
     let folder = tempfile::tempdir().unwrap();
     let out = run_in(folder.path(), &steps("Manual pages and completions"));
-    assert!(out.contains("-F _a2a__gateway"), "{out}");
+    assert!(out.contains("-F _clap_complete_a2a_gateway"), "{out}");
     assert!(folder.path().join("man1/a2a-gateway-serve.1").is_file());
 }
 

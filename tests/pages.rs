@@ -10,6 +10,9 @@ mod packages;
 #[path = "gateway/harness/notes.rs"]
 mod notes;
 
+#[path = "provider/mod.rs"]
+mod provider;
+
 use std::collections::BTreeSet;
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
@@ -76,34 +79,45 @@ impl Demo {
 
     /// Runs one script of tests/pages against it. The error is the output.
     fn drive(&self, script: &str) -> Result<(), String> {
-        let packages = packages::installed("scripts/pages");
-        let output = Command::new("node")
-            .arg(root().join("tests/pages").join(script))
-            .env("PAGES_PACKAGES", packages)
-            .env("PAGES_DEMO", &self.page)
-            .env("PAGES_SEEN", seen())
-            .stdin(Stdio::null())
-            .output()
-            .unwrap();
-        let [told, complaint] =
-            [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
-        println!("{script}\n{told}");
-        let failed = || format!("{script}:\n{told}\n{complaint}");
-        output.status.success().then_some(()).ok_or_else(failed)
+        drive(script, &self.page, &[])
     }
+}
+
+/// Runs one script of tests/pages against what printed `page`. The error is the output.
+fn drive(script: &str, page: &str, more: &[(&str, String)]) -> Result<(), String> {
+    let packages = packages::installed("scripts/pages");
+    let output = Command::new("node")
+        .arg(root().join("tests/pages").join(script))
+        .env("PAGES_PACKAGES", packages)
+        .env("PAGES_DEMO", page)
+        .env("PAGES_SEEN", seen())
+        .envs(more.iter().map(|(name, value)| (name, value)))
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let [told, complaint] =
+        [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
+    println!("{script}\n{told}");
+    let failed = || format!("{script}:\n{told}\n{complaint}");
+    output.status.success().then_some(()).ok_or_else(failed)
 }
 
 /// Drives one script against a demo of its own; once more if it fails, since a machine may stall for longer than an
 /// agent of the demo works. `scripts/test` shows what was tried again, and fails if that is too much.
 fn show(script: &str) {
+    twice(|| Demo::start().drive(script));
+}
+
+/// Does it, and once more if it fails.
+fn twice(drive: impl Fn() -> Result<(), String>) {
     // One browser at a time: two cores are not enough for two to be quick.
     static ALONE: Mutex<()> = Mutex::new(());
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let Err(first) = Demo::start().drive(script) else {
+    let Err(first) = drive() else {
         return;
     };
     notes::append("tried-again", &first.replace('\n', " | ")).unwrap();
-    if let Err(second) = Demo::start().drive(script) {
+    if let Err(second) = drive() {
         panic!("{second}\nand before that, {first}");
     }
 }
@@ -172,6 +186,16 @@ fn what_the_pages_decide_holds_without_a_browser() {
 #[test]
 fn an_operator_sees_and_changes_what_the_gateway_does_in_the_console() {
     show("console.mjs");
+}
+
+#[test]
+fn people_sign_in_at_the_console_with_a_provider() {
+    twice(provider::drive);
+}
+
+#[test]
+fn an_operator_makes_moves_and_counts_in_the_console() {
+    show("tasks.mjs");
 }
 
 #[test]

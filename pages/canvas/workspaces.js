@@ -1,8 +1,9 @@
 // The tree of workspaces. Its keys are those of any tree: the arrows up and down, Home and End move between the rows, left
-// leads to the parent, right to the first child, Enter opens.
+// closes what is below or leads to the parent, right opens it or leads to the first child, Enter shows the workspace. A tree of
+// more workspaces than are shown at once begins closed.
 
 import { byId, element, fill } from "./dom.js";
-import { treeOf } from "./hierarchy.js";
+import { folded, treeOf } from "./hierarchy.js";
 
 /** So many are shown; the filter finds the others. */
 const SHOWN_MAX = 300;
@@ -24,6 +25,16 @@ let parents = new Map();
 /** The row that Tab leads to. */
 let current = null;
 
+/** Whether a workspace was opened or closed by hand, by id; and what it is otherwise. */
+const turned = new Map();
+let isOpenElse = true;
+
+/** The workspaces with others below them that are shown. */
+let folds = new Map();
+
+/** Shows the tree again as it is now. */
+let again = () => {};
+
 const nameOf = ({ data }) => data.name || data.id;
 
 /** Shows the workspaces as a tree; those that `filter` finds as a list, since their parents may not be among them. */
@@ -34,12 +45,16 @@ export function showWorkspaces(entries, filter, chosen, onChoose) {
   const taken = new Map();
   for (const entry of entries) taken.set(nameOf(entry), (taken.get(nameOf(entry)) ?? 0) + 1);
   const parentOf = ({ data }) => (wanted === "" ? data.parent_id : null);
-  const tree = treeOf(found, { idOf: ({ data }) => data.id, parentOf }).slice(0, SHOWN_MAX);
+  again = () => showWorkspaces(entries, filter, chosen, onChoose);
+  isOpenElse = entries.length <= SHOWN_MAX;
+  const all = folded(treeOf(found, { idOf: ({ data }) => data.id, parentOf }), ({ data }) => !isOpen(data.id));
+  const tree = all.slice(0, SHOWN_MAX);
+  folds = new Map(tree.filter(({ isParent }) => isParent).map(({ item, hidden }) => [item.data.id, hidden]));
   order = tree.map(({ item }) => item.data.id);
   parents = new Map(tree.map(({ item, parent }) => [item.data.id, parent?.data.id]));
   if (!order.includes(current)) current = order.includes(chosen) ? chosen : (order[0] ?? null);
   const shown = tree.map(({ item, depth }) => row(item, { isTwin: taken.get(nameOf(item)) > 1, level: depth + 1, chosen, onChoose }));
-  const rest = found.length - shown.length;
+  const rest = all.length - shown.length;
   const none = entries.length > 0 && found.length === 0 && "No workspace has that in its name or role.";
   fill(byId("list-note"), none || (rest > 0 && `and ${rest} more: filter to find them`));
   const list = byId("workspaces");
@@ -51,10 +66,19 @@ export function showWorkspaces(entries, filter, chosen, onChoose) {
   if (list.contains(focused)) focused.focus();
 }
 
+const isOpen = (id) => turned.get(id) ?? isOpenElse;
+
+/** Opens or closes what is below a workspace. */
+function turn(id) {
+  turned.set(id, !isOpen(id));
+  again();
+}
+
 /** Forgets all rows. */
 export function clearWorkspaces() {
   rows.clear();
-  [order, parents, current] = [[], new Map(), null];
+  turned.clear();
+  [order, parents, current, folds] = [[], new Map(), null, new Map()];
   byId("filter").value = "";
   fill(byId("list-note"));
   fill(byId("workspaces"));
@@ -64,6 +88,12 @@ export function clearWorkspaces() {
 export function moveInTree(event) {
   const at = order.indexOf(current);
   if (at < 0 || event.altKey || event.ctrlKey || event.metaKey) return;
+  const turns = folds.has(current) && event.key === (isOpen(current) ? "ArrowLeft" : "ArrowRight");
+  if (turns) {
+    event.preventDefault();
+    turn(current);
+    return buttonOf(current).focus();
+  }
   const child = parents.get(order[at + 1]) === current ? order[at + 1] : undefined;
   const to = { ArrowDown: order[at + 1], ArrowUp: order[at - 1], Home: order[0], End: order.at(-1), ArrowLeft: parents.get(current), ArrowRight: child };
   if (!(event.key in to)) return;
@@ -74,7 +104,7 @@ export function moveInTree(event) {
   buttonOf(id).focus();
 }
 
-const buttonOf = (id) => rows.get(id)?.firstChild;
+const buttonOf = (id) => rows.get(id)?.lastChild;
 
 function makeCurrent(id) {
   const before = buttonOf(current);
@@ -91,17 +121,23 @@ function row({ data, unread }, { isTwin, level, chosen, onChoose }) {
       makeCurrent(data.id);
       onChoose(data.id);
     };
-    item = element("li", { role: "none" }, element("button", { type: "button", className: "workspace", role: "treeitem", onclick: open }));
+    // With the keyboard the arrows do the same, and to those who listen the row says it.
+    const mark = element("span", { className: "fold", "aria-hidden": "true", onclick: () => turn(data.id) });
+    item = element("li", { role: "none" }, mark, element("button", { type: "button", className: "workspace", role: "treeitem", onclick: open }));
     rows.set(data.id, item);
   }
-  const [button] = item.children;
+  const [mark, button] = item.children;
+  const hidden = folds.get(data.id);
+  mark.dataset.fold = hidden === undefined ? "none" : isOpen(data.id) ? "open" : "closed";
+  if (hidden === undefined) button.removeAttribute("aria-expanded");
+  else button.setAttribute("aria-expanded", String(isOpen(data.id)));
   item.dataset.level = String(Math.min(level, INDENT_MAX));
   button.setAttribute("aria-level", String(level));
   button.setAttribute("aria-selected", String(data.id === chosen));
   button.tabIndex = data.id === current ? 0 : -1;
   fill(
     button,
-    element("span", { className: "workspace-name" }, data.name || data.id, unread && element("span", { className: "unread" }, "new")),
+    element("span", { className: "workspace-name" }, data.name || data.id, unread && element("span", { className: "unread" }, "new"), hidden > 0 && element("span", { className: "muted small below" }, `${hidden} below`)),
     element("span", { className: "state", "data-tone": TONES[data.status] }, data.status),
     isTwin && data.name && element("span", { className: "muted small mono workspace-id" }, data.id),
     data.role && element("span", { className: "muted small workspace-role" }, data.role),

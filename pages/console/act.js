@@ -7,7 +7,7 @@ import { field, refusal, say } from "./show.js";
 
 /**
  * Asks before it acts. `act(values)` does it; what it throws is shown in the dialog, which stays open. `fields`: elements
- * with a `name`; `done`: what is said then, or makes it of the answer. Resolves to whether it was done.
+ * with a `name`, and `beside` each what belongs to it; `done`: what is said then, or makes it of the answer. Resolves to whether it was done.
  */
 export function confirm({ title, text, fields = [], verb, danger = false, act, done }) {
   return new Promise((resolve) => {
@@ -45,7 +45,7 @@ export function confirm({ title, text, fields = [], verb, danger = false, act, d
       { onsubmit: submit },
       element("h2", { id: "dialog-title" }, title),
       [text].flat().map((sentence) => element("p", {}, sentence)),
-      fields.map(({ label, control }) => field(label, control)),
+      fields.flatMap(({ label, control, beside = [] }) => [field(label, control), ...beside]),
       failed,
       element("div", { className: "buttons" }, cancel, go),
     );
@@ -129,12 +129,12 @@ export class Wrong extends Error {
   }
 }
 
-/** A number of hours as somebody typed it, in milliseconds. Throws a Wrong. */
-export function spanOf(text) {
+/** A number of hours as it was typed into the field of this label, in milliseconds. Throws a Wrong. */
+export function spanOf(text, label = "Expires after") {
   const hours = /^\d{1,12}([.,]\d{1,12})?$|^[.,]\d{1,12}$/.test(text) ? Number(text.replace(",", ".")) : NaN;
-  const wrong = (message) => new Wrong("hours", `“Expires after” ${message}`);
+  const wrong = (message) => new Wrong("hours", `“${label}” ${message}`);
   if (Number.isNaN(hours)) throw wrong("takes a number of hours, such as 8 or 0.5");
-  if (hours > HOURS_MAX) throw wrong(`takes at most ${HOURS_MAX} hours, which are ten years; leave it empty for a grant that does not end`);
+  if (hours > HOURS_MAX) throw wrong(`takes at most ${HOURS_MAX} hours, which are ten years; leave it empty for no end`);
   if (hours < HOURS_MIN) throw wrong("takes a minute at least, which is 0.017 hours");
   return hours * 3_600_000;
 }

@@ -32,10 +32,18 @@ export async function beginSession() {
   }
 }
 
-/** Ends the session and forgets the token. */
+/** Begins the session of a sign-in that came back with this code. Throws a Refusal. */
+export async function endSignIn(code) {
+  const response = await send("console/sign-in", { method: "POST", headers: { "X-A2A-Sign-In": code } });
+  if (!response.ok) throw await failure(response);
+  keep((await response.json()).session);
+}
+
+/** Ends the session and forgets the token. Resolves to what the gateway says of it, or to `null`. */
 export function leave() {
-  if (half !== null) ask("console/session", { method: "DELETE" }).catch(() => {});
+  const ended = half === null ? null : ask("console/session", { method: "DELETE" }).catch(() => null);
   forget();
+  return Promise.resolve(ended);
 }
 
 /** Forgets the token and the session. */
@@ -107,13 +115,23 @@ export class Newest {
 
 async function answerTo(path, { method, body, signal }) {
   const options = { method, signal };
-  if (method === "POST") {
+  if (method === "POST" || method === "PATCH") {
     options.body = JSON.stringify(body ?? {});
     options.headers = { "Content-Type": "application/json" };
   }
+  return (await good(path, options)).json();
+}
+
+/** A file of the gateway, whole or not at all. Throws a Refusal, or what broke it off. */
+export async function download(path) {
+  return (await good(path, {})).blob();
+}
+
+/** An answer that is no refusal. */
+async function good(path, options) {
   const [mine, session] = [token, half];
   const response = await send(path, options);
-  if (response.ok) return response.json();
+  if (response.ok) return response;
   const refusal = await failure(response);
   if (response.status === 401 && mine === token && (mine !== null || session === half)) locked(refusal);
   throw refusal;

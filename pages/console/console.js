@@ -2,7 +2,7 @@
 // has when it is loaded again, follows one feed, and shows one view at a time, by the part of the address behind `#`.
 
 import { dismiss } from "./act.js";
-import { beginSession, enter, follow, forget, leave as endSession } from "./ask.js";
+import { beginSession, endSignIn, enter, follow, forget, leave as endSession, words } from "./ask.js";
 import { byId, element, fill } from "./dom.js";
 import { auditView } from "./audit.js";
 import { exchangesView } from "./exchanges.js";
@@ -12,8 +12,10 @@ import { Model, POINTS } from "./model.js";
 import { Refusal } from "./refusal.js";
 import { kept } from "./session.js";
 import { count, field, loading, refusal, setPill, setText } from "./show.js";
+import { cameBack, wayIn, whoIsIn } from "./signin.js";
 import { notOperators } from "./token.js";
 import { treeView } from "./tree.js";
+import { usageView } from "./usage.js";
 import { visible } from "./visible.js";
 import { workspaceView } from "./workspace.js";
 
@@ -22,6 +24,7 @@ const VIEWS = [
   ["/exchanges", "Exchanges"],
   ["/explain", "Explain"],
   ["/audit", "Audit"],
+  ["/usage", "Usage"],
   ["/gateway", "Gateway"],
 ];
 
@@ -48,12 +51,15 @@ function login(why) {
     field("Admin token", token),
     go,
   );
+  const other = element("div", {});
+  wayIn().then((way) => way && fill(other, way));
   const box = element(
     "div",
     { className: "login" },
     element("h1", {}, "a2a-gateway"),
     element("p", { className: "muted" }, "The console is for operators. The admin token is the one in ", element("code", {}, "A2A_GATEWAY_ADMIN_TOKEN"), "; a gateway that was started without it printed one at its first start."),
     why ? refusal(why) : null,
+    other,
     form,
     element("p", { className: "muted small" }, "The token stays in this page's memory. Loading the page again does not ask for it, until you log out, close the tab, or do not use the console for 15 minutes."),
   );
@@ -103,6 +109,7 @@ function linked(state, why) {
     byId("link").title = "";
     // Also when the gateway was started anew, which ends all sessions.
     beginSession();
+    whoIsIn().then((who) => setText(byId("who"), who));
     if (open) return;
     fill(byId("login")).hidden = true;
     byId("console").hidden = false;
@@ -139,6 +146,7 @@ function made(name, id, asked) {
   if (name === "exchanges") return exchangesView(model);
   if (name === "explain") return explainView(model, asked);
   if (name === "audit") return auditView(model, asked);
+  if (name === "usage") return usageView(asked);
   if (name === "gateway") return gatewayView(model);
   if (name === "workspaces" && id) return workspaceView(model, decoded(id));
   return treeView(model);
@@ -204,8 +212,10 @@ function curve(member) {
 
 byId("nav").append(...VIEWS.map(([path, title]) => element("a", { href: `#${path}` }, title)));
 byId("leave").addEventListener("click", () => {
-  endSession();
+  const ended = endSession();
   login();
+  const box = byId("login").querySelector(".login");
+  ended.then((said) => said?.signed_in_at && box.append(element("p", { className: "muted small" }, `You are signed out here. Your session at ${new URL(said.signed_in_at).host} goes on.`)));
 });
 const numbers = strip();
 model.addEventListener("change", () => {
@@ -214,8 +224,10 @@ model.addEventListener("change", () => {
   view?.change();
 });
 addEventListener("hashchange", route);
-if (kept() === null) login();
+const came = cameBack();
+if (came?.why || (came === null && kept() === null)) login(came?.why);
 else {
   fill(byId("login"), element("main", { className: "login" }, loading("the console")));
-  open(null);
+  if (came) endSignIn(came.code).then(() => open(null), (error) => login(words(error)));
+  else open(null);
 }

@@ -9,10 +9,11 @@ const MARGIN = 6;
 export class List {
   /**
    * `label`: what it lists. `columns`: `{ title, className }`. `make()` gives a row's cells, `show(cells, item)` puts an
-   * item into them. The `element` is to be put into the page.
+   * item into them. `onKey(event, item, at)` takes a key at the row of an item, if it returns true. The `element` is to be put
+   * into the page; its `role` is that of a table, or another with rows.
    */
-  constructor({ label, className, columns, make, show, empty }) {
-    Object.assign(this, { make, show });
+  constructor({ label, className, columns, make, show, empty, onKey = () => false, role = "table" }) {
+    Object.assign(this, { make, show, onKey });
     this.items = [];
     this.rows = [];
     this.space = element("div", { className: "space", role: "presentation" });
@@ -32,7 +33,7 @@ export class List {
     );
     this.element = element(
       "div",
-      { className: `list ${className}`, role: "table", "aria-label": label },
+      { className: `list ${className}`, role, "aria-label": label },
       element("div", { className: "heads", role: "rowgroup" }, this.head),
       this.body,
     );
@@ -105,19 +106,25 @@ export class List {
   }
 
   #key(event) {
+    const row = this.rows.find((one) => one.element.contains(document.activeElement));
+    if (row && this.onKey(event, this.items[row.at], row.at)) return event.preventDefault();
     const page = Math.max(1, Math.floor(this.sight / this.height) - 1);
     const steps = { ArrowDown: 1, ArrowUp: -1, PageDown: page, PageUp: -page, Home: -Infinity, End: Infinity };
     const step = steps[event.key];
     if (step === undefined || this.items.length === 0) return;
     event.preventDefault();
-    const row = this.rows.find((one) => one.element.contains(document.activeElement));
     const from = row ? row.at : Math.ceil(this.body.scrollTop / this.height) - 1;
-    const to = Math.min(this.items.length - 1, Math.max(0, from + step));
+    this.goTo(Math.min(this.items.length - 1, Math.max(0, from + step)));
+  }
+
+  /** Shows the row at this place, and focuses its link. */
+  goTo(to) {
     const top = to * this.height;
     const { body } = this;
     if (top < body.scrollTop) body.scrollTop = top;
     else if (top + this.height > body.scrollTop + this.sight) body.scrollTop = top + this.height - this.sight;
     this.refresh();
-    this.rows.find((one) => one.at === to && !one.element.hidden)?.element.querySelector("a, button")?.focus({ preventScroll: true });
+    const row = this.rows.find((one) => one.at === to && !one.element.hidden)?.element;
+    (row?.querySelector("a") ?? row?.querySelector("button"))?.focus({ preventScroll: true });
   }
 }

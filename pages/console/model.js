@@ -1,7 +1,7 @@
 // What the console knows, made of the feed's events: workspaces with what passes through them, the last exchanges,
 // replicas. Only what changed is touched, since there may be thousands.
 
-import { treeOf } from "./hierarchy.js";
+import { folded, treeOf } from "./hierarchy.js";
 
 /** Exchanges that are kept. */
 export const KEPT = 2000;
@@ -174,10 +174,14 @@ export class Model extends EventTarget {
 
 const byName = (one, other) => (one.key < other.key ? -1 : one.key > other.key ? 1 : one.id < other.id ? -1 : 1);
 
-/** Workspaces as a tree, each below its parent with its `depth`; those whose parent is not there are on top. */
-export function inTree(workspaces) {
+/**
+ * Workspaces as a tree, each below its parent with its `depth`; those whose parent is not there are on top. Those below one
+ * whose id is in `closed` are left out; it has their number (`hidden`).
+ */
+export function inTree(workspaces, closed) {
   for (const workspace of workspaces.values()) workspace.key ??= workspace.name.toLowerCase();
   const sorted = [...workspaces.values()].sort(byName);
   const ids = { idOf: ({ id }) => id, parentOf: ({ parent }) => parent };
-  return treeOf(sorted, ids).map(({ item, depth }) => Object.assign(item, { depth }));
+  const seen = folded(treeOf(sorted, ids), ({ id }) => closed.has(id));
+  return seen.map(({ item, depth, isParent, hidden }) => Object.assign(item, { depth, isParent, hidden }));
 }

@@ -3,6 +3,7 @@
 import { ask, query, words } from "./ask.js";
 import { element, fill, link } from "./dom.js";
 import { grant, pause, resume, revoke, takeBack } from "./act.js";
+import { issue, move } from "./make.js";
 import { stop } from "./stops.js";
 import { count, countOf, explainPath, facts, loading, panel, pathOf, pill, refusal, setPill, setText, span, table, to, toneOf, when, who, widePanel } from "./show.js";
 
@@ -56,7 +57,7 @@ export function workspaceView(model, id) {
         about(workspace, model),
         limits(workspace, load_),
         card(workspace),
-        credentials(tokens, (token) => after(() => revoke(id, token))),
+        credentials(tokens, (token) => after(() => revoke(id, token)), after(() => issue(id))),
         ways({ grants, cut: [asCaller, asTarget].filter(({ more }) => more) }, (one) => after(() => takeBack(one)), after(() => grant({ caller: id }))),
         refusals(id),
       );
@@ -70,14 +71,16 @@ export function workspaceView(model, id) {
     if (again) load();
   }
 
-  function actions({ status: is }) {
+  function actions(workspace) {
+    const { status: is } = workspace;
     const make = (text, className, onclick) => element("button", { type: "button", className, onclick }, text);
     const turns = (act) => after(async () => (turned = await act(id)));
     const turn = is === "paused" ? make("Resume …", "primary", turns(resume)) : is === "removed" ? null : make("Pause …", "danger", turns(pause));
     const focused = turned ? 0 : [...buttons.children].indexOf(document.activeElement);
     turned = false;
     const halt = is === "removed" ? null : make("Stop …", "danger", after(() => stop(id)));
-    fill(buttons, turn, halt, make("Grant a way …", "", after(() => grant({ target: id }))), to(`/explain${query({ caller: "operator", target: id })}`, "Explain a message to it", "button"));
+    const shift = is === "removed" ? null : make("Move …", "", after(() => move(model, workspace)));
+    fill(buttons, turn, halt, shift, make("Grant a way …", "", after(() => grant({ target: id }))), to(`/explain${query({ caller: "operator", target: id })}`, "Explain a message to it", "button"), to(`/usage${query({ workspace: id, by: "workspace" })}`, "Usage", "button"));
     buttons.children[focused]?.focus();
   }
 
@@ -181,16 +184,19 @@ function limits(workspace, { calls, capacity, idle, inbox, replica }) {
   );
 }
 
-function credentials({ tokens, next_cursor: more }, onRevoke) {
+function credentials({ tokens, next_cursor: more }, onRevoke, onIssue) {
   const rows = tokens.map((token) => [
     element("code", {}, `${token.prefix}…`),
+    token.label,
     when(token.created_at),
+    token.expires_at === undefined ? "never" : when(token.expires_at),
     token.last_used_at === null ? "never" : when(token.last_used_at),
     element("button", { type: "button", className: "danger small", onclick: onRevoke(token), "aria-label": `Revoke ${token.prefix}` }, "Revoke …"),
   ]);
-  const heads = ["Token", "Created", "Last used", "Revoke"];
+  const heads = ["Token", "Label", "Created", "Ends", "Last used", "Revoke"];
   const none = "It has no live token: nobody can come in as it until one is issued, or it enrols.";
-  return widePanel("Tokens", table("Tokens", heads, rows, none), more ? element("p", { className: "muted" }, "There are more.") : null);
+  const rest = more ? element("p", { className: "muted" }, "There are more.") : null;
+  return widePanel("Tokens", table("Tokens", heads, rows, none), rest, element("p", {}, element("button", { type: "button", onclick: onIssue }, "Create a token …")));
 }
 
 function ways({ grants, cut }, onRemove, onAdd) {

@@ -1,4 +1,4 @@
-// Workspaces in the order of a tree: each below its parent.
+// Workspaces in the order of a tree: each below its parent, and what is seen of it while some are closed.
 
 /**
  * Puts `sorted` items into the order of a tree: `[{ item, depth, parent }]`, siblings in the order in which they came. `idOf`
@@ -27,4 +27,24 @@ export function treeOf(sorted, { idOf, parentOf }) {
   walk(tops, 0, null);
   for (const item of sorted) if (!placed.has(item)) walk([item], 0, null);
   return order;
+}
+
+/**
+ * What is seen of a tree in that order, where `isClosed(item)` hides all that is below: `[{ item, depth, parent, isParent,
+ * hidden }]`. `hidden`: how many are below it and not shown.
+ */
+export function folded(order, isClosed) {
+  const seen = [];
+  let closed = null;
+  for (const [at, entry] of order.entries()) {
+    if (closed && entry.depth > closed.depth) {
+      closed.hidden += 1;
+      continue;
+    }
+    const isParent = order[at + 1]?.depth > entry.depth;
+    const shown = { ...entry, isParent, hidden: 0 };
+    closed = isParent && isClosed(entry.item) ? shown : null;
+    seen.push(shown);
+  }
+  return seen;
 }

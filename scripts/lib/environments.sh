@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# Sourced by scripts/verifiers, clients, card-clients, balancers, manifests, agents, site and workflows: Python and Node
-# packages in a folder of their own below target/.
+# Sourced by scripts/verifiers, clients, card-clients, balancers, provider, manifests, agents, site and workflows: Python
+# and Node packages in a folder of their own below target/.
 
 # A step that fails in `$(environments …)` ends it: without this an installation that failed counts as complete.
 shopt -s inherit_errexit

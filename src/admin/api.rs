@@ -20,12 +20,17 @@ const BASE: &str = "/api";
 
 /// The routes by method and pattern: those of the control plane, below [`BASE`].
 pub const API_ROUTES: &[(&str, &str)] = &[
+    ("POST", "/api/workspaces"),
     ("GET", "/api/workspaces/{id}"),
+    ("PATCH", "/api/workspaces/{id}"),
     ("POST", "/api/workspaces/{id}/pause"),
     ("POST", "/api/workspaces/{id}/resume"),
     ("GET", "/api/workspaces/{id}/tokens"),
+    ("POST", "/api/workspaces/{id}/tokens"),
     ("DELETE", "/api/workspaces/{id}/tokens/{token_id}"),
+    ("GET", "/api/operators/me"),
     ("GET", "/api/caps"),
+    ("GET", "/api/usage"),
     ("GET", "/api/grants"),
     ("POST", "/api/grants"),
     ("DELETE", "/api/grants/{grant_id}"),
@@ -43,6 +48,7 @@ pub(super) fn routes<S: Clone + Send + Sync + 'static>(control: &Router) -> Rout
         let filter = match *method {
             "POST" => MethodFilter::POST,
             "DELETE" => MethodFilter::DELETE,
+            "PATCH" => MethodFilter::PATCH,
             _ => MethodFilter::GET,
         };
         routes = routes.route(path, on(filter, handler));

@@ -34,6 +34,7 @@ pub(super) async fn operators_only(
         Err(rejection) => Err(rejection),
     };
     match asked {
+        // Reads, which every role may.
         Ok(()) => next.run(request).await,
         Err(rejection) => reject(&rejection, request.headers()),
     }
@@ -59,7 +60,7 @@ pub(super) async fn operators_with_token(
         Err(rejection) => Err(rejection),
     };
     let (proof, rejection) = match asked {
-        Ok(proof) => match require_admin(&proof).and_then(|()| open(&gateway, &request)) {
+        Ok(proof) => match may(&proof, &request).and_then(|()| open(&gateway, &request)) {
             Ok(()) => {
                 request.extensions_mut().insert(Operator(proof));
                 return next.run(request).await;
@@ -69,6 +70,17 @@ pub(super) async fn operators_with_token(
         Err(rejection) => (None, rejection),
     };
     refuse(&gateway, &request, proof, rejection)
+}
+
+/// Checks that the proof is an operator's, and that the role covers the route of the request.
+///
+/// # Errors
+/// `not_permitted`.
+fn may(proof: &Proof, request: &Request) -> Result<(), Rejection> {
+    require_admin(proof)?;
+    let pattern = request.extensions().get::<MatchedPath>();
+    let pattern = pattern.map_or("", MatchedPath::as_str);
+    proof.require_role(request.method(), as_public(pattern))
 }
 
 /// Rejects a request. Counts the failure against its address, and records a rejected change.
@@ -112,7 +124,6 @@ pub(super) fn write_down(
         return;
     };
     let (pattern, path) = (pattern.as_str(), request.uri().path());
-    let as_public = |path| super::api::inner(path).unwrap_or(path);
     let field = request.headers().get("x-request-id");
     let asked = Asked {
         method: request.method(),
@@ -123,6 +134,11 @@ pub(super) fn write_down(
         client: client_of(request),
     };
     audit.record_change(asked, None, status, Some(reason));
+}
+
+/// Returns the path or the pattern that a route of this listener has on the public one.
+fn as_public(path: &str) -> &str {
+    super::api::inner(path).unwrap_or(path)
 }
 
 /// Returns the address that failures are counted against.

@@ -14,7 +14,12 @@ use crate::sidecar::Sidecar;
 
 /// Serves the readiness of all parts. Each store has its own timeout.
 pub(super) async fn everything(gateway: Arc<Gateway>) -> Response {
-    let (sql, shared) = tokio::join!(gateway.db.ping(), gateway.shared.ping());
+    let sql = async {
+        gateway.db.ping().await?;
+        // Calls are refused until the stops are known.
+        gateway.stops.ensure_known().await
+    };
+    let (sql, shared) = tokio::join!(sql, gateway.shared.ping());
     let (ready, parts) = parts(&gateway.drain, (sql.is_ok(), shared.is_ok()));
     readiness(ready && sql.is_ok() && shared.is_ok(), parts)
 }

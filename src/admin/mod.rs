@@ -16,6 +16,7 @@ mod health;
 mod host;
 mod page;
 mod session;
+mod sign_in;
 
 use std::sync::Arc;
 
@@ -39,6 +40,7 @@ use crate::sidecar::Sidecar;
 
 pub use self::api::API_ROUTES;
 pub use self::console::CONSOLE_ROUTES;
+pub use self::sign_in::SIGN_IN_ROUTES;
 
 /// The state of the routes that need no credential.
 #[derive(Clone)]
@@ -61,9 +63,10 @@ pub fn router(gateway: Arc<Gateway>, explain: Option<Explain>, control: &Router)
     if gateway.config().admin.console {
         told = told.merge(shown_to_operators(&gateway, control));
         let door = session::Door::new(&gateway);
+        let sign_in = sign_in::routes(&gateway, door.sessions());
         // Outside the gates of all routes so far, so that it runs before them.
         told = told.route_layer(from_fn_with_state(door, session::admit));
-        told = told.merge(page::routes());
+        told = told.merge(sign_in).merge(page::routes());
     }
     let asked = Arc::clone(&gateway);
     let probes = Probes {
@@ -181,7 +184,13 @@ async fn not_found(headers: HeaderMap) -> Response {
 async fn method_not_allowed(path: Option<MatchedPath>, headers: HeaderMap) -> Response {
     let changes = path.is_some_and(|path| {
         let path = path.as_str();
-        path.starts_with("/api/") || ["/console/keys/rotate", "/console/session"].contains(&path)
+        path.starts_with("/api/")
+            || [
+                "/console/keys/rotate",
+                "/console/session",
+                "/console/sign-in",
+            ]
+            .contains(&path)
     });
     let message = if changes {
         "this route takes the methods that `Allow` names"

@@ -4,7 +4,8 @@
 //! The other is held by the page and sent in a header field. The cookie alone is also sent to other
 //! servers of the same host name, on any port; the page's secret alone could be read by a script. A
 //! session stands for the token with which it was created: that token is checked at each request,
-//! so the session ends with it. Sessions are in memory only, and end with the process.
+//! so the session ends with it. Sessions are in memory only, and end with the process. A person who signed in has a token
+//! that only the session has ([`sign_in`](super::sign_in)): it ends with the session.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,9 +23,12 @@ use rand::RngCore as _;
 use secrecy::{ExposeSecret as _, SecretString};
 use serde_json::json;
 
+use super::gate::Operator;
 use super::{gate, json_answer, reject};
+use crate::audit::{Draft, EventType};
 use crate::gateway::Gateway;
 use crate::identity::CredentialHash;
+use crate::ids::RequestId;
 use crate::rejection::{Reason, Rejection};
 
 /// Header field with the page's secret.
@@ -43,28 +47,56 @@ const OPEN_MAX: usize = 64;
 /// set some.
 const COOKIES_MAX: usize = 4;
 
+/// Revokes the token of a session that ended, by its id.
+type Revoke = Box<dyn Fn(String) + Send + Sync>;
+
 /// The open sessions, by the hash of both secrets.
-#[derive(Default)]
-pub(super) struct Sessions(Mutex<HashMap<CredentialHash, Session>>);
+pub(super) struct Sessions {
+    all: Mutex<HashMap<CredentialHash, Session>>,
+    revoke: Revoke,
+}
+
+/// A session to be.
+pub(super) struct NewSession {
+    /// The value of `Authorization` that it stands for.
+    pub(super) authorization: SecretString,
+    /// The id of the token, if only this session has it: a person signed in.
+    pub(super) token_id: Option<String>,
+    /// The time at which it ends at the latest.
+    pub(super) until: Instant,
+}
 
 struct Session {
-    /// The value of `Authorization` with which the session was created.
-    authorization: SecretString,
+    new: NewSession,
     /// Hash of the cookie, which sessions of several tabs share.
     cookie: CredentialHash,
-    begun: Instant,
     used: Instant,
 }
 
 impl Session {
     fn is_open(&self, now: Instant) -> bool {
-        now.duration_since(self.used) < IDLE_MAX && now.duration_since(self.begun) < LIFE_MAX
+        now.duration_since(self.used) < IDLE_MAX && now < self.new.until
     }
 }
 
 impl Sessions {
+    /// Creates the sessions, without one. `revoke` is called within a runtime.
+    pub(super) fn new(revoke: Revoke) -> Self {
+        Self {
+            all: Mutex::default(),
+            revoke,
+        }
+    }
+
+    /// Revokes the token of a session that has ended, if only the session had it.
+    pub(super) fn forget(&self, session: &NewSession) {
+        if let Some(token_id) = session.token_id.clone() {
+            (self.revoke)(token_id);
+        }
+    }
+
     /// Creates a session. Returns the page's secret.
-    fn begin(&self, authorization: SecretString, cookie: &str, now: Instant) -> String {
+    fn begin(&self, new: NewSession, cookie: &str, now: Instant) -> String {
         let page = random();
         let mut open = self.open(now);
         if open.len() >= OPEN_MAX
@@ -77,12 +109,13 @@ impl Sessions {
                 limit = OPEN_MAX,
                 "too many console sessions; ended the one with the longest idle time"
             );
-            open.remove(&oldest);
+            if let Some(ended) = open.remove(&oldest) {
+                self.forget(&ended.new);
+            }
         }
         let session = Session {
-            authorization,
+            new,
             cookie: CredentialHash::of(cookie),
-            begun: now,
             used: now,
         };
         open.insert(key_of(cookie, &page), session);
@@ -95,11 +128,12 @@ impl Sessions {
         let mut open = self.open(now);
         let session = open.get_mut(&key)?;
         session.used = now;
-        Some(session.authorization.clone())
+        Some(session.new.authorization.clone())
     }
 
-    fn end(&self, key: CredentialHash, now: Instant) {
-        self.open(now).remove(&key);
+    /// Ends a session. Returns the id of the token that only this session had.
+    fn end(&self, key: CredentialHash, now: Instant) -> Option<String> {
+        self.open(now).remove(&key)?.new.token_id
     }
 
     /// True if an open session has this cookie.
@@ -111,8 +145,14 @@ impl Sessions {
     /// Returns the open sessions, after removing expired ones.
     fn open(&self, now: Instant) -> MutexGuard<'_, HashMap<CredentialHash, Session>> {
         // Each operation leaves the map consistent, so a poisoned lock is harmless.
-        let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        open.retain(|_, session| session.is_open(now));
+        let mut open = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        open.retain(|_, session| {
+            let stays = session.is_open(now);
+            if !stays {
+                self.forget(&session.new);
+            }
+            stays
+        });
         open
     }
 }
@@ -143,10 +183,22 @@ pub(super) struct Door {
 impl Door {
     /// Creates the state without sessions.
     pub(super) fn new(gateway: &Arc<Gateway>) -> Self {
+        let revoking = Arc::clone(gateway);
+        let revoke = move |token_id: String| {
+            let gateway = Arc::clone(&revoking);
+            tokio::spawn(async move {
+                revoke_token(&gateway, &token_id).await;
+            });
+        };
         Self {
             gateway: Arc::clone(gateway),
-            sessions: Arc::default(),
+            sessions: Arc::new(Sessions::new(Box::new(revoke))),
         }
+    }
+
+    /// Returns the sessions.
+    pub(super) fn sessions(&self) -> &Arc<Sessions> {
+        &self.sessions
     }
 }
 
@@ -206,7 +258,7 @@ fn found(
 ///
 /// # Errors
 /// `origin_forbidden`.
-fn require_own_page(request: &Request) -> Result<(), Rejection> {
+pub(super) fn require_own_page(request: &Request) -> Result<(), Rejection> {
     gate::refuse_foreign(request.headers())?;
     if request.method().is_safe() || request.headers().contains_key(header::ORIGIN) {
         return Ok(());
@@ -228,32 +280,70 @@ pub(super) async fn begin(
             let message = "a session begins with the admin token, not with another session";
             return reject(&Rejection::new(Reason::NotPermitted, message), &headers);
         }
-        sessions.end(held.key, now);
+        // A session that has a token of its own ends with it.
+        if let Some(token_id) = sessions.end(held.key, now) {
+            (sessions.revoke)(token_id);
+        }
     }
     // The gate has authenticated it.
     let authorization = headers.get(header::AUTHORIZATION);
     let authorization = authorization
         .and_then(|field| field.to_str().ok())
         .unwrap_or_default();
+    let new = NewSession {
+        authorization: authorization.into(),
+        token_id: None,
+        until: now + LIFE_MAX,
+    };
+    open(&sessions, new, &headers)
+}
+
+/// Opens a session for the browser of a request.
+pub(super) fn open(sessions: &Sessions, new: NewSession, headers: &HeaderMap) -> Response {
+    let now = Instant::now();
+    let life = new.until.saturating_duration_since(now);
     // All tabs of a browser share the cookie: one that is in use stays.
-    let cookie = cookies(&headers).find(|cookie| sessions.has_cookie(cookie, now));
+    let cookie = cookies(headers).find(|cookie| sessions.has_cookie(cookie, now));
     let cookie = cookie.map_or_else(random, str::to_owned);
-    let page = sessions.begin(authorization.into(), &cookie, now);
-    let body = json!({"session": page, "expires_in": LIFE_MAX.as_secs()});
-    with_cookie(json_answer(StatusCode::OK, &body), &headers, &cookie, "")
+    let page = sessions.begin(new, &cookie, now);
+    let body = json!({"session": page, "expires_in": life.as_secs()});
+    with_cookie(json_answer(StatusCode::OK, &body), headers, &cookie, "")
+}
+
+/// Revokes the token of a session that ended. Without the session its text is gone, so a failure opens nothing.
+async fn revoke_token(gateway: &Gateway, token_id: &str) {
+    if let Err(error) = gateway.identity.tokens.revoke_operator(token_id).await {
+        tracing::warn!(token_id, %error, "failed to revoke the token of a session that ended; it is listed until its end");
+    }
 }
 
 /// Serves `DELETE /console/session`: ends the session of the request.
 pub(super) async fn end(
+    State(gateway): State<Arc<Gateway>>,
     Extension(sessions): Extension<Arc<Sessions>>,
+    Extension(Operator(proof)): Extension<Operator>,
     held: Option<Extension<Held>>,
     headers: HeaderMap,
 ) -> Response {
     let now = Instant::now();
-    if let Some(Extension(held)) = held {
-        sessions.end(held.key, now);
+    let token_id = held.and_then(|Extension(held)| sessions.end(held.key, now));
+    let is_person = token_id.is_some();
+    if let Some(token_id) = token_id {
+        // The page is told that it is over: nothing may be in doubt, so this is not left to the background.
+        revoke_token(&gateway, &token_id).await;
+        let field = headers.get("x-request-id").map(HeaderValue::as_bytes);
+        gateway.audit.record(Draft {
+            request_id: Some(RequestId::from_caller(field)),
+            proof: Some(proof),
+            status: 200,
+            ..Draft::new(EventType::OperatorSignedOut)
+        });
     }
-    let answer = json_answer(StatusCode::OK, &json!({"status": "ended"}));
+    let at_provider = is_person
+        .then(|| gateway.config().admin.sign_in.issuer.clone())
+        .flatten();
+    let body = json!({"status": "ended", "signed_in_at": at_provider});
+    let answer = json_answer(StatusCode::OK, &body);
     if cookies(&headers).any(|cookie| sessions.has_cookie(cookie, now)) {
         // Another tab uses the cookie.
         return answer;
@@ -278,7 +368,11 @@ fn with_cookie(mut answer: Response, headers: &HeaderMap, value: &str, life: &st
 
 /// Returns the values of the session cookie in a request.
 fn cookies(headers: &HeaderMap) -> impl Iterator<Item = &str> {
-    let name = cookie_name(headers);
+    cookies_of(headers, cookie_name(headers))
+}
+
+/// Returns the values of the cookie `name` in a request.
+pub(super) fn cookies_of(headers: &HeaderMap, name: String) -> impl Iterator<Item = &str> {
     let fields = headers.get_all(header::COOKIE).iter();
     let pairs = fields
         .filter_map(|field| field.to_str().ok())
@@ -289,7 +383,7 @@ fn cookies(headers: &HeaderMap) -> impl Iterator<Item = &str> {
 
 /// Returns the name of the cookie. It contains the port: a host's ports share cookies, and each
 /// port may have a gateway.
-fn cookie_name(headers: &HeaderMap) -> String {
+pub(super) fn cookie_name(headers: &HeaderMap) -> String {
     let host = headers.get(header::HOST).map(HeaderValue::as_bytes);
     let port = host.and_then(|host| Authority::try_from(host).ok()?.port_u16());
     port.map_or_else(
@@ -298,12 +392,13 @@ fn cookie_name(headers: &HeaderMap) -> String {
     )
 }
 
-fn key_of(cookie: &str, page: &str) -> CredentialHash {
+/// Returns the key of a session, or of a sign-in, by its two secrets.
+pub(super) fn key_of(cookie: &str, page: &str) -> CredentialHash {
     CredentialHash::of(&format!("{cookie}.{page}"))
 }
 
 /// Returns 256 random bits in base64url.
-fn random() -> String {
+pub(super) fn random() -> String {
     let mut random = [0; 32];
     rand::rng().fill_bytes(&mut random);
     URL_SAFE_NO_PAD.encode(random)
@@ -313,13 +408,25 @@ fn random() -> String {
 mod tests {
     use super::*;
 
+    fn sessions() -> (Sessions, Arc<Mutex<Vec<String>>>) {
+        let revoked = Arc::<Mutex<Vec<String>>>::default();
+        let note = Arc::clone(&revoked);
+        let revoke = move |id| note.lock().unwrap().push(id);
+        (Sessions::new(Box::new(revoke)), revoked)
+    }
+
     fn begin(sessions: &Sessions, cookie: &str, now: Instant) -> CredentialHash {
-        key_of(cookie, &sessions.begin("Bearer x".into(), cookie, now))
+        let new = NewSession {
+            authorization: "Bearer x".into(),
+            token_id: Some(cookie.to_owned()),
+            until: now + LIFE_MAX,
+        };
+        key_of(cookie, &sessions.begin(new, cookie, now))
     }
 
     #[test]
     fn a_session_ends_when_it_is_idle_and_when_it_is_old() {
-        let (sessions, start) = (Sessions::default(), Instant::now());
+        let ((sessions, revoked), start) = (sessions(), Instant::now());
         let second = Duration::from_secs(1);
         let idle = begin(&sessions, "a", start);
         let busy = begin(&sessions, "b", start);
@@ -332,12 +439,13 @@ mod tests {
         assert!(sessions.use_now(busy, start + LIFE_MAX).is_none());
         let late = begin(&sessions, "c", now);
         assert!(sessions.use_now(late, now + IDLE_MAX).is_none());
-        assert!(sessions.0.lock().unwrap().is_empty());
+        assert!(sessions.all.lock().unwrap().is_empty());
+        assert_eq!(*revoked.lock().unwrap(), ["a", "b", "c"]);
     }
 
     #[test]
     fn there_is_an_end_to_how_many_are_open() {
-        let (sessions, start) = (Sessions::default(), Instant::now());
+        let ((sessions, revoked), start) = (sessions(), Instant::now());
         let at = |n: usize| start + Duration::from_millis(u64::try_from(n).unwrap());
         let keys: Vec<_> = (0..OPEN_MAX)
             .map(|n| begin(&sessions, "a", at(n)))
@@ -345,7 +453,8 @@ mod tests {
         // The first is used again, so the second has the longest idle time.
         assert!(sessions.use_now(keys[0], at(OPEN_MAX)).is_some());
         let last = begin(&sessions, "a", at(OPEN_MAX));
-        assert_eq!(sessions.0.lock().unwrap().len(), OPEN_MAX);
+        assert_eq!(sessions.all.lock().unwrap().len(), OPEN_MAX);
+        assert_eq!(revoked.lock().unwrap().len(), 1);
         for (key, open) in [
             (keys[0], true),
             (keys[1], false),

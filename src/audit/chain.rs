@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::hash::{Hash, NO_HASH, digest};
 use super::members::{Link, Members, TimeText};
 use super::record::{Draft, EventType, Record};
+use super::usage::Call;
 use crate::trust::{Keys, SignError};
 use crate::workspace::Timestamp;
 
@@ -169,6 +170,14 @@ impl Chained {
         match &self.source {
             Source::Draft(draft) => Some(draft.event_type),
             Source::Record(record) => EventType::parse(&record.event_type),
+        }
+    }
+
+    /// Returns what usage counts of the record, if it is of a call.
+    pub(super) fn call(&self) -> Option<Call<'_>> {
+        match &self.source {
+            Source::Draft(draft) => Call::of_draft(draft),
+            Source::Record(record) => Call::of_record(record),
         }
     }
 

@@ -89,13 +89,17 @@ pub fn event(method: &Method, pattern: &str) -> Option<EventType> {
             "/workspaces/{id}/tokens"
             | "/workspaces/{id}/enrolment"
             | "/orgs/{org}/tokens"
+            | "/operators/tokens"
             | "/canvas/tokens"
             | "/ws/tickets",
         )
         | ("GET", "/registry/discover/{id}") => E::TokenIssued,
-        ("DELETE", "/workspaces/{id}/tokens/{token_id}" | "/orgs/{org}/tokens/{token_id}") => {
-            E::TokenRevoked
-        }
+        (
+            "DELETE",
+            "/workspaces/{id}/tokens/{token_id}"
+            | "/orgs/{org}/tokens/{token_id}"
+            | "/operators/tokens/{token_id}",
+        ) => E::TokenRevoked,
         // Changes nothing, but delivers the response of a call to its caller.
         ("GET", "/workspaces/{id}/streams/{stream}") => E::StreamResumed,
         // On the admin listener.

@@ -177,7 +177,7 @@ fn shown<'a>(value: &impl fmt::Display) -> Cow<'a, str> {
 
 /// Truncates text from outside to `TEXT_BYTES_MAX`. Replaces control characters, which some databases
 /// reject and logs do not show.
-fn clean(text: Cow<'_, str>) -> Cow<'_, str> {
+pub(super) fn clean(text: Cow<'_, str>) -> Cow<'_, str> {
     let fits = text.len() <= TEXT_BYTES_MAX;
     let is_printable = |byte: u8| (b' '..0x7f).contains(&byte);
     if fits && (text.bytes().all(is_printable) || !text.chars().any(char::is_control)) {

@@ -11,6 +11,7 @@ mod chain;
 mod chain_heads;
 pub mod change;
 mod corrupt_rows;
+mod counting;
 mod export;
 mod filter;
 pub mod filter_values;
@@ -26,6 +27,7 @@ mod retention;
 mod row;
 mod spool;
 mod table;
+pub mod usage;
 mod verify;
 mod writer;
 
@@ -47,6 +49,7 @@ pub use self::table::ChainRow;
 pub use self::verify::{Problem, Report, Scope, Verifier};
 
 use self::refusals::Refusals;
+use self::usage::Usage;
 use self::writer::Writer;
 use crate::config::{AuditAnchor, Live};
 use crate::db::Db;
@@ -71,6 +74,8 @@ pub struct Audit {
     metrics: Arc<Metrics>,
     /// The stored records.
     pub stored: Records,
+    /// The sums of the calls among them.
+    pub usage: Usage,
     /// `None` if the audit is disabled.
     drafts: Option<mpsc::Sender<Draft>>,
     /// Rejections of unauthenticated callers in the current second.
@@ -121,7 +126,8 @@ impl Audit {
             replica,
             keys,
             metrics,
-            stored: Records::new(db),
+            stored: Records::new(db.clone()),
+            usage: Usage::new(db),
             drafts: settings.enabled.then_some(drafts),
             refusals: Refusals::default(),
             lost: AtomicU64::new(0),
@@ -154,6 +160,7 @@ impl Audit {
         let Some(drafts) = &self.drafts else {
             return;
         };
+        let draft = draft.naming_operator();
         // Unauthenticated rejections bypass the queue, so that a flood of them leaves it to authenticated
         // callers.
         let taken = if Refusals::takes(&draft) {
@@ -199,6 +206,7 @@ impl Audit {
         tokio::select! {
             () = writer.run(waiting) => {}
             () = self.prune() => {}
+            () = counting::run(&self.stored.table, &self.config) => {}
         }
         self.ended.notify_one();
         std::future::pending().await

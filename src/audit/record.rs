@@ -49,6 +49,10 @@ words! {
         TokenIssued => "TOKEN_ISSUED",
         /// A token was revoked.
         TokenRevoked => "TOKEN_REVOKED",
+        /// A person signed in at the console, or was refused.
+        OperatorSignedIn => "OPERATOR_SIGNED_IN",
+        /// A person signed out of the console.
+        OperatorSignedOut => "OPERATOR_SIGNED_OUT",
         /// A grant was created.
         GrantCreated => "GRANT_CREATED",
         /// A grant was removed.
@@ -198,6 +202,18 @@ impl Draft {
         self
     }
 
+    /// Returns the draft with the operator who caused the event, if one did, in the detail.
+    #[must_use]
+    pub(super) fn naming_operator(mut self) -> Self {
+        let proof = self.proof.as_ref();
+        let operator = proof.and_then(|proof| proof.operator.as_ref());
+        if let Some(operator) = operator.map(|operator| operator.json()) {
+            let detail = self.detail.take().unwrap_or_default();
+            self.detail = Some(detail.with(OPERATOR, operator.into()));
+        }
+        self
+    }
+
     /// Returns the draft with `target`.
     #[must_use]
     pub fn about(mut self, target: &WorkspaceId) -> Self {
@@ -205,6 +221,9 @@ impl Draft {
         self
     }
 }
+
+/// The member of a detail that names the operator.
+const OPERATOR: &str = "operator";
 
 /// The outcome of a change that was made.
 pub const DONE: &str = "done";

@@ -8,8 +8,15 @@ use std::process::ExitCode;
 use super::{USAGE, complain, print};
 use crate::config::load::{DEFAULT, Layers, Loaded, load};
 
+const EXAMPLES: &str = "\
+Examples:
+  a2a-gateway check-config gateway.toml
+  a2a-gateway check-config gateway.toml --set timeouts.idle=10s
+  a2a-gateway check-config --defaults";
+
 /// `a2a-gateway check-config [FILE]`.
 #[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
 pub(super) struct Arguments {
     /// The TOML file that `serve --config` would read; without it, what is in force without a file
     file: Option<PathBuf>,

@@ -1,7 +1,6 @@
 //! `a2a-gateway health`: asks a running gateway whether it is ready, for container health checks.
 
 use std::fmt::Write as _;
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -9,22 +8,29 @@ use gateway_client::{Ask, ClientError};
 use serde_json::Value;
 use url::Url;
 
-use super::base_url::admin_url;
+use super::access::{Chosen, Listener};
 use super::{USAGE, block_on, complain, http_url, print};
 
 /// Timeout of the request: longer than the default `stores.timeout`, within which the gateway asks
 /// its stores.
 const WITHIN: Duration = Duration::from_millis(2500);
 
+const EXAMPLES: &str = "\
+Examples:
+  a2a-gateway health
+  a2a-gateway health --traffic
+  a2a-gateway health --url http://127.0.0.1:9090";
+
 /// `a2a-gateway health`.
 #[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
 pub(super) struct Arguments {
-    /// Base URL of the admin listener [default: admin.listen of --config, else http://127.0.0.1:9090]
-    #[arg(long, value_name = "URL", env = "A2A_GATEWAY_ADMIN_URL", value_parser = http_url)]
+    /// Base URL of the admin listener [env: A2A_GATEWAY_ADMIN_URL] [default: admin.listen of --config, else of the
+    /// context, else http://127.0.0.1:9090]
+    #[arg(long, value_name = "URL", value_parser = http_url, conflicts_with = "context")]
     url: Option<Url>,
-    /// Read admin.listen from this TOML file and the environment, as `serve` does
-    #[arg(long, value_name = "FILE")]
-    config: Option<PathBuf>,
+    #[command(flatten)]
+    chosen: Chosen,
     /// Ask what a load balancer asks (/readyz/traffic): a store that went away later does not count
     #[arg(long)]
     traffic: bool,
@@ -34,7 +40,7 @@ pub(super) struct Arguments {
 #[derive(Debug, thiserror::Error)]
 enum HealthError {
     #[error(
-        "{0}; is the gateway running? --url, A2A_GATEWAY_ADMIN_URL or --config say where its admin listener (admin.listen) is"
+        "{0}; is the gateway running? --url, A2A_GATEWAY_ADMIN_URL, a context or --config say where its admin listener (admin.listen) is"
     )]
     Nobody(ClientError),
     #[error("cannot ask the gateway; is this the URL of its admin listener (admin.listen)?")]
@@ -59,8 +65,11 @@ impl From<ClientError> for HealthError {
 }
 
 pub(super) fn run(arguments: &Arguments) -> ExitCode {
-    let base = match admin_url(arguments.url.as_ref(), arguments.config.as_deref()) {
-        Ok(base) => base,
+    let chosen = arguments
+        .chosen
+        .place(Listener::Admin, arguments.url.as_ref());
+    let base = match chosen {
+        Ok(place) => place.url,
         Err(error) => {
             complain(&error);
             return ExitCode::from(USAGE);

@@ -12,8 +12,24 @@ use super::{USAGE, complain, print};
 use crate::config::load::{Layers, load};
 use crate::trust::{self, KeyError, KeyInfo, PUBLISHED_FIRST, SigningAlgorithm, State};
 
+const EXAMPLES: &str = "\
+Examples:
+  a2a-gateway keys list --config gateway.toml
+  a2a-gateway keys rotate --config gateway.toml";
+
+const LIST_EXAMPLES: &str = "\
+Examples:
+  a2a-gateway keys list
+  a2a-gateway keys list --config gateway.toml";
+
+const ROTATE_EXAMPLES: &str = "\
+Examples:
+  a2a-gateway keys rotate
+  a2a-gateway keys rotate --algorithm ES256 --config gateway.toml";
+
 /// `a2a-gateway keys list|rotate`.
 #[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
 pub(super) struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -22,6 +38,7 @@ pub(super) struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Show every key: which one signs, which one will, which ones still verify
+    #[command(after_help = LIST_EXAMPLES)]
     List(Place),
     /// Have the next key sign, retire the one that did, and make a new next one
     ///
@@ -29,6 +46,7 @@ enum Command {
     /// next key was published before, and a retired one verifies for 25 more hours. Verifiers keep the
     /// published keys for up to 5 minutes, so leave at least that between two rotations. After a key
     /// was stolen: rotate twice, then delete the files of the stolen key's id from the folder.
+    #[command(after_help = ROTATE_EXAMPLES)]
     Rotate {
         #[command(flatten)]
         place: Place,

@@ -6,13 +6,35 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Command, ValueEnum};
-use clap_complete::shells;
+use clap_complete::env::{Bash, EnvCompleter, Fish, Zsh};
 use clap_mangen::Man;
 
-use super::{complain, print};
+use super::{complain, complete, print};
+
+/// Ends the script for zsh.
+const ZSH_FIRST_CALL: &str = r#"
+if [ "$funcstack[1]" = "_NAME" ]; then
+    _clap_dynamic_completer_ID "$@"
+fi
+"#;
+
+const COMPLETIONS_EXAMPLES: &str = "\
+Examples:
+  a2a-gateway completions bash > a2a-gateway.bash
+  a2a-gateway completions zsh > _a2a-gateway
+  a2a-gateway completions fish > a2a-gateway.fish
+
+The script asks the program for commands, options and values, and for the ids of workspaces, tokens, grants
+and stops it asks the gateway, for at most a second, as the command would: make it again for another release.";
+
+const MAN_EXAMPLES: &str = "\
+Examples:
+  a2a-gateway man
+  a2a-gateway man --out man1";
 
 /// `a2a-gateway completions SHELL`.
 #[derive(clap::Args, Debug)]
+#[command(after_help = COMPLETIONS_EXAMPLES)]
 pub(super) struct CompletionsArguments {
     /// The shell that reads the script
     shell: Shell,
@@ -28,6 +50,7 @@ enum Shell {
 
 /// `a2a-gateway man`.
 #[derive(clap::Args, Debug)]
+#[command(after_help = MAN_EXAMPLES)]
 pub(super) struct ManArguments {
     /// Write one page for each command into this folder, which is made if it is missing
     #[arg(long, value_name = "FOLDER")]
@@ -42,21 +65,26 @@ struct PagesError {
     source: io::Error,
 }
 
-/// Prints the script that completes the arguments of `command` in a shell.
-pub(super) fn run_completions(mut command: Command, arguments: &CompletionsArguments) -> ExitCode {
-    let name = command.get_name().to_owned();
+/// Prints the script that completes the arguments of `command` in a shell: it asks this program.
+pub(super) fn run_completions(command: &Command, arguments: &CompletionsArguments) -> ExitCode {
+    let name = command.get_name();
     let mut script = Vec::new();
-    match arguments.shell {
-        Shell::Bash => clap_complete::generate(shells::Bash, &mut command, &name, &mut script),
-        Shell::Fish => clap_complete::generate(shells::Fish, &mut command, &name, &mut script),
-        Shell::Zsh => clap_complete::generate(shells::Zsh, &mut command, &name, &mut script),
-    }
+    let shell: &dyn EnvCompleter = match arguments.shell {
+        Shell::Bash => &Bash,
+        Shell::Fish => &Fish,
+        Shell::Zsh => &Zsh,
+    };
+    let written = shell.write_registration(complete::VARIABLE, name, name, name, &mut script);
     let mut script = String::from_utf8_lossy(&script).into_owned();
-    if matches!(arguments.shell, Shell::Bash) {
-        // clap_complete 4.6 spells a hyphen of the program's name in two ways, so no subcommand would be completed.
-        script = script.replace(&name.replace('-', "__subcmd__"), &name.replace('-', "__"));
+    if matches!(arguments.shell, Shell::Zsh) {
+        // As a file of a folder in `fpath` it is the function itself: without this its first call would offer nothing.
+        script.push_str(
+            &ZSH_FIRST_CALL
+                .replace("NAME", name)
+                .replace("ID", &name.replace('-', "_")),
+        );
     }
-    shown(print(&script))
+    shown(written.and_then(|()| print(&script)))
 }
 
 /// Prints the manual page of `command`, or writes those of it and of all its subcommands.

@@ -3,10 +3,17 @@
 //! The result of a command goes to standard output; errors and the log go to standard error.
 //! Exit status: 0 done, 1 failed, 64 wrong arguments or configuration.
 
+mod access;
+mod agents;
 mod audit;
-mod base_url;
+mod caps;
 mod check_config;
+mod client;
+mod complete;
+mod context;
+mod exchange;
 mod explain;
+mod grants;
 mod health;
 mod init;
 mod keys;
@@ -16,14 +23,18 @@ mod run;
 mod send;
 mod serve;
 mod sidecar;
+mod sse;
 mod stops;
+mod table;
 mod token;
+mod workspace;
 
 use std::ffi::OsString;
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
+use clap_complete::CompleteEnv;
 use url::Url;
 
 pub use self::serve::start;
@@ -37,23 +48,27 @@ const ABOUT: &str = "A gateway for agent-to-agent (A2A) messages: it knows who m
 
 const EXAMPLES: &str = "\
 Examples:
-  a2a-gateway demo                              try it: a gateway, three agents, commands to paste
+  a2a-gateway demo                              try it: a gateway, five agents, commands to paste
   a2a-gateway                                   serve with defaults, data in ./data
   a2a-gateway init gateway                      write settings and a unit for systemd into a folder
   a2a-gateway --config gateway.toml             serve with your settings
-  a2a-gateway --set server.listen=0.0.0.0:8080  change one setting
+  a2a-gateway --set server.listen=0.0.0.0:8080   change one setting
   a2a-gateway check-config gateway.toml         what would be in force, and from where
   a2a-gateway health                            is the gateway on this machine ready?
+  a2a-gateway workspace create billing --token-file token   a workspace, and its agent's first token
+  a2a-gateway run --workspace billing --token-file token -- python3 agent.py   start an agent, and register it
+  a2a-gateway workspace tree                    the hierarchy
+  a2a-gateway agents                            which agents live?
+  a2a-gateway send acme-pm 'hello'              one message, from the command line
   a2a-gateway explain acme-pm acme-dev          would a message pass, and if not, why?
+  a2a-gateway exchange tail --refused           what is refused, as it happens
   a2a-gateway stop --workspace acme-dev --reason 'a loop' --running   stop its calls, now
   a2a-gateway export > policy.yaml              workspaces, grants and stops as a file
   a2a-gateway apply policy.yaml --dry-run       what a policy would change
+  a2a-gateway context add staging --url https://gateway.staging.example.com   a gateway elsewhere, by name
   a2a-gateway sidecar --workspace acme-pm --upstream http://127.0.0.1:8000   guard an agent
-  a2a-gateway run --workspace acme-pm --token-file token -- python3 agent.py   start an agent, and register it
-  a2a-gateway send acme-pm 'hello' --token …    one message, from the command line
-  a2a-gateway keys rotate                       the next key signs from now on
-  a2a-gateway audit verify                      was any record changed, removed or put in?
-  a2a-gateway token verify -                    is this signed token good, and what does it say?
+  a2a-gateway keys rotate --config gateway.toml    the next key signs from now on
+  a2a-gateway audit verify --config gateway.toml   was any record changed, removed or put in?
 
 Settings come from the built-in defaults, then --config, then the environment
 (A2A_GATEWAY__SERVER__LISTEN for server.listen), then --set; the later one wins.
@@ -80,6 +95,7 @@ struct CommandLine<Example: Subcommand> {
 #[derive(Debug, Subcommand)]
 enum Command<Example: Subcommand> {
     /// Run the gateway (the default command)
+    #[command(after_help = serve::EXAMPLES)]
     Serve(serve::Arguments),
     /// A command of the demo, which is a crate of its own.
     #[command(flatten)]
@@ -94,8 +110,20 @@ enum Command<Example: Subcommand> {
     Keys(keys::Arguments),
     /// Verify or export the audit: the records of calls and of changes
     Audit(audit::Arguments),
-    /// Get, inspect or verify a signed token
+    /// Make, list and revoke tokens; get, inspect and verify signed ones
     Token(token::Arguments),
+    /// Make, list, show, change, move, pause and remove workspaces
+    Workspace(workspace::Arguments),
+    /// Let one workspace message another besides what the hierarchy permits
+    Grant(grants::Arguments),
+    /// List the caps, and how much of each is used
+    Caps(caps::Arguments),
+    /// List the agents, and whether they live
+    Agents(agents::Arguments),
+    /// Show exchanges as they pass
+    Exchange(exchange::Arguments),
+    /// Name gateways and their tokens in a file, for all commands that ask one
+    Context(context::Arguments),
     /// Guard an agent: admit only callers that the gateway vouches for, by a signed token
     Sidecar(sidecar::Arguments),
     /// Start an agent, register it at a gateway, and let it leave without a lost call
@@ -125,6 +153,10 @@ pub fn run<Example: Subcommand>(
     arguments: impl IntoIterator<Item = OsString>,
     example: impl FnOnce(Example) -> ExitCode,
 ) -> ExitCode {
+    let arguments: Vec<OsString> = arguments.into_iter().collect();
+    if let Some(ended) = complete_words::<Example>(&arguments) {
+        return ended;
+    }
     let arguments = match CommandLine::<Example>::try_parse_from(arguments) {
         Ok(arguments) => arguments,
         Err(asked) => {
@@ -145,6 +177,7 @@ pub fn run<Example: Subcommand>(
             | Command::CheckConfig(_)
             | Command::Keys(_)
             | Command::Audit(_)
+            | Command::Context(_)
             | Command::Completions(_)
             | Command::Man(_)
     );
@@ -161,6 +194,12 @@ pub fn run<Example: Subcommand>(
         Command::Keys(arguments) => keys::run(arguments),
         Command::Audit(arguments) => audit::run(arguments),
         Command::Token(arguments) => token::run(&arguments),
+        Command::Workspace(arguments) => workspace::run(&arguments),
+        Command::Grant(arguments) => grants::run(&arguments),
+        Command::Caps(arguments) => caps::run(&arguments),
+        Command::Agents(arguments) => agents::run(&arguments),
+        Command::Exchange(arguments) => exchange::run(&arguments),
+        Command::Context(arguments) => context::run(&arguments),
         Command::Sidecar(arguments) => sidecar::run(arguments),
         Command::Run(arguments) => run::run(arguments),
         Command::Stop(arguments) => stops::run_stop(&arguments),
@@ -171,9 +210,21 @@ pub fn run<Example: Subcommand>(
         Command::Health(arguments) => health::run(&arguments),
         Command::Explain(arguments) => explain::run(&arguments),
         Command::Completions(arguments) => {
-            manuals::run_completions(CommandLine::<Example>::command(), &arguments)
+            manuals::run_completions(&CommandLine::<Example>::command(), &arguments)
         }
         Command::Man(arguments) => manuals::run_man(CommandLine::<Example>::command(), &arguments),
+    }
+}
+
+/// Answers a shell that completes a command line. Returns `None` for any other call of the program.
+fn complete_words<Example: Subcommand>(arguments: &[OsString]) -> Option<ExitCode> {
+    let asked = CompleteEnv::with_factory(CommandLine::<Example>::command).var(complete::VARIABLE);
+    let folder = std::env::current_dir().ok();
+    match asked.try_complete(arguments, folder.as_deref()) {
+        Ok(false) => None,
+        Ok(true) => Some(ExitCode::SUCCESS),
+        // The shell shows nothing, then.
+        Err(_) => Some(ExitCode::FAILURE),
     }
 }
 
@@ -208,10 +259,20 @@ fn print(text: &str) -> io::Result<()> {
 
 /// Runs the future of a command on a runtime of its own, on this thread.
 fn block_on<T, E: From<io::Error>>(work: impl Future<Output = Result<T, E>>) -> Result<T, E> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
+    runtime()?.block_on(work)
+}
+
+/// Makes a runtime on this thread.
+fn runtime() -> io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        .build()?;
-    runtime.block_on(work)
+        .build()
+}
+
+/// Writes a remark to standard error.
+fn remark(text: &str) {
+    // A failed write to standard error cannot be reported.
+    let _ = writeln!(io::stderr().lock(), "a2a-gateway: {text}");
 }
 
 /// Writes an error and its causes to standard error.

@@ -3,50 +3,54 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
+use clap_complete::engine::ArgValueCompleter;
 use gateway_client::{Answer, Ask, ClientError};
 use http::Method;
 use serde_json::{Value, json};
 use url::Url;
 
-use super::base_url::GatewayUrl;
-use super::{USAGE, block_on, complain, print};
+use super::access::GatewayUrl;
+use super::sse::{Events, LongEvent};
+use super::{USAGE, block_on, complain, complete, print};
 use crate::ids::WorkspaceId;
 
 /// A little longer than the gateway's default for the longest stream, so that the gateway ends it with a
 /// reason.
 const WITHIN: Duration = Duration::from_secs(31 * 60);
 
-/// Longest event, in bytes. A stream as a whole has 10 MiB by default.
-const EVENT_BYTES_MAX: usize = 16 * 1024 * 1024;
+const EXAMPLES: &str = "\
+Examples:
+  a2a-gateway send acme-dev 'hello'
+  a2a-gateway send acme-dev 'plan the release' --stream
+
+The credential is a caller's: of a workspace, an org's integration, a canvas user or an operator.
+Exit status: 0 answered, 1 refused or failed, 64 wrong arguments.";
 
 /// `a2a-gateway send WORKSPACE TEXT`.
 #[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
 pub(super) struct Arguments {
     /// The workspace whose agent gets the message
+    #[arg(add = ArgValueCompleter::new(complete::workspaces))]
     workspace: String,
     /// What to say
     text: String,
     /// Print each event of the answer as it comes
     #[arg(long)]
     stream: bool,
-    /// Credential of the caller; better given in the environment, where other users cannot see it
-    #[arg(long, env = "A2A_GATEWAY_TOKEN", hide_env_values = true)]
+    /// Credential of the caller [env: A2A_GATEWAY_TOKEN]; better given there, where other users cannot see it
+    #[arg(long)]
     token: Option<String>,
     #[command(flatten)]
     gateway: GatewayUrl,
 }
 
-impl Arguments {
-    /// Compose files pass on unset variables as empty ones.
-    fn token(&self) -> Option<&str> {
-        self.token.as_deref().filter(|token| !token.is_empty())
-    }
-}
-
 /// Reason why there is no text to print.
 #[derive(Debug, thiserror::Error)]
 enum SendError {
-    #[error("{0}; is the gateway running? --url, A2A_GATEWAY_URL or --config says where")]
+    #[error(
+        "{0}; is the gateway running? --url, A2A_GATEWAY_URL, a context or --config says where"
+    )]
     Nobody(ClientError),
     #[error(transparent)]
     Client(ClientError),
@@ -56,10 +60,23 @@ enum SendError {
     Refused { reason: String, message: String },
     #[error("the answer has status {0} and is not JSON{1}")]
     Unreadable(u16, &'static str),
-    #[error("an event of the stream has more than {EVENT_BYTES_MAX} bytes")]
-    LongEvent,
+    #[error(transparent)]
+    LongEvent(#[from] LongEvent),
     #[error("cannot write the answer")]
     Output(#[from] std::io::Error),
+}
+
+impl SendError {
+    /// Adds the id under which the audit and the log have the request.
+    fn of_request(self, id: Option<String>) -> Self {
+        match (self, id) {
+            (Self::Refused { reason, message }, Some(id)) => Self::Refused {
+                reason,
+                message: format!("{message} (request {id})"),
+            },
+            (other, _) => other,
+        }
+    }
 }
 
 impl From<ClientError> for SendError {
@@ -79,16 +96,17 @@ pub(super) fn run(arguments: &Arguments) -> ExitCode {
             return ExitCode::from(USAGE);
         }
     };
-    let base = match arguments.gateway.resolve() {
-        Ok(base) => base,
+    let (base, token) = match arguments.gateway.resolve(&[&arguments.token], false) {
+        Ok(resolved) => resolved,
         Err(error) => {
             complain(&error);
             return ExitCode::from(USAGE);
         }
     };
-    let sent = block_on(send(arguments, base, &workspace)).map_err(|error| match error {
+    let token = token.as_deref();
+    let sent = block_on(send(arguments, base, token, &workspace)).map_err(|error| match error {
         SendError::Refused { reason, message }
-            if reason == "unauthenticated" && arguments.token().is_none() =>
+            if reason == "unauthenticated" && token.is_none() =>
         {
             SendError::NoToken { reason, message }
         }
@@ -106,6 +124,7 @@ pub(super) fn run(arguments: &Arguments) -> ExitCode {
 async fn send(
     arguments: &Arguments,
     mut url: Url,
+    token: Option<&str>,
     workspace: &WorkspaceId,
 ) -> Result<(), SendError> {
     let base = url.path().trim_end_matches('/').to_owned();
@@ -115,7 +134,7 @@ async fn send(
     let request = Ask {
         method: Method::POST,
         url: &url,
-        token: arguments.token(),
+        token,
         accept: if arguments.stream {
             "text/event-stream"
         } else {
@@ -130,10 +149,12 @@ async fn send(
         return follow(answer).await;
     }
     let status = answer.status().as_u16();
+    let id = answer.request_id().map(str::to_owned);
     let body = answer.whole().await?;
     let answer: Value = serde_json::from_slice(&body)
         .map_err(|_| SendError::Unreadable(status, credential_advice(status)))?;
-    print(&format!("{}\n", line(result(answer, status)?)))?;
+    let result = result(answer, status).map_err(|error| error.of_request(id))?;
+    print(&format!("{}\n", line(result)))?;
     Ok(())
 }
 
@@ -254,40 +275,6 @@ fn text(parts: &Value) -> String {
     shown.join("\n")
 }
 
-/// Assembles events from pieces of any size. Keeps the data of each.
-#[derive(Default)]
-struct Events {
-    line: Vec<u8>,
-    data: String,
-}
-
-impl Events {
-    fn feed(&mut self, piece: &[u8]) -> Result<Vec<String>, SendError> {
-        let mut whole = Vec::new();
-        for &byte in piece {
-            if byte != b'\n' {
-                self.line.push(byte);
-                continue;
-            }
-            let line = String::from_utf8_lossy(&self.line);
-            let line = line.trim_end_matches('\r');
-            if line.is_empty() && !self.data.is_empty() {
-                whole.push(std::mem::take(&mut self.data));
-            } else if let Some(data) = line.strip_prefix("data:") {
-                if !self.data.is_empty() {
-                    self.data.push('\n');
-                }
-                self.data.push_str(data.strip_prefix(' ').unwrap_or(data));
-            }
-            self.line.clear();
-        }
-        if self.line.len() + self.data.len() > EVENT_BYTES_MAX {
-            return Err(SendError::LongEvent);
-        }
-        Ok(whole)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -360,18 +347,5 @@ mod tests {
         let task =
             json!({"result": {"kind": "task", "id": "t-1", "status": {"state": "submitted"}}});
         assert_eq!(shown(task), "[submitted] (task t-1)");
-    }
-
-    #[test]
-    fn events_come_out_whole_wherever_they_are_cut() {
-        let stream = b": hello\r\n\r\ndata: {\"a\":\r\ndata: 1}\r\n\r\nid: 7\ndata:x\n\ndata: half";
-        for size in 1..=stream.len() {
-            let mut events = Events::default();
-            let whole: Vec<String> = stream
-                .chunks(size)
-                .flat_map(|piece| events.feed(piece).unwrap())
-                .collect();
-            assert_eq!(whole, ["{\"a\":\n1}", "x"], "{size}");
-        }
     }
 }

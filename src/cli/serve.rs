@@ -10,6 +10,12 @@ use crate::gateway::OpenError;
 use crate::server::ServeError;
 use crate::telemetry::{self, Chain};
 
+/// Examples of the command; the arguments are those of the program itself, too.
+pub(super) const EXAMPLES: &str = "\
+Examples:
+  a2a-gateway serve
+  a2a-gateway serve --config gateway.toml --set telemetry.log=warn";
+
 /// `a2a-gateway [serve]`.
 #[derive(clap::Args, Debug)]
 pub(super) struct Arguments {

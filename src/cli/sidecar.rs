@@ -45,10 +45,8 @@ const EXAMPLES: &str = "\
 Examples:
   a2a-gateway sidecar --workspace acme-pm --upstream http://127.0.0.1:8000 \\
       --gateway https://gateway.example.com --listen 0.0.0.0:8081
-  curl -H \"Authorization: Bearer $TOKEN\" http://127.0.0.1:8081/auth/verify     who calls?
-  curl http://127.0.0.1:8081/auth/ready                                        are the keys known?
 
-The agent must be reachable through its sidecar only: let it listen on loopback, and register the
+GET /auth/verify tells who calls, GET /auth/ready whether the keys are known. The agent must be reachable through its sidecar only: let it listen on loopback, and register the
 sidecar's address as the agent's. It finds the proven caller in X-Workspace-ID and X-A2A-Caller.
 
 Of the settings in --config, the environment and --set, a sidecar obeys server (listen, tls, limits,

@@ -1,15 +1,15 @@
 //! `a2a-gateway stop`, `release` and `stops`: stops calls at a running gateway, ends a stop, and lists those in force.
 
 use std::fmt::Write as _;
-use std::io;
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
-use gateway_client::{Registry, RegistryError};
+use clap_complete::engine::ArgValueCompleter;
 use serde_json::{Value, json};
 
-use super::base_url::{BaseUrlError, GatewayUrl, RequestError};
-use super::{USAGE, block_on, complain, print};
+use super::access::Operating;
+use super::client::{Failure, run, segment};
+use super::complete;
 
 const STOP_EXAMPLES: &str = "\
 Examples:
@@ -18,9 +18,18 @@ Examples:
   a2a-gateway stop --pair acme-pm acme-dev --reason 'see ticket 7' --expires-in 1h
   a2a-gateway stop --all --reason 'incident 12'
   a2a-gateway stops                             what is stopped, and why
-  a2a-gateway release stop-0199…                calls pass again
 
-Refused callers get the reason. Without --running, calls and streams under way go on.";
+The stop's id ends it: `a2a-gateway release`. Refused callers get the reason. Without --running, calls and
+streams under way go on.";
+
+const RELEASE_EXAMPLES: &str = "\
+Examples:
+  a2a-gateway release stop-019aa9d2-6c1e-7b3a-9d52-0f7d4a1e2c33        an id of `a2a-gateway stops`";
+
+const STOPS_EXAMPLES: &str = "\
+Examples:
+  a2a-gateway stops
+  a2a-gateway stops --json";
 
 /// `a2a-gateway stop SCOPE --reason TEXT`.
 #[derive(clap::Args, Debug)]
@@ -41,7 +50,7 @@ pub(super) struct StopArguments {
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     expires_in: Option<Duration>,
     #[command(flatten)]
-    gateway: Gateway,
+    gateway: Operating,
 }
 
 /// The calls to stop.
@@ -49,16 +58,16 @@ pub(super) struct StopArguments {
 #[group(required = true, multiple = false)]
 struct ScopeArguments {
     /// Calls from and to this workspace
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", add = ArgValueCompleter::new(complete::workspaces))]
     workspace: Option<String>,
     /// Calls from and to this workspace and those below it
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", add = ArgValueCompleter::new(complete::workspaces))]
     subtree: Option<String>,
     /// Calls from and to the workspaces of this org, and those of its users
     #[arg(long, value_name = "NAME")]
     org: Option<String>,
     /// Calls of the first workspace to the second
-    #[arg(long, num_args = 2, value_names = ["CALLER", "TARGET"])]
+    #[arg(long, num_args = 2, value_names = ["CALLER", "TARGET"], add = ArgValueCompleter::new(complete::workspaces))]
     pair: Option<Vec<String>>,
     /// All calls
     #[arg(long)]
@@ -67,68 +76,24 @@ struct ScopeArguments {
 
 /// `a2a-gateway release STOP`.
 #[derive(clap::Args, Debug)]
+#[command(after_help = RELEASE_EXAMPLES)]
 pub(super) struct ReleaseArguments {
     /// Id of the stop, as `a2a-gateway stops` lists it
+    #[arg(add = ArgValueCompleter::new(complete::stops))]
     stop: String,
     #[command(flatten)]
-    gateway: Gateway,
+    gateway: Operating,
 }
 
 /// `a2a-gateway stops`.
 #[derive(clap::Args, Debug)]
+#[command(after_help = STOPS_EXAMPLES)]
 pub(super) struct StopsArguments {
     /// Print JSON
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    gateway: Gateway,
-}
-
-#[derive(clap::Args, Debug)]
-struct Gateway {
-    /// Token of an operator or an org; better given in the environment, where other users cannot see it
-    #[arg(long, env = "A2A_GATEWAY_TOKEN", hide_env_values = true)]
-    token: Option<String>,
-    /// An operator's token, when no other is given
-    #[arg(
-        long = "admin-token",
-        env = "A2A_GATEWAY_ADMIN_TOKEN",
-        hide_env_values = true
-    )]
-    operator: Option<String>,
-    #[command(flatten)]
-    base: GatewayUrl,
-}
-
-/// The command failed.
-#[derive(Debug, thiserror::Error)]
-enum Failure {
-    #[error(transparent)]
-    Request(RequestError),
-    #[error(transparent)]
-    BaseUrl(#[from] BaseUrlError),
-    #[error(
-        "give an operator's or an org's token with --token, in A2A_GATEWAY_TOKEN or in A2A_GATEWAY_ADMIN_TOKEN"
-    )]
-    NoCredential,
-    #[error("cannot print")]
-    Io(#[from] io::Error),
-}
-
-impl From<RegistryError> for Failure {
-    fn from(error: RegistryError) -> Self {
-        Self::Request(error.into())
-    }
-}
-
-impl Gateway {
-    fn registry(&self) -> Result<(Registry, &str), Failure> {
-        // Compose files pass on unset variables as empty ones.
-        let mut tokens = [&self.token, &self.operator].into_iter().flatten();
-        let token = tokens.find(|token| !token.is_empty());
-        let token = token.ok_or(Failure::NoCredential)?;
-        Ok((Registry::new(self.base.resolve()?), token))
-    }
+    gateway: Operating,
 }
 
 impl ScopeArguments {
@@ -152,34 +117,21 @@ impl ScopeArguments {
 
 /// Runs `a2a-gateway stop`.
 pub(super) fn run_stop(arguments: &StopArguments) -> ExitCode {
-    finish(block_on(stop(arguments)))
+    run(stop(arguments))
 }
 
 /// Runs `a2a-gateway release`.
 pub(super) fn run_release(arguments: &ReleaseArguments) -> ExitCode {
-    finish(block_on(release(arguments)))
+    run(release(arguments))
 }
 
 /// Runs `a2a-gateway stops`.
 pub(super) fn run_stops(arguments: &StopsArguments) -> ExitCode {
-    finish(block_on(list(arguments)))
-}
-
-fn finish(text: Result<String, Failure>) -> ExitCode {
-    match text.and_then(|text| Ok(print(&text)?)) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            complain(&error);
-            match error {
-                Failure::BaseUrl(_) | Failure::NoCredential => ExitCode::from(USAGE),
-                _ => ExitCode::FAILURE,
-            }
-        }
-    }
+    run(list(arguments))
 }
 
 async fn stop(arguments: &StopArguments) -> Result<String, Failure> {
-    let (registry, token) = arguments.gateway.registry()?;
+    let client = arguments.gateway.client()?;
     let mode = if arguments.running { "running" } else { "new" };
     let mut body = json!({
         "scope": arguments.scope.json(),
@@ -191,7 +143,7 @@ async fn stop(arguments: &StopArguments) -> Result<String, Failure> {
         let at = humantime::format_rfc3339_millis(SystemTime::now() + span);
         body["expires_at"] = at.to_string().into();
     }
-    let stop = registry.post("/stops", token, &body).await?;
+    let stop = client.post("/stops", &body).await?;
     let id = stop["id"].as_str().unwrap_or_default();
     Ok(format!(
         "{}\nEnd it with: a2a-gateway release {id}\n",
@@ -200,28 +152,14 @@ async fn stop(arguments: &StopArguments) -> Result<String, Failure> {
 }
 
 async fn release(arguments: &ReleaseArguments) -> Result<String, Failure> {
-    let (registry, token) = arguments.gateway.registry()?;
-    let path = format!("/stops/{}", arguments.stop);
-    let stop = registry.delete(&path, token).await?;
+    let path = format!("/stops/{}", segment(&arguments.stop)?);
+    let stop = arguments.gateway.client()?.delete(&path).await?;
     Ok(format!("released: {}\n", line(&stop)))
 }
 
 async fn list(arguments: &StopsArguments) -> Result<String, Failure> {
-    let (registry, token) = arguments.gateway.registry()?;
-    let mut stops = Vec::new();
-    let mut cursor: Option<String> = None;
-    loop {
-        let query = match &cursor {
-            Some(cursor) => vec![("limit", "500"), ("cursor", cursor)],
-            None => vec![("limit", "500")],
-        };
-        let page = registry.get_page("/stops", token, &query).await?;
-        stops.extend(page["stops"].as_array().into_iter().flatten().cloned());
-        cursor = page["next_cursor"].as_str().map(str::to_owned);
-        if cursor.is_none() {
-            break;
-        }
-    }
+    let client = arguments.gateway.client()?;
+    let stops = client.list("/stops", &[], Some("stops")).await?;
     if arguments.json {
         return Ok(format!("{}\n", Value::from(stops)));
     }

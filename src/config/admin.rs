@@ -4,6 +4,8 @@ use std::net::SocketAddr;
 
 use serde::Deserialize;
 
+use super::sign_in::SignIn;
+
 /// `[admin]`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -14,6 +16,8 @@ pub struct Admin {
     pub auth: AdminAuth,
     /// True if the console is served.
     pub console: bool,
+    /// `[admin.sign_in]`
+    pub sign_in: SignIn,
 }
 
 /// `admin.auth`.

@@ -21,6 +21,9 @@ pub struct Audit {
     /// Retention of records; zero: for ever.
     #[serde(with = "duration")]
     pub retention: Duration,
+    /// Retention of the sums of usage; zero: for ever.
+    #[serde(with = "duration")]
+    pub usage_retention: Duration,
     /// Part of the client's address that is recorded.
     pub client_address: ClientAddress,
     /// Copy of the newest signed chain head outside the database.

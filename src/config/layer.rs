@@ -228,7 +228,13 @@ pub(super) fn shown(dotted: &str, value: &Value) -> String {
 /// Returns a store's URL with its password masked, and with every query value masked unless its
 /// name is known to be harmless.
 pub(super) fn masked(text: &str) -> String {
-    const HARMLESS: [&str; 4] = ["sslmode", "application_name", "protocol", "mode"];
+    const HARMLESS: [&str; 5] = [
+        "sslmode",
+        "application_name",
+        "password_file",
+        "protocol",
+        "mode",
+    ];
     if text == "memory" || text.starts_with("sqlite:") {
         return text.to_owned();
     }

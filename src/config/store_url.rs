@@ -15,9 +15,19 @@ pub(super) fn sql(text: &str) -> Result<(), String> {
     if sqlite_path(text)?.is_some() {
         return Ok(());
     }
-    of_each_host(text)
-        .iter()
-        .try_for_each(|host| check_postgres(&parse(host)?))
+    of_each_host(text).iter().try_for_each(|host| {
+        let mut url = parse(host)?;
+        remove_our_parameters(&mut url);
+        check_postgres(&url)
+    })
+}
+
+/// Removes the parameters that the gateway reads itself: the driver warns of those that it does not know.
+fn remove_our_parameters(url: &mut Url) {
+    let is_ours = |name: &str| matches!(name, "password_file" | "target_session_attrs");
+    let pairs = url.query_pairs().into_owned();
+    let others: Vec<_> = pairs.filter(|(name, _)| !is_ours(name)).collect();
+    url.query_pairs_mut().clear().extend_pairs(others);
 }
 
 /// Validates `stores.shared`.

@@ -8,14 +8,14 @@ use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, ORIGIN};
 use http_body_util::BodyExt;
 use serde::de::DeserializeOwned;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::extract::Admitted;
 use crate::a2a::accept::is_json;
 use crate::a2a::names::{self, Broken, DEPTH_MAX};
 use crate::gateway::Gateway;
 pub(super) use crate::hierarchy::check_note;
-use crate::identity::may_be_credential;
+use crate::identity::{SLOW_BODY, may_be_credential};
 use crate::members::{shown, wrong_member};
 use crate::rejection::{Reason, Refused, Rejection};
 use crate::shares::{Account, Bound, Full, Share, Shares};
@@ -104,6 +104,7 @@ async fn read(request: Request, gateway: &Gateway, max: usize) -> Result<Bytes, 
     let _receiving = room.enter(&bodies)?;
     let mut share = Share::empty(&bodies.bytes, account);
     let limit = gateway.config().timeouts.request_body;
+    let began = Instant::now();
     let read = tokio::time::timeout(limit, collect(body, &mut share, &room, max)).await;
     let body = read.unwrap_or_else(|_| {
         let message = "the request body did not arrive in time; send it without a pause";
@@ -111,6 +112,9 @@ async fn read(request: Request, gateway: &Gateway, max: usize) -> Result<Bytes, 
         let rejection = Rejection::new(Reason::RequestTimeout, message);
         Err(rejection.fact("clock", "request_body").fact("limit", limit))
     })?;
+    if let Some(proof) = admitted.proof().filter(|_| began.elapsed() >= SLOW_BODY) {
+        gateway.identity.check_after_body(&proof).await?;
+    }
     admitted.hold(share);
     Ok(body)
 }

@@ -58,9 +58,9 @@ pub(super) async fn discover(
     // A caller that is not a workspace has a credential that is valid for every target.
     let token = permit
         .caller()
-        .map(|caller| {
-            let pair = permit.pair(caller.as_str());
-            gateway.identity.signed.issue_pair(pair)
+        .map(|id| {
+            let pair = permit.pair(id.as_str());
+            gateway.identity.signed.issue_pair(pair, &caller.0)
         })
         .transpose()?;
     let about = token

@@ -4,7 +4,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use axum::extract::{FromRequestParts, Query, RawPathParams};
+use axum::extract::{FromRequestParts, MatchedPath, Query, RawPathParams};
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
 use http::request::Parts;
@@ -223,10 +223,10 @@ impl Admitted {
     }
 }
 
-/// Checks a proven request: the caller it claims, and its rate.
+/// Checks a proven request: the caller it claims, its rate, and the role of an operator.
 ///
 /// # Errors
-/// `caller_mismatch` and `rate_limited`.
+/// `caller_mismatch`, `rate_limited` and `not_permitted`.
 pub(super) fn admit(gateway: &Gateway, parts: &Parts, proof: &Arc<Proof>) -> Result<(), Rejection> {
     let admitted = parts.extensions.get::<Admitted>();
     if let Some(admitted) = admitted {
@@ -239,7 +239,9 @@ pub(super) fn admit(gateway: &Gateway, parts: &Parts, proof: &Arc<Proof>) -> Res
     if let (Some(allowance), Some(admitted)) = (allowance, admitted) {
         let _ = admitted.0.allowance.set(allowance);
     }
-    Ok(())
+    // A request without a route has no handler that could read a caller.
+    let pattern = parts.extensions.get::<MatchedPath>();
+    proof.require_role(&parts.method, pattern.map_or("", MatchedPath::as_str))
 }
 
 /// Builds `not_permitted`, with a message that names the required credential.

@@ -17,6 +17,7 @@ mod events;
 mod extract;
 mod grants;
 mod lifecycle;
+mod operators;
 mod page;
 mod policy;
 mod reach;
@@ -25,6 +26,7 @@ mod reply;
 mod stops;
 mod streams;
 mod tokens;
+mod usage;
 mod watch;
 mod well_known;
 mod workspaces;
@@ -80,6 +82,7 @@ routes! {
     POST   "/stops"                             => stops::create,
     DELETE "/stops/{stop_id}"                   => stops::release,
     GET    "/caps"                              => caps::list,
+    GET    "/usage"                             => usage::list,
     GET    "/policy"                            => policy::export,
     POST   "/policy"                            => policy::apply,
 
@@ -90,6 +93,10 @@ routes! {
     GET    "/orgs/{org}/tokens"                 => tokens::list_org,
     POST   "/orgs/{org}/tokens"                 => tokens::issue_org,
     DELETE "/orgs/{org}/tokens/{token_id}"      => tokens::revoke_org,
+    GET    "/operators/me"                      => operators::me,
+    GET    "/operators/tokens"                  => operators::list,
+    POST   "/operators/tokens"                  => operators::issue,
+    DELETE "/operators/tokens/{token_id}"       => operators::revoke,
     POST   "/canvas/tokens"                     => tokens::issue_canvas,
     GET    "/canvas"                            => canvas::door,
     GET    "/canvas/"                           => canvas::file,

@@ -178,8 +178,11 @@ async fn enrol(
             // The token would give the org access that only the workspace has.
             return Ok((registered, None));
         }
-        if caller.0.kind == CredentialKind::Workload {
-            // Its platform gives it a new token before each end: a static one would be one more secret.
+        if matches!(
+            caller.0.kind,
+            CredentialKind::Workload | CredentialKind::Workspace
+        ) {
+            // It has a credential. The end of that one would count for nothing.
             return Ok((registered, None));
         }
         let first = gateway.identity.tokens.issue_first(&registration.id);

@@ -28,8 +28,8 @@ use crate::workspace::Timestamp;
 /// Maximum workspaces in one canvas token: each is looked up before the token is created.
 const CANVAS_WORKSPACES_MAX: usize = 200;
 
-/// Longest `expires_in` of a workspace token, in seconds: ten years.
-const EXPIRES_IN_MAX: u64 = 315_360_000;
+/// Longest `expires_in` of a workspace token, in seconds: ten years of 365.25 days, as `10years` on the command line.
+const EXPIRES_IN_MAX: u64 = 315_576_000;
 
 #[derive(Serialize)]
 struct Issued<'a> {
@@ -99,13 +99,14 @@ pub(super) async fn list(
     }))
 }
 
-/// The body of `POST /workspaces/{id}/tokens`, which may be missing.
+/// The body of `POST /workspaces/{id}/tokens`, which may be missing. A misspelt end would make a token without one.
 #[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct NewToken {
-    label: Option<String>,
-    expires_at: Option<String>,
+    pub(super) label: Option<String>,
+    pub(super) expires_at: Option<String>,
     /// Lifetime in seconds.
-    expires_in: Option<u64>,
+    pub(super) expires_in: Option<u64>,
 }
 
 /// `POST /workspaces/{id}/tokens`.
@@ -126,7 +127,11 @@ pub(super) async fn issue(
 }
 
 impl NewToken {
-    fn terms(self, now: Timestamp) -> Result<TokenTerms, Rejection> {
+    /// Returns the terms on which the token is made.
+    ///
+    /// # Errors
+    /// `invalid_params`.
+    pub(super) fn terms(self, now: Timestamp) -> Result<TokenTerms, Rejection> {
         check_token_label(self.label.as_deref())?;
         let wrong = |message| Rejection::new(Reason::InvalidParams, message);
         let expires_at = match (self.expires_at, self.expires_in) {
@@ -140,7 +145,7 @@ impl NewToken {
             (None, Some(seconds)) => {
                 if !(1..=EXPIRES_IN_MAX).contains(&seconds) {
                     return Err(wrong(
-                        "`expires_in` is a whole number of seconds from 1 to 315360000, which is ten years",
+                        "`expires_in` is a whole number of seconds from 1 to 315576000, which is ten years",
                     ));
                 }
                 Some(now.after(Duration::from_secs(seconds)))
@@ -159,9 +164,16 @@ impl NewToken {
 }
 
 /// Refuses a token that outlives the credential of the workspace that makes it: the end of that credential would count for
-/// nothing.
+/// nothing. One made by the token of a platform would outlive its issuer.
 fn refuse_outliving(caller: &Caller, terms: &TokenTerms) -> Result<(), Rejection> {
-    let Some(end) = caller.0.ends_at() else {
+    if caller.0.kind == CredentialKind::Workload {
+        return Err(Rejection::new(
+            Reason::NotPermitted,
+            "the token of a platform makes no tokens: use it itself, or ask an operator",
+        ));
+    }
+    let of_workspace = caller.principal().workspace();
+    let Some(end) = caller.0.ends_at().filter(|_| of_workspace.is_some()) else {
         return Ok(());
     };
     if terms.expires_at.is_some_and(|at| at <= end) {
@@ -352,12 +364,18 @@ fn issued(token: &IssuedToken, terms: &TokenTerms) -> Response {
     (StatusCode::CREATED, Extension(about), Answer(answer)).into_response()
 }
 
-fn listed<T>(
+fn listed<T>(page: &Page, rows: Vec<TokenRow>, show: impl Fn(TokenRow) -> T) -> Answer<Listed<T>> {
+    listed_by(page, rows, |row| &row.token_id, show)
+}
+
+/// Returns a page of rows. Their `id` is the cursor.
+pub(super) fn listed_by<R, T>(
     page: &Page,
-    mut rows: Vec<TokenRow>,
-    show: impl Fn(TokenRow) -> T,
+    mut rows: Vec<R>,
+    id: impl Fn(&R) -> &String,
+    show: impl Fn(R) -> T,
 ) -> Answer<Listed<T>> {
-    let next_cursor = page.cut(&mut rows, |row| &row.token_id);
+    let next_cursor = page.cut(&mut rows, |row| id(row));
     let tokens = rows.into_iter().map(show).collect();
     Answer(Listed {
         tokens,
@@ -365,7 +383,7 @@ fn listed<T>(
     })
 }
 
-fn revoked(found: bool) -> Result<Answer<Revoked>, Rejection> {
+pub(super) fn revoked(found: bool) -> Result<Answer<Revoked>, Rejection> {
     if found {
         return Ok(Answer(Revoked { status: "revoked" }));
     }

@@ -17,7 +17,7 @@ const MIGRATE_MAX: Duration = Duration::from_secs(60);
 
 /// Version, name, and the SQL for SQLite and for PostgreSQL, which differ only where PostgreSQL has
 /// partitions. Never edit a released migration: databases store its checksum.
-const MIGRATIONS: [(i64, &str, [&str; 2]); 35] = [
+const MIGRATIONS: [(i64, &str, [&str; 2]); 37] = [
     both(
         1,
         "workspaces",
@@ -159,7 +159,13 @@ const MIGRATIONS: [(i64, &str, [&str; 2]); 35] = [
         "token ends",
         include_str!("migrations/0039_token_ends.sql"),
     ),
+    both(
+        40,
+        "operator tokens",
+        include_str!("migrations/0040_operator_tokens.sql"),
+    ),
     both(41, "born", include_str!("migrations/0041_born.sql")),
+    both(42, "usage", include_str!("migrations/0042_usage.sql")),
 ];
 
 const fn both(

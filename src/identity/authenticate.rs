@@ -142,7 +142,8 @@ impl Identity {
         let Fresh { hash, text, .. } = &candidate.0;
         let made = self
             .table
-            .create_first_admin(*hash, Timestamp::now().0)
+            .operators()
+            .create_first(*hash, Timestamp::now().0)
             .await?;
         Ok(made.then(|| text.clone()))
     }
@@ -358,10 +359,15 @@ impl Identity {
                 (Principal::Org { org }, CredentialKind::Org)
             }
             Form::Admin => {
-                if !hash.is_one_of(&self.admins.get()) && !self.table.is_admin(hash).await? {
-                    return Err(unknown);
+                let kind = CredentialKind::Admin;
+                let found = self.operator_of(hash).await?.ok_or(unknown)?;
+                if found.is_over() {
+                    return Err(NoProof::Refused(Refusal::Over));
                 }
-                (Principal::Operator, CredentialKind::Admin)
+                let mut proof = prove(found.principal, kind, credential, hash);
+                proof.expires_at = found.expires_at;
+                proof.operator = found.operator;
+                return Ok(Arc::new(proof));
             }
             Form::Jwt => return self.load_signed(credential, hash).await,
             // `authenticate` has rejected them.

@@ -6,8 +6,10 @@ use secrecy::{ExposeSecret as _, SecretString};
 
 use super::credential::{CredentialHash, Form};
 use super::proof::Proof;
+use super::role::{Person, Role};
 use super::token::{
-    Issue, IssuedToken, LIVE_TOKENS_MAX, NewEnrolment, Owner, TokenRow, TokenTerms, Tokens, fresh,
+    Issue, IssuedToken, LIVE_TOKENS_MAX, NewEnrolment, OperatorRow, Owner, TokenRow, TokenTerms,
+    Tokens, fresh,
 };
 use crate::coherence::{Coherence, Invalidation};
 use crate::db::Connection;
@@ -281,6 +283,59 @@ impl Issuance {
         self.revoke(Owner::Org(org), token_id).await
     }
 
+    /// Issues a token of an operator with this role.
+    ///
+    /// # Errors
+    /// `conflict` when there are [`LIVE_TOKENS_MAX`] already, not counting sessions.
+    pub async fn issue_operator(
+        &self,
+        role: Role,
+        terms: &TokenTerms,
+    ) -> Result<IssuedToken, Rejection> {
+        let (token, hash) = fresh(Form::Admin);
+        let operators = self.tokens.operators();
+        if !operators.issue(role, terms, (&token, hash)).await? {
+            return Err(too_many_of("operators have"));
+        }
+        Ok(token)
+    }
+
+    /// Issues the token of the session of a person, who signed in at the console. `expires_at`: milliseconds since 1970.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub async fn issue_session(
+        &self,
+        role: Role,
+        person: &Person,
+        expires_at: i64,
+    ) -> Result<IssuedToken, Unavailable> {
+        let (token, hash) = fresh(Form::Admin);
+        let operators = self.tokens.operators();
+        let issued = operators.issue_session((role, person), expires_at, (&token, hash));
+        issued.await.map(|()| token)
+    }
+
+    /// Returns live tokens of operators after the token id `after` (empty: from the first), oldest first.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub async fn list_operators(
+        &self,
+        after: &str,
+        limit: u32,
+    ) -> Result<Vec<OperatorRow>, Unavailable> {
+        self.tokens.operators().list(after, limit).await
+    }
+
+    /// As [`Issuance::revoke_workspace`], for a token of an operator. Of a person it ends the session.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub async fn revoke_operator(&self, token_id: &str) -> Result<bool, Unavailable> {
+        self.revoke(Owner::Operators, token_id).await
+    }
+
     /// Revokes a token. True if there was one.
     async fn revoke(&self, owner: Owner<'_>, token_id: &str) -> Result<bool, Unavailable> {
         // Read before the change: if the change is not confirmed, the hash must be known to invalidate
@@ -312,9 +367,13 @@ impl Issuance {
 }
 
 fn too_many(owner: &str) -> Rejection {
+    too_many_of(&format!("the {owner} has"))
+}
+
+fn too_many_of(owners: &str) -> Rejection {
     Rejection::new(
         Reason::Conflict,
-        format!("the {owner} has {LIVE_TOKENS_MAX} live tokens; revoke one that is no longer used"),
+        format!("{owners} {LIVE_TOKENS_MAX} live tokens; revoke one that is no longer used"),
     )
     .fact("limit", LIVE_TOKENS_MAX)
 }

@@ -15,6 +15,7 @@ mod places;
 mod proof;
 mod rate;
 mod refusal;
+mod role;
 mod signed;
 mod standing;
 mod stored;
@@ -28,12 +29,14 @@ pub use self::issuance::Issuance;
 pub use self::named::{Credentials, Named};
 pub use self::proof::{ClientAddr, CredentialKind, Principal, Proof};
 pub use self::rate::{Allowance, Rates};
+pub use self::role::{A2A, Operator, Person, Role, role_for};
 pub use self::signed::{
     CANVAS_SCOPE, CANVAS_TTL_DEFAULT, CANVAS_TTL_MAX, CANVAS_TYP, IssuedPair, NewCanvas,
     SignedTokens,
 };
+pub use self::standing::SLOW_BODY;
 pub use self::ticket::{TICKET_TTL, Tickets};
-pub use self::token::{IssuedToken, LIVE_TOKENS_MAX, TokenRow, TokenTerms};
+pub use self::token::{IssuedToken, LIVE_TOKENS_MAX, OperatorRow, TokenRow, TokenTerms};
 
 #[cfg(test)]
 mod tests;

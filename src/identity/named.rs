@@ -13,6 +13,7 @@ use super::authenticate::Identity;
 use super::proof::{CredentialKind, Principal, Proof, open_proof};
 use super::rate::Rates;
 use super::refusal::Refusal;
+use super::role::{Operator, Role};
 use super::token::{Holder, Live, Place};
 use crate::config::AuthMode;
 use crate::explain::{Check, Fact, Question, Source, Witness};
@@ -27,6 +28,8 @@ const SHOWN_MAX: usize = 10;
 /// The caller that a question names.
 pub struct Named {
     principal: Principal,
+    /// The role of an operator.
+    role: Role,
     /// True if the question gives the org and the workspaces of a canvas user.
     claimed: bool,
 }
@@ -50,7 +53,8 @@ pub struct Credentials {
 
 impl Named {
     /// Parses a caller in the form in which [`Principal`] is displayed: a workspace id, `canvas:<user>`,
-    /// `org:<org>`, or `operator:`, here also without the colon.
+    /// `org:<org>`, or `operator:`, here also without the colon, or with the role of the operator behind it: without one
+    /// it is `admin`.
     ///
     /// # Errors
     /// `invalid_params`.
@@ -58,9 +62,14 @@ impl Named {
         let wrong = |message| Rejection::new(Reason::InvalidParams, message);
         let id = |text: &str| WorkspaceId::parse(text);
         let claimed = question.org.is_some() || question.workspaces.is_some();
+        let mut role = Role::Admin;
         let principal = match question.caller.split_once(':') {
             None if question.caller == "operator" => Principal::Operator,
             Some(("operator", "")) => Principal::Operator,
+            Some(("operator", word)) => {
+                role = Role::parse(word).ok_or_else(|| wrong(FORMS))?;
+                Principal::Operator
+            }
             Some(("org", org)) if !org.is_empty() => Principal::Org {
                 org: org.to_owned(),
             },
@@ -79,6 +88,7 @@ impl Named {
                         workspaces,
                         confined: false,
                     },
+                    role,
                     claimed,
                 });
             }
@@ -90,7 +100,11 @@ impl Named {
         if claimed {
             return Err(wrong(CLAIMS));
         }
-        Ok(Self { principal, claimed })
+        Ok(Self {
+            principal,
+            role,
+            claimed,
+        })
     }
 
     /// Returns the workspace, if the caller is one.
@@ -102,7 +116,8 @@ impl Named {
 const CLAIMS: &str = "`org` and `workspaces` are what the token of a canvas user says: ask for a caller of the form \
                       `canvas:<user>`, or leave them out";
 
-const FORMS: &str = "`caller` is what records name a caller by: a workspace id, `operator`, `canvas:<user>` or `org:<org>`";
+const FORMS: &str = "`caller` is what records name a caller by: a workspace id, `operator` (also `operator:read`, \
+                     `operator:operate`), `canvas:<user>` or `org:<org>`";
 
 impl Identity {
     /// Returns the proof that a credential of the named caller would give, and reports its credentials to
@@ -118,7 +133,11 @@ impl Identity {
         named: Named,
         witness: &mut impl Witness,
     ) -> Result<(Proof, Credentials), Rejection> {
-        let Named { principal, claimed } = named;
+        let Named {
+            principal,
+            role,
+            claimed,
+        } = named;
         let open = self.config.get().auth.mode == AuthMode::Open;
         let (proof, credentials) = match &principal {
             Principal::Canvas { user, .. } if open && user == "open" => {
@@ -132,10 +151,13 @@ impl Identity {
                     Some(id) => self.places.born_at_of(id).await.unwrap_or(0),
                     None => 0,
                 };
-                let proof = Proof {
+                let mut proof = Proof {
                     born_at,
                     ..proof_of(principal)
                 };
+                if let Some(operator) = &mut proof.operator {
+                    Arc::make_mut(operator).role = role;
+                }
                 (proof, credentials)
             }
         };
@@ -334,9 +356,11 @@ impl Known {
 }
 
 fn proof_of(principal: Principal) -> Proof {
+    let is_operator = principal == Principal::Operator;
     Proof {
         principal,
         kind: CredentialKind::Stored,
+        operator: is_operator.then(|| Arc::new(Operator::CONFIGURED)),
         ..open_proof()
     }
     .with_account()
@@ -357,6 +381,8 @@ fn principal_json(proof: &Proof) -> Value {
             json!({"kind": "canvas", "user": user, "org": org, "workspaces": listed})
         }
         Principal::Org { org } => json!({"kind": "org", "org": org}),
-        Principal::Operator => json!({"kind": "operator"}),
+        Principal::Operator => {
+            json!({"kind": "operator", "role": proof.role().map(Role::as_str)})
+        }
     }
 }

@@ -5,9 +5,11 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use http::Method;
 use serde::{Deserialize, Serialize};
 
 use super::credential::CredentialHash;
+use super::role::{Operator, Role, role_for};
 use crate::ids::{Life, WorkspaceId};
 use crate::rejection::{Reason, Rejection};
 use crate::shares::Account;
@@ -140,6 +142,8 @@ pub struct Proof {
     pub principal: Principal,
     /// The kind of the credential.
     pub kind: CredentialKind,
+    /// The role and the name of the operator; `None`: the principal is no operator.
+    pub operator: Option<Arc<Operator>>,
     /// The first 8 characters of the credential; never more. Empty in open mode.
     pub prefix: String,
     /// Number under which rates and shares of memory, places and connections are counted: one for each principal,
@@ -222,7 +226,33 @@ impl Proof {
     /// Returns the time at which streams that it opened end. `None`: when it is revoked. Streams outlive a signed token.
     pub fn opens_until(&self) -> Option<Timestamp> {
         let ends_at = self.expires_at.map(Timestamp);
-        ends_at.filter(|_| self.kind == CredentialKind::Workspace)
+        ends_at.filter(|_| matches!(self.kind, CredentialKind::Workspace | CredentialKind::Admin))
+    }
+
+    /// Returns the role; `None`: the principal is no operator.
+    pub fn role(&self) -> Option<Role> {
+        self.operator.as_ref().map(|operator| operator.role)
+    }
+
+    /// Checks that the role of an operator covers a route. Says nothing of other principals.
+    ///
+    /// # Errors
+    /// `not_permitted`, with the needed role.
+    pub fn require_role(&self, method: &Method, pattern: &str) -> Result<(), Rejection> {
+        let needed = role_for(method, pattern);
+        match (&self.principal, self.role()) {
+            (Principal::Operator, Some(role)) if role.covers(needed) => Ok(()),
+            (Principal::Operator, role) => Err(Rejection::new(
+                Reason::NotPermitted,
+                format!(
+                    "this needs an operator with the role `{}`, and yours is `{}`",
+                    needed.as_str(),
+                    role.map_or("none", Role::as_str),
+                ),
+            )
+            .fact("needed_role", needed.as_str())),
+            _ => Ok(()),
+        }
     }
 
     /// True until it expires, or the key that signed it is withdrawn.
@@ -290,6 +320,7 @@ pub(super) fn open_proof() -> Proof {
             confined: false,
         },
         kind: CredentialKind::Open,
+        operator: None,
         prefix: String::new(),
         account: OPEN,
         expires_at: None,

@@ -60,7 +60,7 @@ impl Refusal {
                 "the token is genuine, but `workspace` of its issuer in auth.workspace_issuers makes no workspace id of it: 1 to 128 of letters, digits, `.`, `_` and `-`, and no part may contain the character that separates it from the next",
             ),
             Self::Over => unauthenticated(
-                "the workspace token is past its end (`expires_at`); make a new one with POST /workspaces/{id}/tokens",
+                "the token is past its end (`expires_at`); make a new one, of a workspace with POST /workspaces/{id}/tokens",
             ),
             Self::Forwarded => unauthenticated(
                 "the token came with a forwarded request (`token_use`, `bh`), and proves its caller to that target only; GET /registry/discover/{id} gives one to call with",

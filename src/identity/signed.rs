@@ -187,14 +187,21 @@ impl SignedTokens {
     }
 
     /// Issues a token with which the caller of `pair`, a workspace, may message its target for
-    /// `tokens.pair_ttl`.
+    /// `tokens.pair_ttl`, and not beyond the end of the credential that `maker` proved.
     ///
     /// # Errors
     /// `internal` when it cannot be signed.
-    pub fn issue_pair(&self, pair: Pair<'_>) -> Result<IssuedPair, Rejection> {
+    pub fn issue_pair(&self, pair: Pair<'_>, maker: &Proof) -> Result<IssuedPair, Rejection> {
         let config = self.config.get();
-        let ttl = config.tokens.pair_ttl;
-        let claims = PairClaims::new(config.issuer(), pair, Timestamp::now(), ttl);
+        let now = Timestamp::now();
+        let left = maker.ends_at().map(|end| Timestamp(end).since(now));
+        // Its end has whole seconds.
+        let left = left.map_or(Duration::MAX, |left| left.max(Duration::from_secs(1)));
+        let ttl = config
+            .tokens
+            .pair_ttl
+            .min(Duration::from_secs(left.as_secs()));
+        let claims = PairClaims::new(config.issuer(), pair, now, ttl);
         Ok(IssuedPair {
             token: self.keys.sign(PAIR_TYP, &claims).map_err(unsigned)?.into(),
             expires_at: claims.exp.saturating_mul(1000),

@@ -2,14 +2,48 @@
 //! token. From memory in steady state.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::authenticate::Identity;
 use super::credential::CredentialHash;
 use super::proof::{CredentialKind, Principal, Proof, open_proof};
+use super::role::{Operator, Person};
+use crate::rejection::{Reason, Rejection};
 use crate::store::Unavailable;
+use crate::time::Timestamp;
 
 /// The credential behind a proof is no longer valid.
 struct Gone;
+
+/// The time of a body after which its caller is checked again: half of that within which a revocation counts.
+pub const SLOW_BODY: Duration = Duration::from_millis(500);
+
+/// The meaning of an opaque credential now.
+pub(super) struct Meaning {
+    pub(super) principal: Principal,
+    /// Milliseconds since 1970. `None`: when it is revoked.
+    pub(super) expires_at: Option<i64>,
+    /// `None`: the principal is no operator.
+    pub(super) operator: Option<Arc<Operator>>,
+    /// Time at which the life of the workspace began, in milliseconds since 1970; 0: the first, or no workspace.
+    pub(super) born_at: i64,
+}
+
+impl Meaning {
+    /// True from the end of the credential on.
+    pub(super) fn is_over(&self) -> bool {
+        self.expires_at.is_some_and(|at| at <= Timestamp::now().0)
+    }
+
+    fn plain((principal, expires_at, born_at): (Principal, Option<i64>, i64)) -> Self {
+        Self {
+            principal,
+            expires_at,
+            operator: None,
+            born_at,
+        }
+    }
+}
 
 impl Identity {
     /// True if the credential behind `proof` is still valid. From memory in steady state, so that it can be
@@ -18,8 +52,24 @@ impl Identity {
         proof.is_current() && self.stands(proof).await
     }
 
+    /// Checks the caller of a request again after a body that took [`SLOW_BODY`]. An enrolment token is checked when it is
+    /// redeemed.
+    ///
+    /// # Errors
+    /// `unauthenticated`.
+    pub async fn check_after_body(&self, proof: &Proof) -> Result<(), Rejection> {
+        if proof.kind != CredentialKind::Enrolment && !self.stands(proof).await {
+            return Err(Rejection::new(
+                Reason::Unauthenticated,
+                "the credential was revoked or is past its end, or its workspace was removed, before the request body \
+                 was there; send a live one",
+            ));
+        }
+        Ok(())
+    }
+
     /// As [`Identity::still_good`], except that a stream that began in time continues when a signed token expires. A
-    /// workspace token that has reached its end counts as revoked.
+    /// token of a table that has reached its end counts as revoked, and so does one with another role now.
     pub async fn stands(&self, proof: &Proof) -> bool {
         if proof
             .signer
@@ -37,7 +87,11 @@ impl Identity {
             return !matches!(self.places.unplaced(proof).await, Ok(Some(_)))
                 && !matches!(life, Ok(Some(born_at)) if born_at != proof.born_at);
         }
-        if proof.kind == CredentialKind::Workspace && !proof.is_current() {
+        let is_of_table = matches!(
+            proof.kind,
+            CredentialKind::Workspace | CredentialKind::Admin
+        );
+        if is_of_table && !proof.is_current() {
             return false;
         }
         if matches!(proof.kind, CredentialKind::Canvas | CredentialKind::Pair) {
@@ -45,11 +99,12 @@ impl Identity {
             return self.maker_stands(proof).await.unwrap_or(true);
         }
         let load = || async {
-            match self.principal_of(proof.kind, hash).await {
-                Ok(Some((principal, expires_at, born_at))) => Ok(Arc::new(Proof {
-                    principal,
-                    expires_at,
-                    born_at,
+            match self.meaning_of(proof.kind, hash).await {
+                Ok(Some(now)) => Ok(Arc::new(Proof {
+                    principal: now.principal,
+                    expires_at: now.expires_at,
+                    operator: now.operator,
+                    born_at: now.born_at,
                     ..proof.clone()
                 })),
                 Ok(None) => Err(Ok(Gone)),
@@ -57,7 +112,11 @@ impl Identity {
             }
         };
         match self.proofs.get_or_load(&hash, load).await {
-            Ok(now) => now.principal == proof.principal && now.born_at == proof.born_at,
+            Ok(now) => {
+                now.principal == proof.principal
+                    && now.born_at == proof.born_at
+                    && now.role() == proof.role()
+            }
             Err(why) => match &*why {
                 Ok(Gone) => false,
                 Err(Unavailable { .. }) => true,
@@ -65,14 +124,13 @@ impl Identity {
         }
     }
 
-    /// Returns the principal that an opaque credential proves now, the time at which it ends, and the time at which the
-    /// life of its workspace began.
-    pub(super) async fn principal_of(
+    /// Returns what an opaque credential proves now; `None`: nothing.
+    pub(super) async fn meaning_of(
         &self,
         kind: CredentialKind,
         hash: CredentialHash,
-    ) -> Result<Option<(Principal, Option<i64>, i64)>, Unavailable> {
-        Ok(match kind {
+    ) -> Result<Option<Meaning>, Unavailable> {
+        let plain = match kind {
             CredentialKind::Workspace => {
                 let found = self.table.find_workspace(hash).await?;
                 let found = found.filter(|found| !found.is_over());
@@ -86,8 +144,8 @@ impl Identity {
                 found.map(|(org, _)| (Principal::Org { org }, None, 0))
             }
             CredentialKind::Admin => {
-                let known = hash.is_one_of(&self.admins.get()) || self.table.is_admin(hash).await?;
-                known.then_some((Principal::Operator, None, 0))
+                let found = self.operator_of(hash).await?;
+                return Ok(found.filter(|found| !found.is_over()));
             }
             CredentialKind::Canvas
             | CredentialKind::Enrolment
@@ -95,7 +153,34 @@ impl Identity {
             | CredentialKind::Pair
             | CredentialKind::Stored
             | CredentialKind::Workload => None,
-        })
+        };
+        Ok(plain.map(Meaning::plain))
+    }
+
+    /// True unless the person's provider is no longer the one of the configuration.
+    fn may_come_in(&self, person: Option<&Person>) -> bool {
+        let config = self.config.get();
+        let issuer = config.admin.sign_in.issuer.as_deref();
+        person.is_none_or(|person| issuer == Some(&person.issuer))
+    }
+
+    /// Returns the operator of the token with this hash, also after its end.
+    pub(super) async fn operator_of(
+        &self,
+        hash: CredentialHash,
+    ) -> Result<Option<Meaning>, Unavailable> {
+        let found = if hash.is_one_of(&self.admins.get()) {
+            Some((Operator::CONFIGURED, None))
+        } else {
+            let found = self.table.operators().find(hash).await?;
+            found.filter(|(operator, _)| self.may_come_in(operator.person.as_ref()))
+        };
+        Ok(found.map(|(operator, expires_at)| Meaning {
+            principal: Principal::Operator,
+            expires_at,
+            operator: Some(Arc::new(operator)),
+            born_at: 0,
+        }))
     }
 
     /// True if the org token with which a credential was made, if there was one, is still valid. Cached as if

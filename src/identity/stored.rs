@@ -1,8 +1,11 @@
 //! Principals in tables: a deferred call is made in the name of its caller, without the caller's credential.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
 use super::proof::{CredentialKind, Principal, Proof, open_proof};
+use super::role::Operator;
 use crate::ids::WorkspaceId;
 
 /// A principal in a table.
@@ -24,7 +27,11 @@ enum Stored {
     Org {
         org: String,
     },
-    Operator,
+    Operator {
+        /// Absent in rows of earlier releases, where all operators were admins.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        by: Option<Operator>,
+    },
     /// No credential, in open mode.
     Open,
 }
@@ -58,7 +65,9 @@ impl Proof {
                 confined: *confined,
             },
             Principal::Org { org } => Stored::Org { org: org.clone() },
-            Principal::Operator => Stored::Operator,
+            Principal::Operator => Stored::Operator {
+                by: self.operator.as_deref().cloned(),
+            },
         };
         // Strings and lists of strings: serialization cannot fail.
         serde_json::to_string(&stored).unwrap_or_default()
@@ -68,7 +77,7 @@ impl Proof {
     /// permits are checked again with it. The owner is not stored: see [`Proof::owner`]. `None`: the text is
     /// invalid, or it is from open mode, which is off now.
     pub(super) fn recall(stored: &str, is_open: bool) -> Option<Self> {
-        let mut life = 0;
+        let (mut life, mut operator) = (0, None);
         let principal = match serde_json::from_str(stored).ok()? {
             Stored::Open => return is_open.then(open_proof),
             Stored::Workspace { id, born_at } => {
@@ -98,16 +107,49 @@ impl Proof {
                 }
             }
             Stored::Org { org } => Principal::Org { org },
-            Stored::Operator => Principal::Operator,
+            Stored::Operator { by } => {
+                operator = Some(Arc::new(by.unwrap_or(Operator::CONFIGURED)));
+                Principal::Operator
+            }
         };
         Some(
             Self {
                 principal,
                 kind: CredentialKind::Stored,
                 born_at: life,
+                operator,
                 ..open_proof()
             }
             .with_account(),
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::role::Role;
+    use super::*;
+
+    #[test]
+    fn an_operator_is_recalled_with_role_and_name() {
+        let operator = Operator {
+            role: Role::Operate,
+            token_id: Some("1".to_owned()),
+            ..Operator::CONFIGURED
+        };
+        let proof = Proof {
+            principal: Principal::Operator,
+            operator: Some(Arc::new(operator)),
+            ..open_proof()
+        };
+        let proof = Proof {
+            kind: CredentialKind::Admin,
+            ..proof
+        };
+        let recalled = Proof::recall(&proof.stored(), false).unwrap();
+        assert_eq!(recalled.operator, proof.operator);
+        // As releases without roles wrote it.
+        let recalled = Proof::recall(r#"{"kind":"operator"}"#, false).unwrap();
+        assert_eq!(recalled.role(), Some(Role::Admin));
     }
 }

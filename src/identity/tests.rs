@@ -463,6 +463,21 @@ async fn the_callers_own_word_counts_only_when_it_is_proven() {
 }
 
 #[tokio::test]
+async fn an_operator_has_what_the_role_of_now_covers() {
+    let house = House::plain().await;
+    let terms = TokenTerms::default();
+    let token = house.tokens().issue_operator(Role::Admin, &terms);
+    let token = token.await.unwrap();
+    let before = house.ask(text(&token)).await.unwrap();
+    let lower = sqlx::query("UPDATE operator_tokens SET role = 'read'");
+    lower.execute(house.db.pool()).await.unwrap();
+    house.identity.proofs.forget_all();
+    assert!(!house.identity.still_good(&before).await);
+    let now = house.ask(text(&token)).await.unwrap();
+    assert_eq!(now.role(), Some(Role::Read));
+}
+
+#[tokio::test]
 async fn uses_are_noted_behind_the_callers_back() {
     let house = House::plain().await;
     let id = house.workspace("ws-1").await;

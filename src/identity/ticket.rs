@@ -133,7 +133,7 @@ impl<'a> Tickets<'a> {
         let Some(hash) = stored.hash.as_deref().and_then(CredentialHash::from_hex) else {
             return Ok(None);
         };
-        let (mut signer, mut maker, mut in_org) = (None, None, None);
+        let (mut signer, mut maker, mut in_org, mut operator) = (None, None, None, None);
         let mut life = 0;
         let (kind, principal, expires_at) = if let Some(signed) = &stored.signed {
             let Some(vouched) = self.verify_signed(signed).await? else {
@@ -164,10 +164,10 @@ impl<'a> Tickets<'a> {
             ];
             let kind = tables.into_iter().find(|kind| kind.as_str() == stored.kind);
             let Some(kind) = kind else { return Ok(None) };
-            match self.identity.principal_of(kind, hash).await? {
-                Some((principal, expires_at, born_at)) => {
-                    life = born_at;
-                    (kind, principal, expires_at)
+            match self.identity.meaning_of(kind, hash).await? {
+                Some(now) => {
+                    (operator, life) = (now.operator, now.born_at);
+                    (kind, now.principal, now.expires_at)
                 }
                 None => return Ok(None),
             }
@@ -175,6 +175,7 @@ impl<'a> Tickets<'a> {
         let proof = Proof {
             principal,
             kind,
+            operator,
             prefix: stored.prefix,
             expires_at,
             signer,

@@ -15,7 +15,7 @@ use crate::directory::{AgentOptions, Destination, Preference};
 use crate::gateway::Gateway;
 use crate::hierarchy::Permit;
 use crate::hops::{hops, whole_number};
-use crate::identity::Proof;
+use crate::identity::{A2A, Proof};
 use crate::ids::{InstanceId, InvalidWorkspaceId, WorkspaceId};
 use crate::proxy::parking::Turn;
 use crate::proxy::record::Exchange;
@@ -106,7 +106,7 @@ pub(super) async fn allow(
     permit(gateway, exchange, proof, &target).await
 }
 
-/// Proves the caller's identity, and that its rate allows a request now.
+/// Proves the caller's identity, and that its rate, and the role of an operator, allow a request now.
 ///
 /// # Errors
 /// The first rejection.
@@ -125,6 +125,7 @@ pub(super) async fn prove(
         proof.check_caller(Some(claimed.as_bytes()))?;
     }
     exchange.allowance = gateway.rates.admit(&proof)?;
+    proof.require_role(&head.method, A2A)?;
     Ok(proof)
 }
 

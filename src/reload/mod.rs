@@ -22,11 +22,12 @@ use crate::telemetry::{self, Chain};
 
 /// Keys, or prefixes of keys, that cached facts depend on: the principal of a credential, the access to a
 /// call, the permitted addresses of agents.
-const JUDGED_BY: [&str; 12] = [
+const JUDGED_BY: [&str; 13] = [
     "A2A_GATEWAY_ADMIN_TOKEN",
     "a2a.bridge",
     "a2a.complete",
     "address.",
+    "admin.sign_in.",
     "auth.",
     "breaker.",
     "concurrency.",

@@ -299,6 +299,17 @@ impl Stops {
             .await;
     }
 
+    /// Reads the stops if they are not known, as after an outage of the store.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub async fn ensure_known(&self) -> Result<(), Unavailable> {
+        if self.known.load(Ordering::Acquire) == known::NOTHING {
+            self.read().await?;
+        }
+        Ok(())
+    }
+
     /// Reads the stops.
     ///
     /// # Errors

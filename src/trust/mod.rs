@@ -8,6 +8,7 @@ mod guard;
 mod jwks;
 mod keys;
 mod pair;
+mod provider;
 mod published;
 mod seal;
 mod token;
@@ -22,6 +23,7 @@ pub use keys::{
     Signer, SigningAlgorithm, State, Verified, list, next_age, published as published_keys, rotate,
 };
 pub use pair::{CALLER_TTL, CALLER_USE, PAIR_SCOPE, PAIR_TYP, Pair, PairClaims, body_hash};
+pub use provider::{CodeExchange, ExchangeFailure, Provider};
 pub use published::{Crowded, FETCH_PAUSE, FetchFailure, Patience, Published, issuer_of};
 pub use seal::{Seal, SealError, Sealed};
 pub use token::{

@@ -8,6 +8,7 @@ mod backfill;
 mod bulk;
 mod change;
 mod instances;
+mod orgs;
 mod origins;
 mod outline;
 mod probe;
@@ -28,6 +29,7 @@ pub use self::change::{Changed, Move, Removed, Settings, Surroundings};
 pub use self::instances::{
     INSTANCES_MAX, Instances, NotRegistered, Registering, StoredInstance, default_instance,
 };
+pub use self::orgs::orgs_of;
 pub use self::origins::{Claim, Held, Origin, OriginTaken, Origins, base};
 pub use self::outline::Outline;
 pub use self::probe::{Probed, StoredProbe};

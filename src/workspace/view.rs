@@ -61,6 +61,9 @@ pub struct View<'a> {
     wake: Option<&'a WakeView>,
     #[serde(skip_serializing_if = "Option::is_none")]
     probe: Option<&'a StoredProbe>,
+    /// Number of its named instances, for readers that may see the URLs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    instance_count: Option<u32>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     instances: Vec<InstanceView>,
 }
@@ -146,6 +149,7 @@ impl Workspace {
                 .probe
                 .as_ref()
                 .filter(|_| urls == Urls::WithCertificates),
+            instance_count: Some(self.instances).filter(|count| shown && *count > 0),
             instances: Vec::new(),
         }
     }

@@ -6,8 +6,9 @@ use std::path::Path;
 use std::process::Command;
 
 /// Programs beside the guide, which its pages have the reader copy into the folder.
-const PROGRAMS: [&str; 4] = [
+const PROGRAMS: [&str; 5] = [
     "docs/guide/agent.py",
+    "docs/guide/asking-agent.py",
     "docs/guide/hello-agent.py",
     "docs/guide/poll-agent.py",
     "examples/wake/waker.py",

@@ -258,9 +258,7 @@ async fn a_gateway_whose_stores_never_answered_or_that_drains_gets_no_traffic() 
     connection
         .send(&call.wire(&gateway.public.to_string()))
         .await;
-    while target.agent.count() == 0 {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    target.agent.until_count(1).await;
     gateway.terminate();
     let deadline = Instant::now() + Duration::from_secs(10);
     loop {

@@ -232,6 +232,8 @@ async fn a_workspace_of_assumed_liveness_is_degraded_while_its_breaker_is_open()
         (&fact["breaker"], &fact["breaker_cause"]),
         (&json!("open"), &json!("connect"))
     );
+    assert_eq!(fact["last_failure"]["cause"], "connect");
+    assert!(fact["last_failure"]["failures_in_a_row"].as_u64() > Some(1));
     let ok = |_: &_| vec![Step::Write(ok_json(OK))];
     let _agent = Agent::scripted_at(&format!("127.0.0.1:{port}"), ok).await;
     let call = Request::post("/workspaces/out/a2a", CALL);
@@ -244,6 +246,9 @@ async fn a_workspace_of_assumed_liveness_is_degraded_while_its_breaker_is_open()
         .await;
     assert_eq!(answer.status, 200, "{}", answer.text());
     assert_eq!(status().await, "online");
+    let explained = explain(gateway, "operator", "out").await;
+    let fact = &step(&explained, "slots")["fact"];
+    assert_eq!(fact["last_failure"], json!(null));
 }
 
 #[tokio::test]

@@ -213,7 +213,8 @@ on_both_pairs! {
         let first = tokens().await;
         for n in 0..20 {
             let mut connection = Connection::open(gateway.public).await;
-            let request = ask("POST", path, &caller.token, &format!("left-{n}"));
+            let request = Request::post(path, "{}").bearer(&caller.token);
+            let request = request.field("X-Request-Id", format!("left-{n}"));
             connection.send(&request.wire(&gateway.public.to_string())).await;
             // Some before it is read, some before it is answered.
             tokio::time::sleep(Duration::from_micros(200 * n)).await;

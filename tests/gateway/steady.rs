@@ -18,7 +18,7 @@ use crate::on_both_pairs;
 
 /// What goes on beside requests: looking for lapses and for what could not be published, writing down
 /// heartbeats and uses of tokens, calls that are made later, and what `/readyz` asks.
-const BACKGROUND: [&str; 22] = [
+const BACKGROUND: [&str; 23] = [
     "operation=\"coherence_look\"",
     "operation=\"workspace_overdue\"",
     "operation=\"workspace_set_last_seen\"",
@@ -41,6 +41,7 @@ const BACKGROUND: [&str; 22] = [
     "operation=\"job_waiting\"",
     // Written behind everybody's back, in batches.
     "operation=\"audit_",
+    "operation=\"workspace_orgs\"",
     "operation=\"ping\"",
 ];
 

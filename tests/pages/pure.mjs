@@ -26,7 +26,9 @@ const { Newest, ask, enter } = await load("ask.js", "console");
 const { spanOf } = await load("act.js", "console");
 const { isPaused, unknownOf } = await load("explain.js", "console");
 const { rowsOf } = await load("facts.js", "console");
-const { treeOf } = await load("hierarchy.js", "canvas");
+const { folded, treeOf } = await load("hierarchy.js", "canvas");
+const { idFor, parentsFor, selfAndBelow } = await load("make.js", "console");
+const { bytes } = await load("usage.js", "console");
 const { countOf } = await load("show.js", "console");
 const { notOperators, notUsers } = await load("token.js", "console");
 const { explained } = await load("advice.js", "canvas");
@@ -167,6 +169,32 @@ test("a tree has everybody once, below who is there", () => {
   const tree = (...pairs) => treeOf(pairs.map(([id, parent]) => ({ id, parent })), { idOf: ({ id }) => id, parentOf: ({ parent }) => parent }).map(({ item, depth }) => `${item.id}${depth}`).join(" ");
   assert.equal(tree(["b", "a"], ["a", null], ["c", "b"], ["d", "gone"], ["e", "a"]), "a0 b1 c2 e1 d0");
   assert.equal(tree(["a", "b"], ["b", "a"], ["c", "c"]), "a0 b1 c0");
+});
+
+test("what is below a closed one is counted and not shown, also twice closed, in a tree of any size", () => {
+  const items = (...pairs) => treeOf(pairs.map(([id, parent]) => ({ id, parent })), { idOf: ({ id }) => id, parentOf: ({ parent }) => parent });
+  const seen = (order, ...closed) => folded(order, ({ id }) => closed.includes(id)).map(({ item, isParent, hidden }) => `${item.id}${isParent ? "+" : ""}${hidden || ""}`).join(" ");
+  const order = items(["a", null], ["b", "a"], ["c", "b"], ["d", "a"], ["e", null], ["f", "e"]);
+  assert.equal(seen(order), "a+ b+ c d e+ f");
+  assert.equal(seen(order, "b"), "a+ b+1 d e+ f");
+  assert.equal(seen(order, "a", "b", "c"), "a+3 e+ f");
+  assert.equal(seen(order, "a", "e"), "a+3 e+1");
+  const many = items(...Array.from({ length: 10_000 }, (_, n) => [n, n === 0 ? null : Math.floor((n - 1) / 2)]));
+  assert.deepEqual(folded(many, ({ id }) => id === 0).map(({ hidden }) => hidden), [9_999]);
+});
+
+test("a parent is found by name or id, and is never what would be moved", () => {
+  const workspaces = new Map([["a", "Acme", null], ["b", "Beta", "a"], ["c", "Gamma", "b"], ["d", "Beta", null]].map(([id, name, parent]) => [id, { id, name, parent }]));
+  assert.deepEqual([...selfAndBelow(workspaces, "b")].sort(), ["b", "c"]);
+  const found = (text, ...without) => parentsFor(workspaces, text, new Set(without)).map(({ id }) => id).join();
+  assert.deepEqual([found("be"), found("BETA", "b"), found("mm"), found("x"), found("")], ["b,d", "d", "c", "", "a,b,c,d"]);
+  assert.deepEqual([idFor(workspaces, "a"), idFor(workspaces, "Gamma"), idFor(workspaces, "Beta"), idFor(workspaces, "")], ["a", "c", "Beta", ""]);
+  const many = new Map(Array.from({ length: 10_000 }, (_, n) => [`w-${n}`, { id: `w-${n}`, name: `w-${n}`, parent: null }]));
+  assert.equal(parentsFor(many, "w", new Set()).length, 20);
+});
+
+test("bytes are told in units", () => {
+  assert.deepEqual([0, 1023, 1536, 3 * 2 ** 30].map(bytes), ["0 B", "1,023 B", "1.5 KiB", "3 GiB"]);
 });
 
 test("one is one, and more are more", () => {

@@ -27,6 +27,7 @@ fn openapi_has_exactly_the_routes_that_there_are() {
     let a2a = a2a.chain(&a2a_gateway::proxy::REST_ROUTES);
     let console = a2a_gateway::admin::CONSOLE_ROUTES.iter();
     let console = console.chain(a2a_gateway::admin::API_ROUTES);
+    let console = console.chain(a2a_gateway::admin::SIGN_IN_ROUTES);
     routes.extend(
         a2a.chain(console)
             .map(|(method, path)| format!("{method} {path}")),

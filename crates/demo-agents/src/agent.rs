@@ -19,8 +19,14 @@ const AGAIN: Duration = Duration::from_secs(2);
 /// Time between drain and deregistration of an instance that stops.
 const DRAIN: Duration = Duration::from_secs(2);
 
+const EXAMPLES: &str = "\
+Examples:
+  a2a-gateway agent echo
+  a2a-gateway agent slow --gateway http://127.0.0.1:8080 --id acme-slow";
+
 /// `a2a-gateway agent KIND`.
 #[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
 pub struct Arguments {
     /// Its behaviour: `echo` answers at once, `slow` streams its progress, `flaky` often fails, `broken` answers 503 five
     /// times out of eight

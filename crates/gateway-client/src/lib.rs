@@ -34,7 +34,15 @@ pub enum ClientError {
         /// Scheme, host and port.
         to: String,
     },
-    /// The connection could not be made, or broke.
+    /// The connection could not be made; nothing was sent.
+    #[error("no answer from {to}: {why}")]
+    Unreachable {
+        /// Scheme, host and port.
+        to: String,
+        /// The innermost cause.
+        why: String,
+    },
+    /// The connection broke.
     #[error("no answer from {to}: {why}")]
     Connection {
         /// Scheme, host and port.
@@ -63,6 +71,19 @@ pub enum ClientError {
     /// The response is larger than [`ANSWER_BYTES_MAX`].
     #[error("the answer has more than {ANSWER_BYTES_MAX} bytes")]
     TooLarge,
+}
+
+impl ClientError {
+    /// True if the request was certainly not sent. A request that was sent may have had its effect.
+    pub fn is_unsent(&self) -> bool {
+        match self {
+            Self::Url(_)
+            | Self::NotListening { .. }
+            | Self::Unreachable { .. }
+            | Self::Untrusted { .. } => true,
+            Self::Connection { .. } | Self::TooSlow { .. } | Self::TooLarge => false,
+        }
+    }
 }
 
 /// A request.
@@ -171,6 +192,7 @@ impl Peer {
             };
             return ClientError::TooSlow { to, after };
         }
+        let is_connect = error.is_connect();
         // The innermost cause says it without the URL.
         let error = error.without_url();
         let causes = std::iter::successors(Some(&error as &(dyn Error + 'static)), |error| {
@@ -188,7 +210,11 @@ impl Peer {
             }
             why = cause.to_string();
         }
-        ClientError::Connection { to, why }
+        if is_connect {
+            ClientError::Unreachable { to, why }
+        } else {
+            ClientError::Connection { to, why }
+        }
     }
 }
 
@@ -209,10 +235,26 @@ impl Answer {
         self.response.status()
     }
 
+    /// Returns the id that the gateway gave the request.
+    pub fn request_id(&self) -> Option<&str> {
+        self.field("x-request-id")
+    }
+
+    /// Returns a header field, if it is text.
+    pub fn field(&self, name: &str) -> Option<&str> {
+        self.response.headers().get(name)?.to_str().ok()
+    }
+
+    /// Returns the delay that `Retry-After` asks for, if it is a number of seconds.
+    pub fn retry_after(&self) -> Option<Duration> {
+        let seconds = self.field(header::RETRY_AFTER.as_str())?;
+        seconds.trim().parse().ok().map(Duration::from_secs)
+    }
+
     /// True if the body is a stream of events.
     pub fn is_stream(&self) -> bool {
-        let content_type = self.response.headers().get(header::CONTENT_TYPE);
-        content_type.is_some_and(|text| text.as_bytes().starts_with(b"text/event-stream"))
+        let content_type = self.field(header::CONTENT_TYPE.as_str());
+        content_type.is_some_and(|text| text.starts_with("text/event-stream"))
     }
 
     /// Returns the next piece of the body; `None` at its end.

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use http::Method;
+use http::{Method, StatusCode};
 use serde_json::{Value, json};
+use tokio::time::sleep;
 use url::Url;
 
-use super::{Ask, ClientError};
+use super::{Answer, Ask, ClientError};
 
 /// Heartbeat interval: a third of the default `registry.heartbeat_ttl` of 90 s, so that two in a
 /// row may be lost.
@@ -14,6 +15,18 @@ pub const BEAT: Duration = Duration::from_secs(30);
 
 /// Timeout of one request; the registry never waits for an agent.
 const WITHIN: Duration = Duration::from_secs(10);
+
+/// Entries of one page: the most that the gateway gives.
+const PAGE: &str = "500";
+
+/// Pages of one list: 5,000,000 entries.
+const PAGES_MAX: usize = 10_000;
+
+/// Repetitions of one request that exceeds a rate.
+const RATE_REPEATS_MAX: usize = 5;
+
+/// Longest delay before such a repetition.
+const RATE_WAIT_MAX: Duration = Duration::from_secs(10);
 
 /// A JSON client of a gateway's public listener.
 pub struct Registry {
@@ -43,6 +56,14 @@ pub enum RegistryError {
         reason: String,
         /// The gateway's message.
         message: String,
+        /// Time after which the gateway wants to be asked again, if it says one.
+        retry_after: Option<Duration>,
+    },
+    /// A list did not end.
+    #[error("{route} has more than {PAGES_MAX} pages, or one that leads back to itself")]
+    Endless {
+        /// Method and path.
+        route: String,
     },
 }
 
@@ -51,8 +72,21 @@ impl RegistryError {
     pub fn status(&self) -> Option<u16> {
         match self {
             Self::Refused { status, .. } => Some(*status),
-            Self::Unanswered { .. } => None,
+            Self::Unanswered { .. } | Self::Endless { .. } => None,
         }
+    }
+
+    /// Returns the time after which the gateway wants to be asked again, if it says one.
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Refused { retry_after, .. } => *retry_after,
+            Self::Unanswered { .. } | Self::Endless { .. } => None,
+        }
+    }
+
+    /// True if the request was certainly not sent.
+    pub fn is_unsent(&self) -> bool {
+        matches!(self, Self::Unanswered { source, .. } if source.is_unsent())
     }
 }
 
@@ -101,6 +135,96 @@ impl Registry {
             .await
     }
 
+    /// Returns one page of a list with the cursor of the next one: `next_cursor`, or that in `Link` of an array. A
+    /// request that exceeds a rate is repeated when the gateway says so.
+    ///
+    /// # Errors
+    /// [`RegistryError`].
+    pub async fn page(
+        &self,
+        path: &str,
+        token: &str,
+        query: &[(&str, &str)],
+        cursor: Option<&str>,
+    ) -> Result<(Value, Option<String>), RegistryError> {
+        let mut url = self.at(path);
+        url.query_pairs_mut()
+            .extend_pairs(query)
+            .append_pair("limit", PAGE)
+            .extend_pairs(cursor.map(|cursor| ("cursor", cursor)));
+        let route = format!("GET {path}");
+        let mut repeats = 0;
+        loop {
+            let request = Ask {
+                token: Some(token),
+                ..Ask::get(&url, WITHIN)
+            };
+            let unanswered = |source| RegistryError::Unanswered {
+                route: route.clone(),
+                source,
+            };
+            let answer = request.send().await.map_err(unanswered)?;
+            if answer.status() == StatusCode::TOO_MANY_REQUESTS && repeats < RATE_REPEATS_MAX {
+                repeats += 1;
+                let wait = answer.retry_after().unwrap_or(Duration::from_secs(1));
+                sleep(wait.min(RATE_WAIT_MAX)).await;
+                continue;
+            }
+            let linked = next_cursor(&answer);
+            let retry_after = answer.retry_after();
+            let (status, body) = answer.json().await.map_err(unanswered)?;
+            let body = accepted(route.clone(), status, body, retry_after)?;
+            let cursor = body["next_cursor"].as_str().map(str::to_owned).or(linked);
+            return Ok((body, cursor));
+        }
+    }
+
+    /// Returns all entries of a list: of the array itself, or of its member `name`.
+    ///
+    /// # Errors
+    /// [`RegistryError`].
+    pub async fn all_pages(
+        &self,
+        path: &str,
+        token: &str,
+        query: &[(&str, &str)],
+        name: Option<&str>,
+    ) -> Result<Vec<Value>, RegistryError> {
+        let mut entries = Vec::new();
+        let mut cursor: Option<String> = None;
+        for _ in 0..PAGES_MAX {
+            let (mut page, next) = self.page(path, token, query, cursor.as_deref()).await?;
+            let list = match name {
+                Some(name) => page[name].take(),
+                None => page,
+            };
+            if let Value::Array(list) = list {
+                entries.extend(list);
+            }
+            match next {
+                None => return Ok(entries),
+                Some(next) if cursor.as_ref() == Some(&next) => break,
+                next => cursor = next,
+            }
+        }
+        let route = format!("GET {path}");
+        Err(RegistryError::Endless { route })
+    }
+
+    /// Changes what is at a path of the gateway and returns the JSON of the response.
+    ///
+    /// # Errors
+    /// [`RegistryError`].
+    pub async fn patch(
+        &self,
+        path: &str,
+        token: &str,
+        body: &Value,
+    ) -> Result<Value, RegistryError> {
+        let body = body.to_string().into_bytes();
+        self.exchange(Method::PATCH, path, Some(token), body).await
+    }
+
     /// Deletes what is at a path of the gateway and returns the JSON of the response.
     ///
     /// # Errors
@@ -141,21 +265,17 @@ impl Registry {
             body,
             ..Ask::get(&url, WITHIN)
         };
-        let whole = async { request.send().await?.json().await };
-        let (status, answer) = match whole.await {
+        let whole = async {
+            let answer = request.send().await?;
+            let retry_after = answer.retry_after();
+            let (status, answer) = answer.json().await?;
+            Ok((status, retry_after, answer))
+        };
+        let (status, retry_after, answer) = match whole.await {
             Ok(answered) => answered,
             Err(source) => return Err(RegistryError::Unanswered { route, source }),
         };
-        if (200..300).contains(&status) {
-            return Ok(answer);
-        }
-        let word = |name: &str| answer[name].as_str().unwrap_or("?").to_owned();
-        Err(RegistryError::Refused {
-            route,
-            status,
-            reason: word("reason"),
-            message: word("error"),
-        })
+        accepted(route, status, answer, retry_after)
     }
 
     /// Registers a workspace. Returns its new token, if the gateway issued one.
@@ -181,4 +301,39 @@ impl Registry {
             .await
             .map(drop)
     }
+}
+
+/// Returns the body of a response, unless it is a refusal.
+fn accepted(
+    route: String,
+    status: u16,
+    body: Value,
+    retry_after: Option<Duration>,
+) -> Result<Value, RegistryError> {
+    if (200..300).contains(&status) {
+        return Ok(body);
+    }
+    let word = |name: &str| body[name].as_str().unwrap_or("?").to_owned();
+    Err(RegistryError::Refused {
+        route,
+        status,
+        reason: word("reason"),
+        message: word("error"),
+        retry_after,
+    })
+}
+
+/// Returns the cursor of the page that `Link` calls the next one (RFC 8288).
+fn next_cursor(answer: &Answer) -> Option<String> {
+    let link = answer.field("link")?;
+    let (target, rest) = link.strip_prefix('<')?.split_once('>')?;
+    if !rest.contains("rel=\"next\"") {
+        return None;
+    }
+    let base = Url::parse("http://gateway.invalid").ok()?;
+    let target = base.join(target).ok()?;
+    let mut query = target.query_pairs();
+    query
+        .find(|(name, _)| name == "cursor")
+        .map(|(_, cursor)| cursor.into_owned())
 }

@@ -8,6 +8,7 @@ mod statement;
 mod texts;
 mod writing;
 
+use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -25,16 +26,17 @@ use super::filter::Filter;
 use super::month::Month;
 use super::record::Record;
 use super::row::Reader;
+use super::usage::{Batch, Days, Orgs};
 use crate::db::Db;
 use crate::store::Unavailable;
 use crate::trust::{Keys, SignError, TokenError};
-use crate::workspace::Timestamp;
+use crate::workspace::{Timestamp, orgs_of};
 
 // A chain only grows, so a delayed writer must not overwrite a newer end.
-const STATE: &str = "INSERT INTO audit_chains (replica, first_seq, last_seq, statement, signed_at) \
-    VALUES ($1, $2, $3, $4, $5) ON CONFLICT (replica) DO UPDATE SET first_seq = excluded.first_seq, \
-    last_seq = excluded.last_seq, statement = excluded.statement, signed_at = excluded.signed_at \
-    WHERE audit_chains.last_seq <= excluded.last_seq";
+const STATE: &str = "INSERT INTO audit_chains (replica, first_seq, last_seq, statement, signed_at, counted_seq) \
+    VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT (replica) DO UPDATE SET first_seq = excluded.first_seq, \
+    last_seq = excluded.last_seq, statement = excluded.statement, signed_at = excluded.signed_at, \
+    counted_seq = excluded.counted_seq WHERE audit_chains.last_seq <= excluded.last_seq";
 
 const STATE_ANEW: &str = "UPDATE audit_chains SET first_seq = $3, statement = $4, signed_at = $5 \
     WHERE replica = $1 AND statement = $2";
@@ -102,6 +104,55 @@ impl ChainRow {
     }
 }
 
+/// The records of a chain that are in the sums of usage.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counted {
+    /// The last record of the chain in SQL.
+    last: i64,
+    /// The last record in the sums.
+    counted: i64,
+}
+
+impl Counted {
+    /// Returns those of the records that are to be added to the sums, and the last record in the sums then. It is called
+    /// with the row of the chain locked. Behind records of an earlier release, which are not in the sums, nothing is added
+    /// here: `counting` adds all of that chain, in order.
+    fn news(self, records: &[Chained]) -> (&[Chained], i64) {
+        if self.counted < self.last {
+            return (&[], self.counted);
+        }
+        let known = records.partition_point(|record| record.seq <= self.counted);
+        let news = &records[known..];
+        let last = news.last().map_or(self.counted, |record| record.seq);
+        (news, last)
+    }
+}
+
+/// The sums of records that are being written.
+struct Summed {
+    orgs: Orgs,
+    /// Of all of them: nearly always all are new.
+    all: Days,
+}
+
+impl Summed {
+    async fn of(db: &Db, records: &[Chained]) -> Result<Self, Unavailable> {
+        let batch = Batch::of(records.iter().filter_map(Chained::call));
+        let orgs = orgs_of(db, &batch.workspaces()).await?;
+        let all = batch.days(&orgs);
+        Ok(Self { orgs, all })
+    }
+
+    /// Returns the sums of `news`, the last ones of `records`.
+    fn days(&self, records: &[Chained], news: &[Chained]) -> Cow<'_, Days> {
+        if news.len() == records.len() {
+            return Cow::Borrowed(&self.all);
+        }
+        let batch = Batch::of(news.iter().filter_map(Chained::call));
+        Cow::Owned(batch.days(&self.orgs))
+    }
+}
+
 /// The audit tables.
 pub(super) struct Table {
     pub(super) db: Db,
@@ -122,7 +173,8 @@ impl Table {
         }
     }
 
-    /// Inserts records of one chain and updates its signed statement, in one transaction.
+    /// Inserts records of one chain, adds them to the sums of usage and updates the signed statement of the chain, in one
+    /// transaction.
     ///
     /// # Errors
     /// When the store fails. Then either all or nothing was written, or will be.
@@ -131,14 +183,15 @@ impl Table {
         records: &Arc<Vec<Chained>>,
         chain: &ChainRow,
     ) -> Result<(), Unavailable> {
+        let summed = Summed::of(&self.db, records).await?;
         if self.has_months() {
             for record in records.iter() {
                 self.ensure(Month::of(record.ms)).await?;
             }
-            return self.texts.put(records, chain).await;
+            return self.texts.put(records, chain, &summed).await;
         }
         let (records, chain) = (Arc::clone(records), chain.clone());
-        let work = move |to: &Transaction<'_>| writing::write(to, &records, &chain);
+        let work = move |to: &Transaction<'_>| writing::write(to, &records, &chain, &summed);
         self.db.write_to_file("audit_put", work).await
     }
 
@@ -213,6 +266,33 @@ impl Table {
             found.extend(rows.page(filter, order, begun.flatten(), left).await?);
         }
         Ok(found)
+    }
+
+    /// Returns the first records of a chain behind the number `seq`, in their order.
+    pub(super) async fn behind(
+        &self,
+        replica: &str,
+        seq: i64,
+        limit: usize,
+    ) -> Result<Vec<Record>, Unavailable> {
+        let filter = Filter {
+            replica: Some(replica.to_owned()),
+            ..Filter::default()
+        };
+        let place = Place::Text {
+            ms: i64::MAX,
+            replica: replica.to_owned(),
+            seq,
+        };
+        let order = Order::Chains;
+        let mut found = self.texts.page(&filter, order, Some(&place), limit).await?;
+        if let Some(rows) = self.rows.as_ref().filter(|_| found.is_empty()) {
+            let place = rows.place(replica, seq).await?;
+            if place.is_some() {
+                found = rows.page(&filter, order, place, limit).await?;
+            }
+        }
+        Ok(found.into_iter().map(|(_, record)| record).collect())
     }
 
     /// True if a chain has a record.

@@ -5,13 +5,14 @@ use std::fmt::Write as _;
 
 use sqlx::any::{AnyArguments, AnyRow};
 use sqlx::query::Query;
-use sqlx::{Any, AssertSqlSafe};
+use sqlx::{Any, AssertSqlSafe, Row as _};
 
 use super::super::chain::Chained;
 use super::super::filter::Filter;
 use super::super::record::Record;
 use super::super::row::record;
-use super::{ChainRow, Order, PRUNED_MAX, Place, STATE};
+use super::super::usage;
+use super::{ChainRow, Counted, Order, PRUNED_MAX, Place, STATE, Summed};
 use crate::db::Db;
 use crate::store::Unavailable;
 
@@ -29,6 +30,10 @@ const ROWS: [usize; 4] = [64, 16, 4, 1];
 // Acknowledged records must survive a crash of the server, whatever its settings.
 const DURABLE: &str = "SELECT set_config('synchronous_commit', 'on', true) \
     WHERE current_setting('synchronous_commit') IN ('off', 'local')";
+
+// Locked until the commit: one writer of a chain at a time adds to the sums.
+const COUNTED: &str =
+    "SELECT last_seq, counted_seq FROM audit_chains WHERE replica = $1 FOR UPDATE";
 
 /// The condition of records from the signed beginning of their chain on. What is before it, or in no chain, proves
 /// nothing.
@@ -55,11 +60,12 @@ impl Texts {
         Self { db, table }
     }
 
-    /// Inserts records of one chain and its row, in one transaction.
+    /// Inserts records of one chain, their sums and the row of the chain, in one transaction.
     pub(super) async fn put(
         &self,
         records: &[Chained],
         chain: &ChainRow,
+        summed: &Summed,
     ) -> Result<(), Unavailable> {
         let work = async {
             let mut tx = self.db.begin().await?;
@@ -71,10 +77,22 @@ impl Texts {
                 insert(&chain.replica, now).execute(&mut *tx).await?;
                 rest = later;
             }
+            // Behind the records: a write of them that was given up, and goes on, is over when they are in.
+            let counted = sqlx::query(COUNTED).bind(&chain.replica);
+            let counted = match counted.fetch_optional(&mut *tx).await? {
+                None => Counted::default(),
+                Some(row) => Counted {
+                    last: row.try_get("last_seq")?,
+                    counted: row.try_get("counted_seq")?,
+                },
+            };
+            let (news, counted) = counted.news(records);
             let state = sqlx::query(STATE).bind(&chain.replica);
             let state = state.bind(chain.first_seq).bind(chain.last_seq);
-            let state = state.bind(&chain.statement);
-            state.bind(chain.signed_at).execute(&mut *tx).await?;
+            let state = state.bind(&chain.statement).bind(chain.signed_at);
+            state.bind(counted).execute(&mut *tx).await?;
+            // Last, since other replicas add to the same sums.
+            usage::add(&mut tx, &summed.days(records, news)).await?;
             tx.commit().await
         };
         self.db.run("audit_put", work).await

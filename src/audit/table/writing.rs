@@ -3,19 +3,22 @@
 use std::collections::HashMap;
 
 use rusqlite::types::{ToSql, ToSqlOutput, ValueRef};
-use rusqlite::{Error, Transaction, params};
+use rusqlite::{Error, OptionalExtension as _, Transaction, params};
 
 use super::super::chain::Chained;
 use super::super::members::Members;
 use super::super::record::EventType;
+use super::super::usage;
 use super::places::{BLOCK_BITS, NEAR_MS, id, keys, time_of, uuid};
-use super::{ChainRow, STATE};
+use super::{ChainRow, Counted, STATE, Summed};
 
 // Rows that exist are skipped, so a write of unknown outcome can be retried.
 const INSERT: &str = "INSERT INTO structure_events (id, time, event_type, request_id, trace_id, caller, \
     credential_kind, credential_prefix, client_address, target, org, rule, method, outcome, status, \
     request_bytes, response_bytes, duration_ms, task_id, detail, prev, hash) \
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING";
+
+const COUNTED: &str = "SELECT last_seq, counted_seq FROM audit_chains WHERE replica = ?";
 
 const CHAIN: &str = "SELECT chain FROM audit_replicas WHERE replica = ?";
 
@@ -31,11 +34,12 @@ const BLOCK: &str = "INSERT INTO audit_blocks (block, first_time, last_time) VAL
     ON CONFLICT (block) DO UPDATE SET first_time = MIN(first_time, excluded.first_time), \
     last_time = MAX(last_time, excluded.last_time)";
 
-/// Writes records of one chain and the signed statement of it.
+/// Writes records of one chain, their sums, and the signed statement of the chain.
 pub(super) fn write(
     transaction: &Transaction<'_>,
     records: &[Chained],
     chain: &ChainRow,
+    summed: &Summed,
 ) -> Result<(), Error> {
     if !records.is_empty() {
         transaction.execute(NEW_CHAIN, [&chain.replica])?;
@@ -49,8 +53,14 @@ pub(super) fn write(
         statement,
         signed_at,
     } = chain;
-    let state = params![replica, first_seq, last_seq, statement, signed_at];
-    transaction.execute(STATE, state).map(|_| ())
+    let counted = transaction.query_row(COUNTED, [replica], |row| {
+        let (last, counted) = (row.get(0)?, row.get(1)?);
+        Ok(Counted { last, counted })
+    });
+    let (news, counted) = counted.optional()?.unwrap_or_default().news(records);
+    let state = params![replica, first_seq, last_seq, statement, signed_at, counted];
+    transaction.execute(STATE, state)?;
+    usage::add_to_file(transaction, &summed.days(records, news))
 }
 
 fn rows(transaction: &Transaction<'_>, chain: i64, records: &[Chained]) -> Result<(), Error> {

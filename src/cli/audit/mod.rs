@@ -31,8 +31,24 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Largest JWKS that is read, in bytes.
 const JWKS_BYTES_MAX: u64 = 1024 * 1024;
 
+const EXAMPLES: &str = "\
+Examples:
+  a2a-gateway audit verify --config gateway.toml
+  a2a-gateway audit export --caller acme-dev --config gateway.toml";
+
+const VERIFY_EXAMPLES: &str = "\
+Examples:
+  a2a-gateway audit verify --config gateway.toml
+  a2a-gateway audit verify records.jsonl --jwks jwks.json        an export, elsewhere";
+
+const EXPORT_EXAMPLES: &str = "\
+Examples:
+  a2a-gateway audit export --config gateway.toml > records.jsonl
+  a2a-gateway audit export --workspace acme-dev --since 2026-11-28T00:00:00Z --config gateway.toml";
+
 /// `a2a-gateway audit verify|export`.
 #[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
 pub(super) struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -45,6 +61,7 @@ enum Command {
     /// Reads every chain in the database, or in the file of an export, and names the first record of each
     /// that is not as it was written. Exit status: 0 all is as it was written, 1 something is not, could not
     /// be read, or there is nothing to prove. Writes nothing, and may run while gateways do.
+    #[command(after_help = VERIFY_EXAMPLES)]
     Verify {
         /// The file of an export, or - for standard input; without it: the database of stores.sql
         file: Option<PathBuf>,
@@ -69,6 +86,7 @@ enum Command {
     ///
     /// Without a choice the export is whole: behind the records stands what is signed of each chain, so that
     /// `audit verify FILE --jwks FILE` proves it elsewhere. With one it is an excerpt.
+    #[command(after_help = EXPORT_EXAMPLES)]
     Export {
         #[command(flatten)]
         choice: Box<Choice>,

@@ -3,17 +3,17 @@
 mod advice;
 
 use std::fmt::Write as _;
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use clap_complete::engine::ArgValueCompleter;
 use gateway_client::{Ask, ClientError};
 use serde_json::Value;
 use url::Url;
 
 use self::advice::{advice, fact, would_wait};
-use super::base_url::admin_url;
-use super::{USAGE, block_on, complain, http_url, print};
+use super::access::AdminAccess;
+use super::{USAGE, block_on, complain, complete, print};
 
 /// Timeout of the request: the gateway asks both stores and a name server, each with a timeout of
 /// its own.
@@ -35,34 +35,30 @@ Exit status: 0 a message would be sent, 1 it would be refused, or nobody could b
 #[command(after_help = EXAMPLES)]
 pub(super) struct Arguments {
     /// The caller: a workspace id, `operator`, `canvas:<user>` or `org:<org>`
+    #[arg(add = ArgValueCompleter::new(complete::workspaces))]
     caller: String,
     /// The workspace that would get the message
+    #[arg(add = ArgValueCompleter::new(complete::workspaces))]
     target: String,
     /// The org named by the caller's canvas token
     #[arg(long)]
     org: Option<String>,
     /// A workspace listed by the caller's canvas token; may be given again
-    #[arg(long = "workspace", value_name = "ID")]
+    #[arg(long = "workspace", value_name = "ID", add = ArgValueCompleter::new(complete::workspaces))]
     workspaces: Vec<String>,
     /// Print the answer as JSON
     #[arg(long)]
     json: bool,
-    /// Base URL of the admin listener [default: admin.listen of --config, else http://127.0.0.1:9090]
-    #[arg(long, value_name = "URL", env = "A2A_GATEWAY_ADMIN_URL", value_parser = http_url)]
-    admin: Option<Url>,
-    /// Read admin.listen from this TOML file and the environment, as `serve` does
-    #[arg(long, value_name = "FILE")]
-    config: Option<PathBuf>,
-    /// An operator's token; not needed on loopback, unless admin.auth is "token"
-    #[arg(long, env = "A2A_GATEWAY_ADMIN_TOKEN", hide_env_values = true)]
-    token: Option<String>,
+    /// The admin listener; a token is not needed on loopback, unless admin.auth is "token".
+    #[command(flatten)]
+    gateway: AdminAccess,
 }
 
 /// The gateway returned no explanation.
 #[derive(Debug, thiserror::Error)]
 enum ExplainError {
     #[error(
-        "{0}; is the gateway running? --admin, A2A_GATEWAY_ADMIN_URL or --config say where its admin listener (admin.listen) is"
+        "{0}; is the gateway running? --admin, A2A_GATEWAY_ADMIN_URL, a context or --config say where its admin listener (admin.listen) is"
     )]
     Nobody(ClientError),
     #[error("cannot ask the gateway; is this the URL of its admin listener (admin.listen)?")]
@@ -93,14 +89,14 @@ impl From<ClientError> for ExplainError {
 }
 
 pub(super) fn run(arguments: &Arguments) -> ExitCode {
-    let base = match admin_url(arguments.admin.as_ref(), arguments.config.as_deref()) {
-        Ok(base) => base,
+    let (base, token) = match arguments.gateway.resolve() {
+        Ok(resolved) => resolved,
         Err(error) => {
             complain(&error);
             return ExitCode::from(USAGE);
         }
     };
-    match block_on(explain(arguments, base)) {
+    match block_on(explain(arguments, base, token.as_deref())) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
@@ -114,10 +110,14 @@ pub(super) fn run(arguments: &Arguments) -> ExitCode {
 }
 
 /// Prints the explanation. Returns true if the message would be sent.
-async fn explain(arguments: &Arguments, base: Url) -> Result<bool, ExplainError> {
+async fn explain(
+    arguments: &Arguments,
+    base: Url,
+    token: Option<&str>,
+) -> Result<bool, ExplainError> {
     let url = question(arguments, base);
     let request = Ask {
-        token: arguments.token.as_deref().filter(|token| !token.is_empty()),
+        token,
         ..Ask::get(&url, WITHIN)
     };
     let (status, body) = request.send().await?.json().await?;
@@ -184,9 +184,7 @@ fn text(body: &Value) -> String {
             "sent to the agent"
         };
         let _ = writeln!(text, "\nA message would be {goes}.");
-        if fact(body, "liveness")["liveness"] == "assumed" {
-            text.push_str("Whether the agent answers was not tried: that it lives is assumed.\n");
-        }
+        text.push_str(&beyond_checks(body, inbox));
         return text;
     }
     let status = &body["status"];
@@ -207,6 +205,32 @@ fn text(body: &Value) -> String {
         let _ = writeln!(text, "What to do: {advice}");
     }
     text
+}
+
+/// Returns what is known of an agent that would get the message: the checks do not contact it.
+fn beyond_checks(body: &Value, inbox: bool) -> String {
+    let last = &fact(body, "slots")["last_failure"];
+    if let (Some(number), Some(age)) = (
+        last["failures_in_a_row"].as_u64(),
+        last["age_seconds"].as_u64(),
+    ) {
+        let cause = last["cause"].as_str().unwrap_or_default();
+        let calls = match number {
+            1 => "The last call to it".to_owned(),
+            number => format!("The last {number} calls to it"),
+        };
+        return format!(
+            "{calls} by this gateway failed ({cause}), {age} s ago: look at the agent's log, and at the gateway's.\n"
+        );
+    }
+    if fact(body, "liveness")["liveness"] == "assumed" {
+        return "Whether the agent answers was not tried: that it lives is assumed.\n".to_owned();
+    }
+    if inbox {
+        return String::new();
+    }
+    "The checks do not contact the agent: if calls fail, look at its log, and at the gateway's.\n"
+        .to_owned()
 }
 
 /// Formats a source and its age: `memory`, `redis 3 ms`, `memory 12 s`.
@@ -274,6 +298,15 @@ mod tests {
     }
 
     #[test]
+    fn failures_since_the_last_success_are_shown() {
+        let last = json!({"cause": "connect", "failures_in_a_row": 2, "age_seconds": 7});
+        let steps = json!([{"step": "slots", "ok": true, "fact": {"last_failure": last}}]);
+        let text = text(&json!({"admitted": true, "steps": steps}));
+        let part = "The last 2 calls to it by this gateway failed (connect), 7 s ago";
+        assert!(text.contains(part), "{text}");
+    }
+
+    #[test]
     fn the_question_is_spelled_for_the_wire() {
         let url = |typed: &[&str]| {
             let mut arguments = vec!["explain"];
@@ -282,7 +315,7 @@ mod tests {
             let matches = command.try_get_matches_from(arguments).unwrap();
             let arguments = <Arguments as clap::FromArgMatches>::from_arg_matches(&matches);
             let arguments = arguments.unwrap();
-            let base = admin_url(arguments.admin.as_ref(), None).unwrap();
+            let (base, _) = arguments.gateway.resolve().unwrap();
             question(&arguments, base).to_string()
         };
         assert_eq!(
@@ -294,9 +327,11 @@ mod tests {
                 "--workspace",
                 "x",
                 "--workspace",
-                "y"
+                "y",
+                "--admin",
+                "http://h:1"
             ]),
-            "http://127.0.0.1:9090/explain?caller=canvas%3Aa+b&target=t&org=o%26p&workspaces=x%2Cy"
+            "http://h:1/explain?caller=canvas%3Aa+b&target=t&org=o%26p&workspaces=x%2Cy"
         );
         assert_eq!(
             url(&["a", "b", "--admin", "http://h:1/below/"]),

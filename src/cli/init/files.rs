@@ -1,8 +1,10 @@
 //! The files of `init`: their texts, and how they are written.
 
-use std::fs::{self, Permissions};
+use std::fmt::Display;
+use std::fs::{self, File, Permissions};
 use std::io::{self, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use rustix::process::getuid;
@@ -29,12 +31,35 @@ const SECRET: u32 = 0o600;
 
 /// Folders that the unit of the package hides.
 const HIDDEN: [(&str, &str); 5] = [
-    ("/home/", "ProtectHome=yes\n"),
-    ("/root/", "ProtectHome=yes\n"),
-    ("/run/user/", "ProtectHome=yes\n"),
-    ("/tmp/", "PrivateTmp=yes\n"),
-    ("/var/tmp/", "PrivateTmp=yes\n"),
+    ("/home", "ProtectHome=yes\n"),
+    ("/root", "ProtectHome=yes\n"),
+    ("/run/user", "ProtectHome=yes\n"),
+    ("/tmp", "PrivateTmp=yes\n"),
+    ("/var/tmp", "PrivateTmp=yes\n"),
 ];
+
+/// Lines of the unit of the package that a service with a port below [`FREE_PORTS`] has otherwise. A user namespace of
+/// its own would take the capability's effect on the ports of the machine.
+const PRIVILEGED_PORT: [(&str, &str); 3] = [
+    (
+        "CapabilityBoundingSet=\n",
+        "CapabilityBoundingSet=CAP_NET_BIND_SERVICE\n",
+    ),
+    (
+        "AmbientCapabilities=\n",
+        "AmbientCapabilities=CAP_NET_BIND_SERVICE\n",
+    ),
+    ("PrivateUsers=yes\n", ""),
+];
+
+/// The first port at which every user may listen.
+const FREE_PORTS: u16 = 1024;
+
+/// The user of the service, if root makes its unit.
+const SERVICE_USER: &str = "a2a-gateway";
+
+/// Mode bit with which every user may enter a folder.
+const ENTER: u32 = 0o001;
 
 /// The files were not written.
 #[derive(Debug, thiserror::Error)]
@@ -45,6 +70,8 @@ pub(super) enum WriteError {
         "{0}: the paths in a unit for systemd have letters, digits, `/`, `.`, `_`, `-`; choose another folder"
     )]
     Path(String),
+    #[error("another init writes into {0}; nothing was written")]
+    Busy(String),
     #[error("cannot write {path}")]
     Io {
         path: String,
@@ -90,12 +117,13 @@ impl Files {
     pub(super) fn new(answers: &Answers, folder: &Path) -> Result<Self, WriteError> {
         let token = new_admin_token();
         let (name, unit, start) = match answers.kind {
-            Kind::Systemd => (UNIT, unit(folder)?, by_systemd(folder)),
+            Kind::Systemd => (UNIT, unit(answers, folder)?, by_systemd(folder)),
             Kind::Compose => (COMPOSE, compose(answers), by_compose(folder)),
         };
+        // The token before its hash: a configuration whose token is nowhere would have no operator.
         let files = [
-            (CONFIG, OPEN, config(answers, &token)),
             (TOKEN, SECRET, format!("{}\n", token.expose_secret())),
+            (CONFIG, OPEN, config(answers, &token)),
             (name, OPEN, unit),
         ];
         Ok(Self {
@@ -105,8 +133,16 @@ impl Files {
         })
     }
 
-    /// Writes all files, and returns what to do next.
-    pub(super) fn write(self, force: bool) -> Result<String, WriteError> {
+    /// Writes all files, or none if one of them cannot be made, and returns what to do next.
+    pub(super) fn write(self, kind: Kind, force: bool) -> Result<String, WriteError> {
+        let lock = File::open(&self.folder).map_err(|error| failed(&self.folder, error))?;
+        // It ends with this process.
+        if lock.try_lock().is_err() {
+            return Err(WriteError::Busy(self.folder.display().to_string()));
+        }
+        if !force {
+            refuse_existing(&self.folder, Some(kind))?;
+        }
         let data = self.folder.join("data");
         let made = fs::DirBuilder::new()
             .recursive(true)
@@ -114,18 +150,25 @@ impl Files {
             .create(&data);
         made.map_err(|error| failed(&data, error))?;
         let mut said = String::new();
+        let mut whole_files = Vec::new();
         for (name, mode, text) in &self.files {
             let path = self.folder.join(name);
-            put(&self.folder, &path, *mode, text, force)?;
+            if path.is_dir() {
+                return Err(failed(&path, io::ErrorKind::IsADirectory.into()));
+            }
+            let file = whole(&self.folder, *mode, text).map_err(|error| failed(&path, error))?;
             said.push_str(&format!("wrote {}\n", path.display()));
+            whole_files.push((file, path));
+        }
+        for (file, path) in whole_files {
+            put(file, &path, force)?;
         }
         Ok(said + &self.next)
     }
 }
 
-/// Puts a file into the folder as a whole.
-fn put(folder: &Path, path: &Path, mode: u32, text: &str, force: bool) -> Result<(), WriteError> {
-    let file = whole(folder, mode, text).map_err(|error| failed(path, error))?;
+/// Gives a file its name.
+fn put(file: NamedTempFile, path: &Path, force: bool) -> Result<(), WriteError> {
     let placed = if force {
         file.persist(path)
     } else {
@@ -174,7 +217,7 @@ fn config(answers: &Answers, token: &SecretString) -> String {
          public_url = {}\n\
          {hosts}\n\
          [admin]\n\
-         listen = \"127.0.0.1:9090\"\n\n\
+         listen = {}\n\n\
          [stores]\n\
          sql = {}\n\
          shared = {}\n\n\
@@ -183,6 +226,7 @@ fn config(answers: &Answers, token: &SecretString) -> String {
          admin_token_sha256 = [\"{hash}\"]\n",
         quoted(&answers.listen.to_string()),
         quoted(base(&answers.public_url)),
+        quoted(&answers.admin_listen.to_string()),
         quoted(sql),
         quoted(shared),
     )
@@ -193,12 +237,10 @@ fn quoted(text: &str) -> String {
 }
 
 /// Returns the unit of the package with the paths of this program and folder.
-fn unit(folder: &Path) -> Result<String, WriteError> {
-    let program =
-        std::env::current_exe().map_err(|error| failed(Path::new("/proc/self/exe"), error))?;
-    let [program, folder] = [plain(&program)?, plain(folder)?];
+fn unit(answers: &Answers, folder: &Path) -> Result<String, WriteError> {
+    let [program, folder] = [plain(&program()?)?, plain(folder)?];
     let user = match getuid() {
-        root if root.is_root() => "a2a-gateway".to_owned(),
+        root if root.is_root() => SERVICE_USER.to_owned(),
         user => user.as_raw().to_string(),
     };
     let begin = PACKAGED.find("[Unit]").unwrap_or(0);
@@ -226,12 +268,36 @@ fn unit(folder: &Path) -> Result<String, WriteError> {
     for (hidden, line) in HIDDEN {
         if [&program, &folder]
             .iter()
-            .any(|path| path.starts_with(hidden))
+            .any(|path| Path::new(path).starts_with(hidden))
         {
             text = text.replace(line, "");
         }
     }
+    let listens = [answers.listen, answers.admin_listen];
+    if listens.iter().any(|address| address.port() < FREE_PORTS) {
+        for (packaged, own) in PRIVILEGED_PORT {
+            text = text.replace(packaged, own);
+        }
+    }
     Ok(format!("# Written by `a2a-gateway init`.\n{text}"))
+}
+
+fn program() -> Result<PathBuf, WriteError> {
+    std::env::current_exe().map_err(|error| failed(Path::new("/proc/self/exe"), error))
+}
+
+/// Returns the folder above `path`, or `path` itself, that the user of the service cannot enter.
+fn closed(path: &Path) -> Option<&Path> {
+    let users = fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let mut users = users.lines().map(|line| line.split(':'));
+    let id = users.find_map(|mut user| {
+        (user.next() == Some(SERVICE_USER)).then(|| user.nth(1)?.parse().ok())?
+    });
+    path.ancestors().find(|folder| {
+        folder.metadata().is_ok_and(|known| {
+            known.is_dir() && known.permissions().mode() & ENTER == 0 && Some(known.uid()) != id
+        })
+    })
 }
 
 /// Returns a path that a unit can name without quotes.
@@ -271,44 +337,140 @@ fn compose(answers: &Answers) -> String {
 }
 
 fn by_systemd(folder: &Path) -> String {
-    let folder = folder.display();
     let (who, user) = if getuid().is_root() {
         let user = format!(
-            "  id a2a-gateway || useradd --system --no-create-home --shell /usr/sbin/nologin a2a-gateway\n\
-             \x20 chown -R a2a-gateway: {folder}/data\n"
+            "  id {SERVICE_USER} || useradd --system --no-create-home --shell /usr/sbin/nologin {SERVICE_USER}\n\
+             \x20 chown -R {SERVICE_USER}: {}\n",
+            shell(folder.join("data").display())
         );
         ("", user)
     } else {
         (", as root", String::new())
     };
     format!(
-        "\nStart it{who}:\n{user}  systemctl enable --now {folder}/{UNIT}\n\
-         Or by hand:\n  cd {folder} && a2a-gateway --config {CONFIG}\n"
+        "{}\nStart it{who}:\n{user}  systemctl enable --now {}\n\
+         Or by hand:\n  cd {} && a2a-gateway --config {CONFIG}\n",
+        closed_to_service(folder),
+        shell(folder.join(UNIT).display()),
+        shell(folder.display()),
     )
 }
 
+/// Warns of folders that the user of the service cannot enter.
+fn closed_to_service(folder: &Path) -> String {
+    if !getuid().is_root() {
+        return String::new();
+    }
+    let program = program().ok();
+    let paths = [Some(folder), program.as_deref()];
+    let mut closed: Vec<_> = paths.into_iter().flatten().filter_map(closed).collect();
+    closed.dedup();
+    let warnings = closed.iter().map(|closed| {
+        format!(
+            "\nThe user {SERVICE_USER} of the unit cannot enter {}: open it (chmod o+x {}), or choose a folder such as\n\
+             /var/lib/{SERVICE_USER}, and a place such as /usr/local/bin for the program.\n",
+            closed.display(),
+            shell(closed.display()),
+        )
+    });
+    warnings.collect()
+}
+
 fn by_compose(folder: &Path) -> String {
-    let folder = folder.display();
+    let folder = shell(folder.display());
     format!("\nStart it:\n  docker compose --project-directory {folder} up --detach --wait\n")
 }
 
 fn first_workspace(answers: &Answers, folder: &Path) -> String {
-    let (folder, url) = (folder.display(), base(&answers.public_url));
-    // A gateway in a container does not reach an agent on loopback.
-    let (what, agent) = match answers.kind {
-        Kind::Compose => ("Make the first workspace", ""),
+    let (what, url, agent) = match answers.kind {
+        // A gateway in a container does not reach an agent on loopback.
+        Kind::Compose => (
+            "Make the first workspace",
+            base(&answers.public_url).to_owned(),
+            String::new(),
+        ),
+        // The commands run on this machine: the public URL may need a proxy or a name first.
         Kind::Systemd => (
             "Make the first workspace, and start an agent in it",
-            "  a2a-gateway run --workspace billing --token-file token --port 8001 -- a2a-gateway agent echo --listen \
-             127.0.0.1:8001\n",
+            format!("http://{}", reachable(answers.listen)),
+            first_agent(answers.listen),
         ),
     };
     format!(
         "\n{what}:\n\
-         \x20 export A2A_GATEWAY_URL={url} A2A_GATEWAY_ADMIN_TOKEN=$(cat {folder}/{TOKEN})\n\
-         \x20 curl -sS $A2A_GATEWAY_URL/workspaces -H \"Authorization: Bearer $A2A_GATEWAY_ADMIN_TOKEN\" \\\n\
+         \x20 export A2A_GATEWAY_URL={} A2A_GATEWAY_ADMIN_TOKEN=\"$(cat {})\"\n\
+         \x20 curl -sS \"$A2A_GATEWAY_URL/workspaces\" -H \"Authorization: Bearer $A2A_GATEWAY_ADMIN_TOKEN\" \\\n\
          \x20   -H 'Content-Type: application/json' -d '{{\"id\":\"billing\",\"name\":\"Billing\"}}' \\\n\
          \x20   | jq -er '.enrolment_token // error(.error)' > token\n\
-         {agent}"
+         {agent}",
+        shell(url),
+        shell(folder.join(TOKEN).display()),
     )
+}
+
+/// Returns the command that starts an agent beside a gateway at `listen`.
+fn first_agent(listen: SocketAddr) -> String {
+    // To `run`, a gateway at an address of the network is on another machine.
+    let advertise = if reachable(listen).ip().is_loopback() {
+        ""
+    } else {
+        "--advertise http://127.0.0.1:8001 "
+    };
+    format!(
+        "  a2a-gateway run --workspace billing --token-file token --port 8001 {advertise}-- a2a-gateway agent echo \
+         --listen 127.0.0.1:8001\n"
+    )
+}
+
+/// Returns the address at which a listener is reached on its own machine.
+fn reachable(mut listen: SocketAddr) -> SocketAddr {
+    if listen.ip().is_unspecified() {
+        listen.set_ip(match listen.ip() {
+            IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+            IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+        });
+    }
+    listen
+}
+
+/// Returns a word of a shell's command.
+fn shell(word: impl Display) -> String {
+    let word = word.to_string();
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-:@%+,".contains(c);
+    if !word.is_empty() && word.chars().all(is_plain) {
+        word
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_unit_shows_the_folder_and_lets_it_listen() {
+        let answers = |listen: &str| Answers {
+            kind: Kind::Systemd,
+            listen: listen.parse().unwrap(),
+            admin_listen: "127.0.0.1:9090".parse().unwrap(),
+            public_url: Url::parse("https://gw.test").unwrap(),
+            stores: Stores::Embedded,
+        };
+        let unit = |listen, folder| unit(&answers(listen), Path::new(folder)).unwrap();
+        for (folder, line) in [
+            ("/root", "ProtectHome=yes"),
+            ("/home/ada", "ProtectHome=yes"),
+            ("/var/tmp", "PrivateTmp=yes"),
+        ] {
+            assert!(!unit("127.0.0.1:8080", folder).contains(line), "{folder}");
+        }
+        let high = unit("127.0.0.1:8080", "/srv/tmp");
+        let low = unit("0.0.0.0:443", "/srv/tmp");
+        assert!(high.contains("PrivateUsers=yes\n") && !high.contains("CAP_NET"));
+        assert!(!low.contains("PrivateUsers") && low.contains("PrivateTmp=yes\n"));
+        for set in ["\nCapabilityBoundingSet", "\nAmbientCapabilities"] {
+            assert!(low.contains(&format!("{set}=CAP_NET_BIND_SERVICE\n")));
+        }
+    }
 }

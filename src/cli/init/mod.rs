@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::ValueEnum;
-use url::Url;
+use url::{Url, form_urlencoded};
 
 use self::files::{Files, WriteError};
 use super::{USAGE, complain, http_url, print};
@@ -39,6 +39,9 @@ pub(super) struct Arguments {
     /// Address and port for callers, on this machine [default: 127.0.0.1:8080]
     #[arg(long, value_name = "ADDR")]
     listen: Option<SocketAddr>,
+    /// Address and port for metrics, health and the console, on this machine
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9090")]
+    admin_listen: SocketAddr,
     /// Base URL that callers use; needed if they come from other machines [default: that of --listen]
     #[arg(long, value_name = "URL", value_parser = http_url)]
     public_url: Option<Url>,
@@ -70,6 +73,7 @@ enum Kind {
 struct Answers {
     kind: Kind,
     listen: SocketAddr,
+    admin_listen: SocketAddr,
     public_url: Url,
     stores: Stores,
 }
@@ -93,6 +97,8 @@ enum InitError {
          `?password_file=FILE`"
     )]
     Password,
+    #[error("{0} needs a port that is not 0")]
+    NoPort(&'static str),
     #[error("no gateway can start with these answers")]
     Settings(#[source] ConfigError),
     #[error("no answer: {0}")]
@@ -109,9 +115,10 @@ pub(super) fn run(arguments: &Arguments) -> ExitCode {
         Err(error) => {
             complain(&error);
             match error {
-                InitError::NoPublicUrl | InitError::Password | InitError::Settings(_) => {
-                    ExitCode::from(USAGE)
-                }
+                InitError::NoPublicUrl
+                | InitError::Password
+                | InitError::NoPort(_)
+                | InitError::Settings(_) => ExitCode::from(USAGE),
                 InitError::NoAnswer(_) | InitError::Write(_) | InitError::Io(_) => {
                     ExitCode::FAILURE
                 }
@@ -128,7 +135,7 @@ fn write(arguments: &Arguments) -> Result<(), InitError> {
     }
     let answers = questions::answers(arguments)?;
     answers.check()?;
-    let written = Files::new(&answers, &folder)?.write(arguments.force)?;
+    let written = Files::new(&answers, &folder)?.write(answers.kind, arguments.force)?;
     print(&written)?;
     Ok(())
 }
@@ -136,8 +143,17 @@ fn write(arguments: &Arguments) -> Result<(), InitError> {
 impl Answers {
     /// Checks them as the start of a gateway does.
     fn check(&self) -> Result<(), InitError> {
+        for (flag, address) in [
+            ("--listen", self.listen),
+            ("--admin-listen", self.admin_listen),
+        ] {
+            if address.port() == 0 {
+                return Err(InitError::NoPort(flag));
+            }
+        }
         let mut overrides = vec![
             format!("server.listen={}", self.listen),
+            format!("admin.listen={}", self.admin_listen),
             format!("server.public_url={}", files::base(&self.public_url)),
         ];
         if let Stores::Servers { sql, shared } = &self.stores {
@@ -160,7 +176,9 @@ fn has_password(url: &str) -> bool {
     let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
     let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
     let user = rest[..end].rsplit_once('@').map(|(user, _)| user);
-    let in_query = url.contains("?password=") || url.contains("&password=");
+    let query = url.split_once('?').map_or("", |(_, query)| query);
+    let mut names = form_urlencoded::parse(query.as_bytes());
+    let in_query = names.any(|(name, _)| name.to_ascii_lowercase().ends_with("password"));
     in_query || user.is_some_and(|user| user.contains(':'))
 }
 
@@ -175,6 +193,10 @@ mod tests {
             ("postgres://u:secret@a:1,b:2/d", true),
             ("postgres://u@h/d?password=secret", true),
             ("redis://:secret@h", true),
+            ("redis+sentinel://h/s?sentinel_password=secret", true),
+            ("postgres://u@h/d?a=b&PASSWORD=secret", true),
+            ("postgres://u@h/d?passw%6Frd=secret", true),
+            ("postgres://u@h/d?sslpassword=secret", true),
             ("postgres://u@h:5432/d?password_file=/etc/p", false),
             ("redis://h:6379/0", false),
         ] {

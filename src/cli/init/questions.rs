@@ -59,6 +59,7 @@ pub(super) fn answers(arguments: &Arguments) -> Result<Answers, InitError> {
     Ok(Answers {
         kind,
         listen,
+        admin_listen: arguments.admin_listen,
         public_url,
         stores,
     })

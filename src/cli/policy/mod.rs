@@ -12,8 +12,8 @@ use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
 
 use self::difference::Difference;
-use self::request::{Gateway, RequestFailure};
-use super::base_url::BaseUrlError;
+use self::request::RequestFailure;
+use super::access::{AccessError, Operating};
 use super::{USAGE, block_on, complain, print};
 
 /// Exit status of `apply --dry-run --exit-code` if there are changes.
@@ -57,7 +57,7 @@ pub(super) struct ExportArguments {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    gateway: Gateway,
+    gateway: Operating,
 }
 
 /// `a2a-gateway apply FILE`.
@@ -85,7 +85,7 @@ pub(super) struct ApplyArguments {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    gateway: Gateway,
+    gateway: Operating,
 }
 
 /// The command failed.
@@ -94,11 +94,7 @@ enum Failure {
     #[error(transparent)]
     Request(#[from] RequestFailure),
     #[error(transparent)]
-    BaseUrl(#[from] BaseUrlError),
-    #[error(
-        "give an operator's token in A2A_GATEWAY_ADMIN_TOKEN or A2A_GATEWAY_TOKEN, or with --token"
-    )]
-    NoCredential,
+    Access(#[from] AccessError),
     #[error("{} cannot be read", path.display())]
     Unreadable {
         path: PathBuf,
@@ -141,8 +137,7 @@ fn finish(done: Result<ExitCode, Failure>) -> ExitCode {
     done.unwrap_or_else(|error| {
         complain(&error);
         match error {
-            Failure::BaseUrl(_)
-            | Failure::NoCredential
+            Failure::Access(_)
             | Failure::NotYaml { .. }
             | Failure::NoDocument(_)
             | Failure::NoTerminal => ExitCode::from(USAGE),
@@ -152,7 +147,7 @@ fn finish(done: Result<ExitCode, Failure>) -> ExitCode {
 }
 
 async fn export(arguments: &ExportArguments) -> Result<(), Failure> {
-    let mut policy = arguments.gateway.export().await?;
+    let mut policy = request::export(&arguments.gateway).await?;
     let revision = policy["revision"].as_str().unwrap_or_default().to_owned();
     let text = if arguments.json {
         format!("{policy}\n")
@@ -227,7 +222,7 @@ async fn apply(arguments: &ApplyArguments) -> Result<ExitCode, Failure> {
         policy.insert("recreate".to_owned(), true.into());
     }
     let gateway = &arguments.gateway;
-    let answer = gateway.apply(&policy, true, arguments.prune).await?;
+    let answer = request::apply(gateway, &policy, true, arguments.prune).await?;
     let difference = Difference::of(&answer, arguments.prune);
     if arguments.dry_run {
         print(&shown(arguments, &answer, &difference))?;
@@ -247,7 +242,7 @@ async fn apply(arguments: &ApplyArguments) -> Result<ExitCode, Failure> {
     // What was shown is what is applied: a file that has a revision keeps it.
     let revision = answer["revision"].clone();
     policy.entry("revision").or_insert(revision);
-    let applied = gateway.apply(&policy, false, arguments.prune).await?;
+    let applied = request::apply(gateway, &policy, false, arguments.prune).await?;
     print(&match arguments.json {
         true => format!("{applied}\n"),
         false => format!("Applied {} changes.\n", difference.count()),

@@ -9,32 +9,15 @@ use serde_json::{Map, Value};
 
 use super::Failure;
 use super::difference::named;
-use crate::cli::base_url::GatewayUrl;
+use crate::cli::access::Operating;
 
 /// Timeout of one request: longer than the transaction of a policy may take.
 const WITHIN: Duration = Duration::from_secs(120);
 
-/// The gateway to ask, and the credential.
-#[derive(clap::Args, Debug)]
-pub(super) struct Gateway {
-    /// An operator's token; better given in the environment, where other users cannot see it
-    #[arg(long, env = "A2A_GATEWAY_TOKEN", hide_env_values = true)]
-    token: Option<String>,
-    /// An operator's token, when no other is given
-    #[arg(
-        long = "admin-token",
-        env = "A2A_GATEWAY_ADMIN_TOKEN",
-        hide_env_values = true
-    )]
-    operator: Option<String>,
-    #[command(flatten)]
-    base: GatewayUrl,
-}
-
 /// The gateway did not answer, or refused.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RequestFailure {
-    #[error("{0}; is the gateway running? --url, A2A_GATEWAY_URL or --config says where")]
+    #[error("{0}; is the gateway running? --url, A2A_GATEWAY_URL, a context or --config says where")]
     NotRunning(ClientError),
     #[error(transparent)]
     Unanswered(ClientError),
@@ -57,48 +40,46 @@ impl From<ClientError> for RequestFailure {
     }
 }
 
-impl Gateway {
-    /// Returns the present state as a policy.
-    pub(super) async fn export(&self) -> Result<Value, Failure> {
-        self.ask(Method::GET, "/policy", Vec::new()).await
-    }
+/// Returns the present state as a policy.
+pub(super) async fn export(gateway: &Operating) -> Result<Value, Failure> {
+    ask(gateway, Method::GET, "", Vec::new()).await
+}
 
-    /// Compares a policy with the present state and, unless it is a dry run, applies it.
-    pub(super) async fn apply(
-        &self,
-        policy: &Map<String, Value>,
-        dry_run: bool,
-        prune: bool,
-    ) -> Result<Value, Failure> {
-        let path = format!("/policy?dry_run={dry_run}&prune={prune}");
-        let body = Value::Object(policy.clone()).to_string().into_bytes();
-        self.ask(Method::POST, &path, body).await
-    }
+/// Compares a policy with the present state and, unless it is a dry run, applies it.
+pub(super) async fn apply(
+    gateway: &Operating,
+    policy: &Map<String, Value>,
+    dry_run: bool,
+    prune: bool,
+) -> Result<Value, Failure> {
+    let query = format!("dry_run={dry_run}&prune={prune}");
+    let body = Value::Object(policy.clone()).to_string().into_bytes();
+    ask(gateway, Method::POST, &query, body).await
+}
 
-    async fn ask(&self, method: Method, path: &str, body: Vec<u8>) -> Result<Value, Failure> {
-        // Compose files pass on unset variables as empty ones.
-        let mut tokens = [&self.token, &self.operator].into_iter().flatten();
-        let token = tokens.find(|token| !token.is_empty());
-        let token = token.ok_or(Failure::NoCredential)?;
-        let (path, query) = path.split_once('?').unwrap_or((path, ""));
-        let mut url = self.base.resolve()?;
-        url.set_path(&format!("{}{path}", url.path().trim_end_matches('/')));
-        url.set_query(Some(query).filter(|query| !query.is_empty()));
-        let ask = Ask {
-            method,
-            url: &url,
-            token: Some(token),
-            accept: "application/json",
-            body,
-            within: WITHIN,
-        };
-        let answer = ask.send().await.map_err(RequestFailure::from)?;
-        let (status, body) = answer.json().await.map_err(RequestFailure::from)?;
-        if status == 200 {
-            return Ok(body);
-        }
-        Err(refused(status, &body).into())
+async fn ask(
+    gateway: &Operating,
+    method: Method,
+    query: &str,
+    body: Vec<u8>,
+) -> Result<Value, Failure> {
+    let (mut url, token) = gateway.resolve()?;
+    url.set_path(&format!("{}/policy", url.path().trim_end_matches('/')));
+    url.set_query(Some(query).filter(|query| !query.is_empty()));
+    let ask = Ask {
+        method,
+        url: &url,
+        token: Some(&token),
+        accept: "application/json",
+        body,
+        within: WITHIN,
+    };
+    let answer = ask.send().await.map_err(RequestFailure::from)?;
+    let (status, body) = answer.json().await.map_err(RequestFailure::from)?;
+    if status == 200 {
+        return Ok(body);
     }
+    Err(refused(status, &body).into())
 }
 
 fn refused(status: u16, body: &Value) -> RequestFailure {

@@ -1,19 +1,17 @@
-//! The agent's membership: its token, registration, heartbeats and departure, as the packages in `clients/` do it.
+//! The agent's membership: its registration, heartbeats and departure, as the packages in `clients/` do it.
 
-use std::cell::Cell;
 use std::convert::Infallible;
-use std::io::{self, Write as _};
-use std::path::{Path, PathBuf};
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use gateway_client::{Registry, RegistryError};
 use serde_json::{Value, json};
-use tempfile::NamedTempFile;
-use tokio::io::AsyncReadExt as _;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 use url::Url;
 
+use super::credentials::{Credentials, is_enrolment};
 use super::place::{CardError, Place};
 use crate::drain::Drain;
 use crate::ids::{InstanceId, WorkspaceId};
@@ -28,32 +26,29 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// Number of doublings at most.
 const DOUBLINGS: u32 = 8;
 
+/// Longest pause that a gateway may ask for (`Retry-After`).
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
+
 /// Longest wait for one answer while the agent leaves.
 const LEAVING: Duration = Duration::from_secs(3);
 
 /// Time in which calls may still be on their way to the agent after a drain or a departure.
 const ON_THEIR_WAY: Duration = Duration::from_secs(1);
 
+/// Delay between two looks at the gateway's count of calls, and between two attempts to leave.
+const LOOK: Duration = Duration::from_millis(250);
+
+/// Delay between two looks at the guard's count of calls.
+const GUARD_LOOK: Duration = Duration::from_millis(20);
+
 /// Answers of the gateway in a row that say that no call is in progress: behind a load balancer each may be of another
 /// replica.
 const IDLE_ANSWERS: u32 = 3;
-
-/// Bytes of a token file that are read.
-const TOKEN_FILE_MAX: u64 = 4096;
-
-/// Prefix of an enrolment token.
-const ENROLMENT: &str = "a2ae_";
 
 /// Ids of the agent.
 pub(super) struct Names {
     pub(super) workspace: WorkspaceId,
     pub(super) instance: InstanceId,
-}
-
-/// Where its credentials are.
-pub(super) struct Credentials {
-    pub(super) file: PathBuf,
-    pub(super) enrolment: Option<String>,
 }
 
 /// The count of the agent's calls in progress.
@@ -64,6 +59,43 @@ pub(super) enum Calls {
     Gateway,
 }
 
+/// The gateway's view of the agent, as far as its answers tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Standing {
+    /// It does not know the agent, and sends no calls.
+    Absent,
+    /// A registration is on its way.
+    Joining,
+    /// It may send calls. The next heartbeat is a registration: the token was refused, or an answer was lost.
+    Doubtful,
+    /// It sends calls while heartbeats come.
+    Joined,
+    /// As before, but the agent leaves: no registration follows.
+    Leaving,
+    /// It deregistered the agent. Calls may still be on their way.
+    Left,
+}
+
+impl Standing {
+    /// Returns the standing after a registration or heartbeat that failed.
+    fn after(self, error: &JoinError) -> Self {
+        match (self, error.status()) {
+            (Self::Leaving, _) => Self::Leaving,
+            (_, Some(404 | 410)) => Self::Absent,
+            (Self::Joined, Some(401)) => Self::Doubtful,
+            (Self::Absent, _) if error.may_have_joined() => Self::Doubtful,
+            (before, _) => before,
+        }
+    }
+}
+
+/// The gateway's answer to an agent that leaves.
+enum Told {
+    Done,
+    Failed,
+    Unanswered,
+}
+
 /// An agent at a gateway.
 pub(super) struct Member {
     pub(super) place: Place,
@@ -71,7 +103,7 @@ pub(super) struct Member {
     names: Names,
     credentials: Credentials,
     is_bound: bool,
-    is_registered: Cell<bool>,
+    standing: watch::Sender<Standing>,
 }
 
 /// The agent is not registered, or was not heard.
@@ -85,6 +117,12 @@ enum JoinError {
         "no good token in {file}: ask an operator for one (POST /workspaces/{workspace}/enrolment)"
     )]
     NoToken { file: String, workspace: String },
+    #[error("cannot read a token from {file}: make it a file that this user may read")]
+    Unreadable {
+        file: String,
+        #[source]
+        error: io::Error,
+    },
     #[error(
         "the workspace has a token that is not in {0}: revoke that token, or write it into the file"
     )]
@@ -95,6 +133,8 @@ enum JoinError {
         #[source]
         error: io::Error,
     },
+    #[error("{0} answers as no gateway does: name the gateway with --gateway")]
+    NoGateway(&'static str),
 }
 
 impl JoinError {
@@ -102,6 +142,25 @@ impl JoinError {
         match self {
             Self::Gateway(error) => error.status(),
             _ => None,
+        }
+    }
+
+    fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Gateway(error) => error.retry_after(),
+            _ => None,
+        }
+    }
+
+    /// True if a registration may have had its effect: its answer was lost, here or in front of the gateway.
+    fn may_have_joined(&self) -> bool {
+        match self {
+            Self::Gateway(error) => match error.status() {
+                Some(status) => matches!(status, 502 | 504),
+                None => !error.is_unsent(),
+            },
+            Self::OtherToken(_) => true,
+            _ => false,
         }
     }
 }
@@ -120,28 +179,33 @@ impl Member {
             names,
             credentials,
             is_bound,
-            is_registered: Cell::new(false),
+            standing: watch::Sender::new(Standing::Absent),
         }
+    }
+
+    fn standing(&self) -> Standing {
+        *self.standing.borrow()
     }
 
     /// Registers and sends heartbeats. A failure is tried again.
     pub(super) async fn stay(&self, calls: &Calls) -> Infallible {
         let (mut failures, mut third) = (0, FIRST_THIRD);
         loop {
-            match self.heartbeat(calls).await {
-                Ok(next) => (failures, third) = (0, next),
-                Err(error) => {
-                    // 401: the file has another token, or will have. 404: the gateway does not know the agent.
-                    if matches!(error.status(), Some(401 | 404)) {
-                        self.is_registered.set(false);
+            let pause = match self.heartbeat(calls).await {
+                Ok(next) => {
+                    if failures > 0 {
+                        tracing::info!("the gateway hears the agent again");
                     }
-                    failures += 1;
-                    tracing::warn!(error = %Chain(&error), "The gateway does not hear the agent; trying again");
+                    (failures, third) = (0, next);
+                    third
                 }
-            }
-            let pause = match failures {
-                0 => third,
-                failures => third.min(PAUSE * 2_u32.pow((failures - 1).min(DOUBLINGS))),
+                Err(error) => {
+                    tracing::warn!(error = %Chain(&error), "The gateway does not hear the agent; trying again");
+                    let pause = third.min(PAUSE * 2_u32.pow(failures.min(DOUBLINGS)));
+                    failures += 1;
+                    let asked = error.retry_after().unwrap_or_default();
+                    pause.max(asked.min(RETRY_AFTER_MAX))
+                }
             };
             sleep(pause.mul_f64(rand::random_range(0.8..1.2))).await;
         }
@@ -149,27 +213,25 @@ impl Member {
 
     /// Registers if needed, and sends a heartbeat. Returns the time until the next one.
     async fn heartbeat(&self, calls: &Calls) -> Result<Duration, JoinError> {
-        if !self.is_registered.get() {
-            // Also while the answer is on its way: an agent that ends then is deregistered.
-            self.is_registered.set(true);
-            if let Err(error) = self.register().await {
-                self.is_registered.set(false);
-                return Err(error);
-            }
+        if matches!(self.standing(), Standing::Absent | Standing::Doubtful) {
+            self.register().await?;
         }
         let mut body = self.ids();
         if let Calls::Guard(drain) = calls {
             body["active_tasks"] = json!(drain.running());
         }
-        let heard = self.post("/registry/heartbeat", &body).await?;
-        let counts = heard["expires_in"].as_f64().unwrap_or(0.0);
+        let heard = self.post("/registry/heartbeat", &body).await;
+        let heard = heard.map_err(JoinError::from).inspect_err(|error| {
+            self.standing
+                .send_modify(|standing| *standing = standing.after(error));
+        })?;
+        let counts = heard["expires_in"].as_f64();
+        let counts = counts.ok_or(JoinError::NoGateway("POST /registry/heartbeat"))?;
         Ok(Duration::try_from_secs_f64(counts / 3.0)
             .unwrap_or(FIRST_THIRD)
             .clamp(PAUSE, Duration::from_secs(3600)))
     }
 
-    /// Registers with the token in the file, else with the enrolment token. The workspace's own token replaces either in
-    /// the file.
     async fn register(&self) -> Result<(), JoinError> {
         let card = self.place.card().await?;
         let url = self.place.url(&card);
@@ -180,42 +242,54 @@ impl Member {
         if self.is_bound {
             body["proof"] = json!("request");
         }
-        let file = &self.credentials.file;
-        let given = self.credentials.enrolment.clone().unwrap_or_default();
-        for token in [self.token().await, given] {
-            if token.is_empty() {
-                continue;
-            }
-            let is_enrolment = token.starts_with(ENROLMENT);
+        let before = self.standing();
+        if before == Standing::Leaving {
+            // Since the card was asked for.
+            return Ok(());
+        }
+        self.standing.send_replace(Standing::Joining);
+        let joined = self.enrol(&body).await;
+        self.standing.send_replace(match &joined {
+            Ok(_) => Standing::Joined,
+            Err(error) => before.after(error),
+        });
+        self.joined(&url, joined?["warning"].as_str());
+        Ok(())
+    }
+
+    /// Registers with the first good token. The workspace's own token replaces an enrolment token in the file.
+    async fn enrol(&self, body: &Value) -> Result<Value, JoinError> {
+        let file = self.credentials.path();
+        let tokens = self.credentials.tokens().await;
+        for token in &tokens.all {
             // An enrolment token counts once: the new token must find a place.
-            let room = is_enrolment.then(|| beside(file)).transpose();
-            let room = room.map_err(|error| self.unwritable(error))?;
-            let answer = match self
-                .registry
-                .post("/registry/register", &token, &body)
-                .await
-            {
+            let room = is_enrolment(token).then(|| self.credentials.room());
+            let room = room.transpose().map_err(|error| JoinError::Unwritable {
+                file: file.clone(),
+                error,
+            })?;
+            let path = "/registry/register";
+            let answer = match self.registry.post(path, token, body).await {
                 Ok(answer) => answer,
                 Err(refused) if refused.status() == Some(401) => continue,
                 Err(error) => return Err(error.into()),
             };
+            if answer["status"] != "registered" {
+                return Err(JoinError::NoGateway("POST /registry/register"));
+            }
             match answer["token"].as_str() {
-                Some(own) => {
-                    let kept = room.map_or_else(|| beside(file), Ok);
-                    let kept = kept.and_then(|room| keep(own, room, file));
-                    kept.map_err(|error| self.unwritable(error))?;
-                }
-                None if is_enrolment => {
-                    return Err(JoinError::OtherToken(file.display().to_string()));
-                }
+                Some(own) => self.credentials.keep(own, room),
+                None if is_enrolment(token) => return Err(JoinError::OtherToken(file)),
                 None => {}
             }
-            self.joined(&url, answer["warning"].as_str());
-            return Ok(());
+            return Ok(answer);
         }
-        Err(JoinError::NoToken {
-            file: file.display().to_string(),
-            workspace: self.names.workspace.to_string(),
+        Err(match tokens.unread {
+            Some(error) => JoinError::Unreadable { file, error },
+            None => JoinError::NoToken {
+                file,
+                workspace: self.names.workspace.to_string(),
+            },
         })
     }
 
@@ -227,65 +301,97 @@ impl Member {
         }
     }
 
-    /// Has the gateway send no new calls, and waits until those in progress are over, at most until `until`. An agent
-    /// that has not joined has none.
-    pub(super) async fn drain(&self, calls: &Calls, until: Instant) {
-        if self.is_registered.get() {
-            self.tell("/registry/drain").await;
-            self.await_calls(calls, until).await;
+    /// Polls [`Self::stay`] while a registration is on its way, which may bring the workspace's own token.
+    pub(super) async fn settle(&self, staying: impl Future) {
+        if self.standing() == Standing::Joining {
+            let mut watched = self.standing.subscribe();
+            tokio::select! {
+                _ = staying => {}
+                _ = watched.wait_for(|standing| *standing != Standing::Joining) => {}
+            }
+        }
+    }
+
+    /// Lets no registration follow. True if the gateway may send calls.
+    pub(super) fn begin_to_leave(&self) -> bool {
+        let may_call = self.standing() != Standing::Absent;
+        if may_call {
+            self.standing.send_replace(Standing::Leaving);
+        }
+        may_call
+    }
+
+    /// Has the gateway send no new calls, and waits until those in progress are over. False if the gateway does not
+    /// answer.
+    pub(super) async fn drain(&self, calls: &Calls) -> bool {
+        let told = self.tell("/registry/drain").await;
+        let answers = !matches!(told, Told::Unanswered);
+        if answers || matches!(calls, Calls::Guard(_)) {
+            self.await_calls(calls).await && answers
+        } else {
+            false
         }
     }
 
     /// Takes the agent's place away. To be called when no heartbeat follows: it would register the agent again.
     pub(super) async fn deregister(&self) {
-        if self.is_registered.get() {
-            self.tell("/registry/deregister").await;
+        if !matches!(self.standing(), Standing::Absent | Standing::Left)
+            && let Told::Done = self.tell("/registry/deregister").await
+        {
+            self.standing.send_replace(Standing::Left);
         }
     }
 
-    async fn tell(&self, path: &str) {
-        match timeout(LEAVING, self.post(path, &self.ids())).await {
-            Ok(Ok(_)) => {}
-            Ok(Err(error)) => {
-                tracing::warn!(%error, path, "The gateway does not know that the agent leaves")
-            }
-            Err(_) => tracing::warn!(path, "The gateway does not answer within {LEAVING:?}"),
-        }
-    }
-
-    /// Waits until calls on their way have come and those in progress are over, at most until `until`.
-    pub(super) async fn await_calls(&self, calls: &Calls, until: Instant) {
-        if !self.is_registered.get() {
-            return;
-        }
-        let least = Instant::now() + ON_THEIR_WAY;
-        let mut idle = 0;
-        while Instant::now() < until {
-            let (pause, enough) = match calls {
-                Calls::Guard(drain) => {
-                    idle = if drain.running() == 0 { idle + 1 } else { 0 };
-                    (Duration::from_millis(20), 1)
-                }
-                Calls::Gateway => {
-                    idle = if self.is_idle().await { idle + 1 } else { 0 };
-                    (Duration::from_millis(250), IDLE_ANSWERS)
+    /// A token that is refused is tried again: its file may be about to change.
+    async fn tell(&self, path: &str) -> Told {
+        let deadline = Instant::now() + LEAVING;
+        loop {
+            let error = match timeout_at(deadline, self.post(path, &self.ids())).await {
+                Ok(Ok(_)) => return Told::Done,
+                Ok(Err(error)) => error,
+                Err(_) => {
+                    tracing::warn!(path, "The gateway does not answer within {LEAVING:?}");
+                    return Told::Unanswered;
                 }
             };
+            let is_passing = matches!(error.status(), Some(401 | 429 | 503));
+            if !is_passing || Instant::now() + LOOK >= deadline {
+                tracing::warn!(%error, path, "The gateway does not know that the agent leaves");
+                return Told::Failed;
+            }
+            sleep(LOOK).await;
+        }
+    }
+
+    /// Waits until calls on their way have come and those in progress are over. False if the gateway does not answer.
+    pub(super) async fn await_calls(&self, calls: &Calls) -> bool {
+        let least = Instant::now() + ON_THEIR_WAY;
+        let mut idle = 0;
+        loop {
+            let (is_idle, pause, enough) = match calls {
+                Calls::Guard(drain) => (drain.running() == 0, GUARD_LOOK, 1),
+                Calls::Gateway => match timeout(LEAVING, self.is_idle()).await {
+                    Ok(is_idle) => (is_idle, LOOK, IDLE_ANSWERS),
+                    // It sends none.
+                    Err(_) => return false,
+                },
+            };
+            idle = if is_idle { idle + 1 } else { 0 };
             if idle >= enough && Instant::now() >= least {
-                return;
+                return true;
             }
             sleep(pause).await;
         }
     }
 
-    /// True if the replica that answers has no call in progress. A gateway that does not answer sends none.
+    /// True if the replica that answers has no call in progress, if the gateway does not know the workspace, or is not
+    /// there.
     async fn is_idle(&self) -> bool {
         let path = format!("/workspaces/{}", self.names.workspace);
         let token = self.token().await;
-        match timeout(LEAVING, self.registry.get(&path, Some(&token))).await {
-            Ok(Ok(workspace)) => in_flight(&workspace, &self.names.instance) == 0,
-            Ok(Err(error)) => !matches!(error.status(), Some(429 | 503)),
-            Err(_) => true,
+        match self.registry.get(&path, Some(&token)).await {
+            Ok(workspace) => in_flight(&workspace, &self.names.instance) == 0,
+            Err(error) => matches!(error.status(), Some(404 | 410)) || error.is_unsent(),
         }
     }
 
@@ -300,19 +406,10 @@ impl Member {
         self.registry.post(path, &self.token().await, body).await
     }
 
-    /// Returns the credential in the file as it is now: one that was rotated counts at once. Empty without one.
+    /// Returns the best token; empty without one.
     async fn token(&self) -> String {
-        let mut text = String::new();
-        if let Ok(file) = tokio::fs::File::open(&self.credentials.file).await {
-            // A file that cannot be read has no good token, which the caller says.
-            let _ = file.take(TOKEN_FILE_MAX).read_to_string(&mut text).await;
-        }
-        text.trim().to_owned()
-    }
-
-    fn unwritable(&self, error: io::Error) -> JoinError {
-        let file = self.credentials.file.display().to_string();
-        JoinError::Unwritable { file, error }
+        let tokens = self.credentials.tokens().await;
+        tokens.all.into_iter().next().unwrap_or_default()
     }
 }
 
@@ -322,20 +419,4 @@ fn in_flight(workspace: &Value, instance: &InstanceId) -> u64 {
     let mut own = all.into_iter().flatten();
     let own = own.find(|one| one["instance_id"] == instance.as_str());
     own.and_then(|one| one["in_flight"].as_u64()).unwrap_or(0)
-}
-
-/// Makes a file, which only its owner may read, in the folder of another.
-fn beside(file: &Path) -> io::Result<NamedTempFile> {
-    let folder = file
-        .parent()
-        .filter(|folder| !folder.as_os_str().is_empty());
-    NamedTempFile::new_in(folder.unwrap_or(Path::new(".")))
-}
-
-/// Puts a token into the file. A crash leaves the old content or the new one.
-fn keep(token: &str, mut room: NamedTempFile, file: &Path) -> io::Result<()> {
-    room.write_all(token.as_bytes())?;
-    room.as_file().sync_all()?;
-    room.persist(file)?;
-    Ok(())
 }

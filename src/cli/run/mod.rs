@@ -4,6 +4,7 @@
 //! One thread runs the agent; the sidecar has threads of its own. The process ends with the agent, and never starts it
 //! again: that is the work of a supervisor.
 
+mod credentials;
 mod member;
 mod place;
 mod process;
@@ -13,18 +14,19 @@ use std::ffi::OsString;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::PathBuf;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::process::{ExitCode, ExitStatus};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout, timeout_at};
 use url::Url;
 
+use self::credentials::Credentials;
 use self::member::{Calls, Member};
 use self::place::{CardError, Place, PlaceError};
-use self::process::{Agent, Signals, exit_code};
-use super::{USAGE, block_on, complain, http_url, sidecar};
+use self::process::{Agent, Environment, Signals, exit_code};
+use super::{USAGE, complain, http_url, runtime, sidecar};
 use crate::config::Live;
 use crate::config::load::{ConfigError, Layers, Loaded, load};
 use crate::ids::{InstanceId, InvalidInstanceId, InvalidWorkspaceId, WorkspaceId, host_name};
@@ -41,9 +43,9 @@ const HOST_MAX: usize = 58;
 const EXAMPLES: &str = "\
 Examples:
   a2a-gateway run --workspace billing --token-file token -- python3 agent.py     it listens on $PORT
-  a2a-gateway run --workspace billing --token-file token --port 8001 -- uvicorn app:app --port 8001
+  a2a-gateway run --workspace billing --token-file token --port 8001 -- python3 agent.py 8001
   a2a-gateway run --workspace billing --token-file token --guard 0.0.0.0:8081 \\
-      --gateway https://gateway.example.com --advertise http://10.0.0.12:8081 -- node agent.js
+      --gateway https://gateway.example.com --advertise http://10.0.0.12:8081 -- python3 agent.py
 
 The token file has the workspace's token, or its enrolment token, which the workspace's own token
 replaces. SIGTERM, SIGINT and SIGQUIT drain and deregister the agent, wait for its calls, and are then
@@ -177,7 +179,7 @@ impl RunError {
 /// All that is needed to run the agent.
 struct Plan {
     command: Vec<OsString>,
-    port: u16,
+    environment: Environment,
     member: Member,
     guard: Option<Settings>,
     ready_within: Duration,
@@ -241,6 +243,7 @@ impl Arguments {
         if !self.card.starts_with('/') {
             return Err(ArgumentError::Card);
         }
+        let environment = self.environment(port);
         let guard = self.guard(place::agent(port)?);
         let layers = match &guard {
             Some(guard) => guard.layers(),
@@ -256,23 +259,33 @@ impl Arguments {
                 workspace,
                 instance,
             },
-            member::Credentials {
-                file: self.token_file,
-                enrolment: self.enrolment_token,
-            },
+            Credentials::new(self.token_file, self.enrolment_token),
             self.gateway,
             place,
             self.require_bound,
         );
         let plan = Plan {
             command: self.command,
-            port,
+            environment,
             member,
             guard,
             ready_within: self.ready_within,
             grace: self.grace,
         };
         Ok((plan, loaded))
+    }
+
+    /// Returns the variables by which the agent knows its port, and its place at the gateway, where it may call others.
+    fn environment(&self, port: u16) -> Environment {
+        let gateway = self.gateway.as_str().trim_end_matches('/');
+        let file = &self.token_file;
+        let file = std::path::absolute(file).unwrap_or_else(|_| file.clone());
+        [
+            ("PORT", port.to_string().into()),
+            ("A2A_GATEWAY_URL", gateway.into()),
+            ("A2A_GATEWAY_WORKSPACE", self.workspace.clone().into()),
+            ("A2A_GATEWAY_TOKEN_FILE", file.into()),
+        ]
     }
 
     /// Returns the arguments of the sidecar in front of the agent.
@@ -324,7 +337,11 @@ impl Plan {
             Some(guard) => Calls::Guard(Arc::clone(&guard.drain)),
             None => Calls::Gateway,
         };
-        block_on(live(self, calls, guard))
+        let runtime = runtime()?;
+        let ended = runtime.block_on(live(self, calls, guard));
+        // A read of the token file may still wait for the file system.
+        runtime.shutdown_background();
+        ended
     }
 }
 
@@ -335,10 +352,11 @@ async fn live(
     guard: Option<server::sidecar::Beside>,
 ) -> Result<ExitCode, RunError> {
     let mut signals = Signals::new()?;
-    let mut agent = Agent::start(&plan.command, plan.port).map_err(|error| RunError::Start {
-        program: plan.command.first().map(PathBuf::from).unwrap_or_default(),
-        error,
-    })?;
+    let mut agent =
+        Agent::start(&plan.command, &plan.environment).map_err(|error| RunError::Start {
+            program: plan.command.first().map(PathBuf::from).unwrap_or_default(),
+            error,
+        })?;
     let group = agent.group();
     let mut staying = pin!(plan.stay(&calls));
     let end = tokio::select! {
@@ -348,38 +366,42 @@ async fn live(
         Err(error) = &mut staying => End::Failed(error),
         () = ended(guard.as_ref()) => End::Failed(RunError::GuardEnded),
     };
+    let until = Instant::now() + plan.grace;
     match end {
         End::Agent(status) => {
-            plan.member.deregister().await;
-            end_guard(guard, Instant::now() + GUARD_END).await;
+            tokio::select! {
+                () = plan.part(staying, guard.as_ref(), until) => {}
+                _ = signals.asked(group) => {}
+            }
             let status = status?;
             tracing::info!(%status, "the agent has ended");
             Ok(exit_code(status))
         }
         End::Asked(signal) => {
-            let until = Instant::now() + plan.grace;
             tracing::info!("draining the agent");
-            // The agent's own end, or a second signal, ends the wait for its calls.
-            tokio::select! {
+            let share = until - plan.grace / 5;
+            let leaving = plan.leave(staying.as_mut(), &calls, guard.as_ref());
+            // The agent's own end, a second signal, or the end of their share ends the wait for its calls.
+            let signal = tokio::select! {
                 biased;
-                _ = agent.ended() => plan.member.deregister().await,
-                again = signals.asked(group) => {
-                    group.signal(again);
-                    plan.member.deregister().await;
-                }
-                () = plan.leave(staying, &calls, until - plan.grace / 5) => {}
-            }
-            end_guard(guard, until).await;
-            let status = agent.stop(signal, until).await?;
+                _ = agent.ended() => signal,
+                again = signals.asked(group) => again,
+                _ = timeout_at(share, leaving) => signal,
+            };
+            let (status, ()) = tokio::join!(
+                agent.stop(signal, &mut signals, until),
+                plan.part(staying, guard.as_ref(), until),
+            );
+            let status = status?;
             tracing::info!(%status, "the agent has ended");
             Ok(exit_code(status))
         }
         End::Failed(error) => {
-            plan.member.deregister().await;
-            end_guard(guard, Instant::now() + GUARD_END).await;
-            agent
-                .stop(process::Signal::TERM, Instant::now() + plan.grace)
-                .await?;
+            let (status, ()) = tokio::join!(
+                agent.stop(process::Signal::TERM, &mut signals, until),
+                plan.part(staying, guard.as_ref(), until),
+            );
+            status?;
             Err(error)
         }
     }
@@ -397,20 +419,45 @@ impl Plan {
         Ok(self.member.stay(calls).await)
     }
 
-    /// Drains and deregisters the agent. Each time it waits for calls, at most until `until`.
+    /// Drains and deregisters the agent, and ends its guard. Each time it waits for calls.
     async fn leave(
         &self,
-        staying: impl Future<Output = Result<Infallible, RunError>>,
+        mut staying: Pin<&mut impl Future>,
         calls: &Calls,
+        guard: Option<&server::sidecar::Beside>,
+    ) {
+        self.member.settle(staying.as_mut()).await;
+        if self.member.begin_to_leave() {
+            let answers = tokio::select! {
+                // Heartbeats go on, and have no end.
+                _ = staying => false,
+                answers = self.member.drain(calls) => answers,
+            };
+            if answers {
+                self.member.deregister().await;
+                self.member.await_calls(calls).await;
+            }
+        } else if guard.is_some() {
+            self.member.await_calls(calls).await;
+        }
+        end_guard(guard).await;
+    }
+
+    /// Takes the agent's place away and ends its guard, where that is left to do. A registration on its way is waited
+    /// for: it may bring the workspace's own token.
+    async fn part(
+        &self,
+        staying: Pin<&mut impl Future>,
+        guard: Option<&server::sidecar::Beside>,
         until: Instant,
     ) {
-        tokio::select! {
-            _ = staying => {}
-            () = self.member.drain(calls, until) => {}
-        }
-        // No heartbeat follows, which would register the agent again.
-        self.member.deregister().await;
-        self.member.await_calls(calls, until).await;
+        let parted = async {
+            self.member.settle(staying).await;
+            self.member.deregister().await;
+            end_guard(guard).await;
+        };
+        // What is left then ends with this process.
+        let _ = timeout_at(until, parted).await;
     }
 }
 
@@ -422,13 +469,12 @@ async fn ended(guard: Option<&server::sidecar::Beside>) {
     }
 }
 
-/// Ends the guard while the agent still answers. Half of the remaining time is the agent's.
-async fn end_guard(guard: Option<server::sidecar::Beside>, until: Instant) {
+/// Ends the guard: its streams get their last event.
+async fn end_guard(guard: Option<&server::sidecar::Beside>) {
     if let Some(guard) = guard {
         guard.end();
-        let limit = GUARD_END.min(until.saturating_duration_since(Instant::now()) / 2);
         // After that its connections end with this process.
-        let _ = timeout(limit, guard.ended()).await;
+        let _ = timeout(GUARD_END, guard.ended()).await;
     }
 }
 

@@ -11,6 +11,9 @@ use url::{Host, Url};
 /// Timeout of one request for the card.
 const CARD_WITHIN: Duration = Duration::from_secs(5);
 
+/// Shortest timeout of it: the last request before a deadline has this time.
+const CARD_LEAST: Duration = Duration::from_secs(1);
+
 /// Delay between two requests while the agent starts.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -39,6 +42,8 @@ pub(super) enum PlaceError {
     Advertise,
     #[error("--guard needs a port")]
     GuardPort,
+    #[error("--guard {0} is the agent's own address: choose another port with --guard or --port")]
+    OwnGuard(SocketAddr),
 }
 
 /// The agent does not serve its card.
@@ -66,8 +71,12 @@ impl Place {
         gateway: &Url,
     ) -> Result<Self, PlaceError> {
         let own = loopback(port);
-        if guard.is_some_and(|(address, _)| address.port() == 0) {
-            return Err(PlaceError::GuardPort);
+        match guard {
+            Some((address, _)) if address.port() == 0 => return Err(PlaceError::GuardPort),
+            Some((address, _)) if reachable(address) == own => {
+                return Err(PlaceError::OwnGuard(address));
+            }
+            _ => {}
         }
         let base = match (advertised, guard) {
             (Some(url), _) => bare(url)?,
@@ -87,13 +96,16 @@ impl Place {
     /// The last failure, when `within` has passed.
     pub(super) async fn wait(&self, within: Duration) -> Result<(), CardError> {
         let deadline = Instant::now() + within;
-        while let Err(error) = self.card().await {
-            if Instant::now() >= deadline {
-                return Err(error);
+        loop {
+            // An agent that accepts and does not answer has hardly longer than another.
+            let left = deadline.saturating_duration_since(Instant::now());
+            let asked = self.card_within(left.clamp(CARD_LEAST, CARD_WITHIN)).await;
+            match asked {
+                Ok(_) => return Ok(()),
+                Err(error) if Instant::now() >= deadline => return Err(error),
+                Err(_) => sleep(LOOK).await,
             }
-            sleep(LOOK).await;
         }
-        Ok(())
     }
 
     /// Returns the card that the agent serves now.
@@ -101,7 +113,11 @@ impl Place {
     /// # Errors
     /// The agent does not answer, or with something else.
     pub(super) async fn card(&self) -> Result<Value, CardError> {
-        let answer = Ask::get(&self.card, CARD_WITHIN).send().await?;
+        self.card_within(CARD_WITHIN).await
+    }
+
+    async fn card_within(&self, within: Duration) -> Result<Value, CardError> {
+        let answer = Ask::get(&self.card, within).send().await?;
         let path = self.card.path().to_owned();
         let (status, card) = answer.json().await?;
         match (status, card) {

@@ -1,6 +1,7 @@
 //! The agent's process, with all that it starts, and the signals for it. It has a process group of its own: a Ctrl-C of
 //! the terminal reaches it only after its calls are over, and no process of it stays behind.
 
+use std::convert::Infallible;
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::process::ExitStatusExt as _;
@@ -17,11 +18,16 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use crate::config::load::ADMIN_TOKEN;
 
 /// Variables of `run` that the agent does not get: credentials that are not its own, or used up.
-const KEPT_BACK: [&str; 3] = [
+const KEPT_BACK: [&str; 4] = [
     ADMIN_TOKEN,
     "A2A_GATEWAY_ADMIN_TOKEN_FILE",
     "A2A_GATEWAY_ENROLMENT_TOKEN",
+    // That of `token`, `send` and `stop`, which is often an operator's.
+    "A2A_GATEWAY_TOKEN",
 ];
+
+/// Variables that the agent gets besides those of `run`.
+pub(super) type Environment = [(&'static str, OsString); 4];
 
 /// Delay between two looks at the processes that a command left behind.
 const LOOK: Duration = Duration::from_millis(20);
@@ -63,18 +69,18 @@ impl Group {
 }
 
 impl Agent {
-    /// Starts `command` with the variable `PORT`.
+    /// Starts `command` with the variables of `environment` besides those of this process.
     ///
     /// # Errors
     /// The command is missing, or cannot be executed.
-    pub(super) fn start(command: &[OsString], port: u16) -> io::Result<Self> {
+    pub(super) fn start(command: &[OsString], environment: &Environment) -> io::Result<Self> {
         let Some((program, arguments)) = command.split_first() else {
             return Err(io::ErrorKind::NotFound.into());
         };
         let mut command = Command::new(program);
         command
             .args(arguments)
-            .env("PORT", port.to_string())
+            .envs(environment.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
             .process_group(0)
             .kill_on_drop(true);
@@ -100,9 +106,24 @@ impl Agent {
         Ok(status)
     }
 
-    /// Passes `signal` on, and waits until the agent has ended, and what it started. Kills what is left at `until`.
-    pub(super) async fn stop(&mut self, signal: Signal, until: Instant) -> io::Result<ExitStatus> {
-        self.group.signal(signal);
+    /// Passes `signal` on, and each of `signals`, until the agent has ended, and what it started. Kills what is left at
+    /// `until`.
+    pub(super) async fn stop(
+        &mut self,
+        signal: Signal,
+        signals: &mut Signals,
+        until: Instant,
+    ) -> io::Result<ExitStatus> {
+        let group = self.group;
+        group.signal(signal);
+        tokio::select! {
+            biased;
+            status = self.gone(until) => status,
+            never = signals.pass_on(group) => match never {},
+        }
+    }
+
+    async fn gone(&mut self, until: Instant) -> io::Result<ExitStatus> {
         if let Ok(status) = timeout_at(until, self.child.wait()).await {
             self.group.is_gone(until).await;
             return status;
@@ -162,6 +183,13 @@ impl Signals {
                 return signal;
             }
             group.signal(signal);
+        }
+    }
+
+    /// Passes each signal on.
+    async fn pass_on(&mut self, group: Group) -> Infallible {
+        loop {
+            group.signal(self.next().await);
         }
     }
 

@@ -73,6 +73,7 @@ fn what_no_gateway_could_reach_is_refused() {
             "--advertise",
         ),
         (&["--guard", "127.0.0.1:0"], "--guard needs a port"),
+        (&["--guard", "127.0.0.1:8001"], "the agent's own address"),
         (&["--instance", "a b"], "--instance"),
         (&["--workspace", "a:b"], "--workspace"),
         (&["--card", "card.json"], "--card"),

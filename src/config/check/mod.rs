@@ -61,6 +61,7 @@ pub(super) fn check(
     checks.addresses();
     checks.keys();
     checks.issuers();
+    checks.sign_in();
     checks.caps();
     checks.guards();
     checks.telemetry();
@@ -326,6 +327,14 @@ impl Checks<'_> {
         }
         for problem in workspaces::problems(&auth.workspace_issuers, &auth.issuers, &own) {
             self.refuse("auth.workspace_issuers", problem);
+        }
+    }
+
+    fn sign_in(&mut self) {
+        let admin = &self.config.admin;
+        let beyond_loopback = !admin.listen.ip().is_loopback();
+        for (key, problem) in admin.sign_in.problems(beyond_loopback) {
+            self.refuse(key, problem);
         }
     }
 

@@ -66,7 +66,10 @@ fn problems_of(number: usize, (name, url, audience): (&str, &Url, &str), own: &s
 }
 
 /// Refuses plain HTTP except on loopback: an attacker on the network path could replace the keys.
-fn check_url(url: &Url) -> Result<(), &'static str> {
+///
+/// # Errors
+/// Returns what the URL must be.
+pub fn check_url(url: &Url) -> Result<(), &'static str> {
     let loopback = match url.host() {
         Some(url::Host::Domain(name)) => name == "localhost",
         Some(url::Host::Ipv4(ip)) => ip.is_loopback(),

@@ -236,6 +236,13 @@ impl TargetSlots {
                     view.learned_limit_streams.map(|limit| json!(limit)),
                 ),
                 ("waiting", (view.queued > 0).then(|| json!(view.queued))),
+                (
+                    "last_failure",
+                    view.failures_in_a_row.map(|(number, cause, age)| {
+                        json!({"cause": cause.as_str(), "failures_in_a_row": number,
+                            "age_seconds": age.as_secs()})
+                    }),
+                ),
             ] {
                 if let Some(known) = known {
                     value[name] = known;

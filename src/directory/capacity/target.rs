@@ -90,6 +90,8 @@ pub struct CapacityView {
     pub breaker: &'static str,
     /// The failure that opened it.
     pub failure: Option<AgentFailure>,
+    /// The number of failures since the last call that succeeded, the kind of the last one, and its age.
+    pub failures_in_a_row: Option<(u32, AgentFailure, Duration)>,
     /// Time until a call may try, while it is open.
     pub retry_after: Option<Duration>,
     /// Learned limit on unary calls.
@@ -399,6 +401,9 @@ impl Target {
                 Phase::Open(_) | Phase::Trying(_) => "trying",
             },
             failure: breaker.why().map(|(cause, _)| cause),
+            failures_in_a_row: breaker
+                .failures_in_a_row()
+                .map(|(number, cause, at)| (number, cause, now.saturating_duration_since(at))),
             retry_after: match breaker.phase() {
                 Phase::Open(until) if until > now => Some(until - now),
                 _ => None,

@@ -1,8 +1,9 @@
-//! The tables of opaque tokens: `workspace_auth_tokens`, `enrolment_tokens` ([`enrolment`]), `org_tokens`,
-//! `admin_tokens`. No other module contains SQL for them. The tables store SHA-256 hashes; a token is shown
+//! The tables of opaque tokens: `workspace_auth_tokens`, `enrolment_tokens` ([`enrolment`]), `org_tokens`, and those of
+//! operators ([`operators`]). No other module contains SQL for them. The tables store SHA-256 hashes; a token is shown
 //! once, when it is issued.
 
 mod enrolment;
+mod operators;
 mod revoke;
 mod uses;
 
@@ -11,6 +12,8 @@ use sqlx::any::AnyRow;
 use sqlx::{AssertSqlSafe, Row};
 
 pub(super) use self::enrolment::NewEnrolment;
+pub use self::operators::OperatorRow;
+use self::operators::OperatorTokens;
 pub(super) use self::revoke::Owner;
 pub(super) use self::uses::Uses;
 use super::credential::{CredentialHash, Form, Fresh};
@@ -22,10 +25,6 @@ use crate::time::Timestamp;
 /// Live tokens of one workspace, or of one org, at most (`docs/reference/http-api.md`, "Tokens").
 pub const LIVE_TOKENS_MAX: i64 = 50;
 
-/// The row that serializes the first starts of several replicas. It does not have the form of a hash, so it
-/// is no token's.
-const FIRST_START: &str = "first-start";
-
 // The join excludes tokens of removed workspaces, whether or not they were revoked.
 const FIND_WORKSPACE: &str = "SELECT t.id, t.workspace_id, t.last_used_at, t.expires_at, w.born_at \
     FROM workspace_auth_tokens t JOIN workspaces w ON w.id = t.workspace_id \
@@ -33,7 +32,6 @@ const FIND_WORKSPACE: &str = "SELECT t.id, t.workspace_id, t.last_used_at, t.exp
 const FIND_ORG: &str =
     "SELECT org, prefix FROM org_tokens WHERE token_hash = $1 AND revoked_at IS NULL";
 const FIND_PLACE: &str = "SELECT status, org, born_at FROM workspaces WHERE id = $1";
-const FIND_ADMIN: &str = "SELECT token_hash FROM admin_tokens WHERE token_hash = $1";
 
 /// The condition that a workspace token has not reached its end at the time `$now`.
 macro_rules! is_before_its_end {
@@ -74,8 +72,6 @@ const IS_OVER: &str = "SELECT COUNT(*) FROM workspace_auth_tokens \
     WHERE workspace_id = $1 AND revoked_at IS NULL AND expires_at <= $2";
 const LIVE_ORG: &str = "SELECT prefix, token_hash FROM org_tokens \
     WHERE org = $1 AND revoked_at IS NULL ORDER BY id";
-const LIVE_ADMIN: &str = "SELECT CAST(NULL AS TEXT), token_hash FROM admin_tokens \
-    WHERE token_hash <> $1 ORDER BY created_at";
 
 // One statement: two concurrent ones may pass the limit by one, which is harmless.
 const INSERT_ORG: &str = "INSERT INTO org_tokens (id, org, token_hash, prefix, note, created_at) \
@@ -83,11 +79,6 @@ const INSERT_ORG: &str = "INSERT INTO org_tokens (id, org, token_hash, prefix, n
     WHERE (SELECT COUNT(*) FROM org_tokens WHERE org = $2 AND revoked_at IS NULL) < $7";
 const LIST_ORG: &str = "SELECT id, prefix, note, created_at, CAST(NULL AS BIGINT), CAST(NULL AS BIGINT) \
     FROM org_tokens WHERE org = $1 AND revoked_at IS NULL AND id > $2 ORDER BY id LIMIT $3";
-const HOLD_FIRST_START: &str = "INSERT INTO admin_tokens (token_hash, created_at) VALUES ($1, $2) \
-    ON CONFLICT (token_hash) DO UPDATE SET created_at = excluded.created_at";
-const COUNT_ADMIN: &str = "SELECT COUNT(*) FROM admin_tokens WHERE token_hash NOT IN ($1, $2)";
-const INSERT_ADMIN: &str = "INSERT INTO admin_tokens (token_hash, created_at) VALUES ($1, $2) \
-    ON CONFLICT (token_hash) DO NOTHING";
 
 /// A token that was just made. Its text is stored nowhere else.
 #[derive(Debug)]
@@ -173,7 +164,7 @@ pub(super) enum Issue {
     Full,
 }
 
-/// The four tables.
+/// The tables.
 #[derive(Clone)]
 pub(super) struct Tokens {
     db: Db,
@@ -182,6 +173,11 @@ pub(super) struct Tokens {
 impl Tokens {
     pub(super) fn new(db: Db) -> Self {
         Self { db }
+    }
+
+    /// Returns those of operators.
+    pub(super) fn operators(&self) -> OperatorTokens<'_> {
+        OperatorTokens::new(&self.db)
     }
 
     pub(super) async fn find_workspace(
@@ -237,13 +233,6 @@ impl Tokens {
         self.db.run("find_org_token", work).await
     }
 
-    pub(super) async fn is_admin(&self, hash: CredentialHash) -> Result<bool, Unavailable> {
-        let query = sqlx::query(FIND_ADMIN).bind(hash.to_hex());
-        let work = async { query.fetch_optional(self.db.pool()).await };
-        let row = self.db.run("find_admin_token", work).await?;
-        Ok(row.is_some())
-    }
-
     /// Records the use of all `token_ids` in one statement.
     pub(super) async fn note_uses(
         &self,
@@ -260,32 +249,6 @@ impl Tokens {
         }
         let work = async { query.execute(self.db.pool()).await };
         self.db.run("note_use", work).await.map(|_| ())
-    }
-
-    /// Stores the admin token of `hash`, if there is no other one; concurrent first starts are serialized by
-    /// the first-start row. True if it is stored.
-    pub(super) async fn create_first_admin(
-        &self,
-        hash: CredentialHash,
-        now: i64,
-    ) -> Result<bool, Unavailable> {
-        let hash = hash.to_hex();
-        let work = async {
-            let mut tx = self.db.begin().await?;
-            let hold = sqlx::query(HOLD_FIRST_START).bind(FIRST_START).bind(now);
-            hold.execute(&mut *tx).await?;
-            let count = sqlx::query_scalar(COUNT_ADMIN)
-                .bind(FIRST_START)
-                .bind(&hash);
-            let others: i64 = count.fetch_one(&mut *tx).await?;
-            if others == 0 {
-                let insert = sqlx::query(INSERT_ADMIN).bind(&hash).bind(now);
-                insert.execute(&mut *tx).await?;
-            }
-            tx.commit().await?;
-            Ok(others == 0)
-        };
-        self.db.run("first_admin_token", work).await
     }
 
     /// Inserts a token for `workspace`, if it has fewer than `live_max` live ones.
@@ -377,17 +340,22 @@ impl Tokens {
         let (text, owner) = match of {
             Holder::Workspace(id) => (LIVE_WORKSPACE, id.as_str()),
             Holder::Org(org) => (LIVE_ORG, org),
-            Holder::Operator => (LIVE_ADMIN, FIRST_START),
+            Holder::Operator => (operators::LIVE, operators::LIVE_BUT),
         };
         let work = async {
-            let mut query = sqlx::query_as(text).bind(owner);
-            if let Holder::Workspace(_) = of {
+            let mut query = sqlx::query(text).bind(owner);
+            if let Holder::Workspace(_) | Holder::Operator = of {
                 query = query.bind(Timestamp::now().0);
             }
-            let rows: Vec<(Option<String>, String)> = query.fetch_all(self.db.pool()).await?;
-            let hashed =
-                |(prefix, hex): (_, String)| Some((prefix, CredentialHash::from_hex(&hex)?));
-            Ok(rows.into_iter().filter_map(hashed).collect())
+            let rows = query.fetch_all(self.db.pool()).await?;
+            let mut live = Vec::with_capacity(rows.len());
+            for row in rows {
+                let hex: String = row.try_get(1)?;
+                if let Some(hash) = CredentialHash::from_hex(&hex) {
+                    live.push((row.try_get(0)?, hash));
+                }
+            }
+            Ok(live)
         };
         self.db.run("live_tokens", work).await
     }

@@ -2,7 +2,7 @@
 
 use sqlx::Row as _;
 
-use super::Tokens;
+use super::{Tokens, operators};
 use crate::db::Connection;
 use crate::ids::WorkspaceId;
 use crate::store::Unavailable;
@@ -39,6 +39,7 @@ const REVOKE_ALL: [&str; 2] = [
 pub(crate) enum Owner<'a> {
     Workspace(&'a WorkspaceId),
     Org(&'a str),
+    Operators,
 }
 
 impl<'a> Owner<'a> {
@@ -46,6 +47,7 @@ impl<'a> Owner<'a> {
         match self {
             Self::Workspace(id) => id.as_str(),
             Self::Org(org) => org,
+            Self::Operators => "",
         }
     }
 }
@@ -60,6 +62,7 @@ impl Tokens {
         let text = match owner {
             Owner::Workspace(_) => HASH_WORKSPACE,
             Owner::Org(_) => HASH_ORG,
+            Owner::Operators => operators::HASH,
         };
         let query = sqlx::query_scalar(text).bind(owner.name()).bind(token_id);
         let work = query.fetch_optional(self.db.pool());
@@ -75,6 +78,7 @@ impl Tokens {
         let text = match owner {
             Owner::Workspace(_) => REVOKE_WORKSPACE,
             Owner::Org(_) => REVOKE_ORG,
+            Owner::Operators => operators::REVOKE,
         };
         let query = sqlx::query(text).bind(owner.name());
         let query = query.bind(token_id).bind(Timestamp::now().0);

@@ -23,7 +23,7 @@ use crate::explain::{
     Check, Explain, Explanation, Fact, Facts, Question, Refused, Source, Witness,
 };
 use crate::hierarchy::Permit;
-use crate::identity::{Named, Proof};
+use crate::identity::{A2A, Named, Proof, Role};
 use crate::ids::{InstanceId, WorkspaceId};
 use crate::proxy::bridge::{agents_side, inbox_side, serves_http_json};
 use crate::proxy::context::Context;
@@ -208,6 +208,12 @@ impl Explainer {
     ) -> Result<Permit, Refused> {
         let gateway = &self.context.gateway;
         let mut facts = Facts::default();
+        if let Err(refusal) = proof.require_role(&http::Method::POST, A2A) {
+            let value = json!({"rule": null, "role": proof.role().map(Role::as_str)});
+            facts.hear(|| Fact::new(Check::Rule, Source::Memory, value));
+            explanation.decided(Check::Rule, facts, Err(refusal))?;
+            facts = Facts::default();
+        }
         let permit = gateway
             .hierarchy
             .permit_before(proof, target, &mut facts)

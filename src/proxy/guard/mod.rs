@@ -60,7 +60,7 @@ struct Guard {
 }
 
 enum Judge {
-    Server(Server),
+    Server(Box<Server>),
     Patterns(Patterns),
 }
 
@@ -108,7 +108,7 @@ impl Guard {
         Self {
             name: settings.name.as_str().into(),
             judge: match &settings.url {
-                Some(url) => Judge::Server(Server::new(url, settings.concurrency)),
+                Some(url) => Judge::Server(Box::new(Server::new(url, settings.concurrency))),
                 None => Judge::Patterns(Patterns::new(settings)),
             },
             settings: settings.clone(),

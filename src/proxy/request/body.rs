@@ -15,8 +15,9 @@ use crate::a2a::envelope::{self, Completed, Completion, Fault, FaultKind};
 use crate::a2a::method::Method;
 use crate::config::{Complete, Config, Timeouts};
 use crate::hierarchy::Permit;
+use crate::identity::SLOW_BODY;
 use crate::ids::WorkspaceId;
-use crate::proxy::admit::too_large;
+use crate::proxy::admit::{permit, too_large};
 use crate::proxy::beside;
 use crate::proxy::connection::chunks;
 use crate::proxy::load::Load;
@@ -28,6 +29,19 @@ use crate::shares::{Account, Share};
 
 /// Bytes of a body after which other calls of the thread have a turn.
 const YIELD_EVERY: usize = 256 * 1024;
+
+/// Checks the caller of a request again, and what it may reach.
+///
+/// # Errors
+/// `unauthenticated`, `not_permitted`, `stopped`, `store_unavailable`.
+async fn check_again(request: &mut Request<'_>) -> Result<(), Rejection> {
+    let (gateway, exchange) = (&request.context.gateway, &mut *request.exchange);
+    let (Some(proof), Some(target)) = (exchange.proof.clone(), exchange.callee.clone()) else {
+        return Ok(());
+    };
+    gateway.identity.check_after_body(&proof).await?;
+    permit(gateway, exchange, proof, &target).await.map(drop)
+}
 
 /// A body, with the share of the memory of bodies that it takes.
 pub(in crate::proxy) struct Received {
@@ -44,8 +58,24 @@ pub(in crate::proxy) async fn read_json(
     account: Account,
 ) -> Result<Received, Ended> {
     check_media_type(&request.head().headers)?;
+    read_any(request, account).await
+}
+
+/// Reads the whole body of any media type, and checks the caller again if that took long.
+///
+/// # Errors
+/// As [`read`]; `unauthenticated`, `not_permitted`, `stopped`.
+pub(in crate::proxy) async fn read_any(
+    request: &mut Request<'_>,
+    account: Account,
+) -> Result<Received, Ended> {
+    let began = Instant::now();
     let (load, config) = (&request.context.relay.load, &request.exchange.config);
-    Ok(read(load, config, request.session, account).await?)
+    let received = read(load, config, request.session, account).await?;
+    if began.elapsed() >= SLOW_BODY {
+        rare(check_again(request)).await?;
+    }
+    Ok(received)
 }
 
 /// Reads the whole body of a request of `account`. Sends `100 Continue` first if the caller waits for it.

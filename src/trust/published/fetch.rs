@@ -14,7 +14,7 @@ use crate::metrics::JwksFetch;
 use crate::trust::KeySet;
 
 /// Limit from the DNS lookup to the last byte of the body.
-pub(super) const FETCH_MAX: Duration = Duration::from_secs(5);
+pub(in crate::trust) const FETCH_MAX: Duration = Duration::from_secs(5);
 
 /// Longest document, in bytes. Real key sets have 1 to 20 KiB.
 const BODY_BYTES_MAX: usize = 256 * 1024;
@@ -45,7 +45,7 @@ impl FetchFailure {
         }
     }
 
-    fn of(error: reqwest::Error) -> Self {
+    pub(in crate::trust) fn of(error: reqwest::Error) -> Self {
         let outcome = if error.is_timeout() {
             JwksFetch::TimedOut
         } else {
@@ -62,7 +62,7 @@ impl FetchFailure {
 ///
 /// # Errors
 /// If the system has no roots.
-pub(super) fn client(url: &Url) -> Result<reqwest::Client, reqwest::Error> {
+pub(in crate::trust) fn client(url: &Url) -> Result<reqwest::Client, reqwest::Error> {
     // rustls panics without a provider. An error here means that one is installed already.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let builder = reqwest::Client::builder()
@@ -106,7 +106,7 @@ pub async fn issuer_of(url: &Url) -> Result<String, FetchFailure> {
 }
 
 /// Fetches the document at `url` and the time for which it is valid.
-async fn document(
+pub(in crate::trust) async fn document(
     client: &reqwest::Client,
     url: &Url,
 ) -> Result<(Vec<u8>, Duration), FetchFailure> {
@@ -116,7 +116,7 @@ async fn document(
 
 async fn ask(client: &reqwest::Client, url: &Url) -> Result<(Vec<u8>, Duration), FetchFailure> {
     let request = client.get(url.clone()).header(ACCEPT, "application/json");
-    let mut response = request.send().await.map_err(FetchFailure::of)?;
+    let response = request.send().await.map_err(FetchFailure::of)?;
     let status = response.status();
     if status.is_redirection() {
         let cause = format!("{status}: a redirect is not followed; configure the final URL");
@@ -126,6 +126,13 @@ async fn ask(client: &reqwest::Client, url: &Url) -> Result<(Vec<u8>, Duration),
         return Err(FetchFailure::new(JwksFetch::Status, status.to_string()));
     }
     let age = age(response.headers());
+    Ok((bounded(response).await?, age))
+}
+
+/// Reads the body of an answer, of at most 256 KiB. The caller has a clock.
+pub(in crate::trust) async fn bounded(
+    mut response: reqwest::Response,
+) -> Result<Vec<u8>, FetchFailure> {
     let mut body = Vec::new();
     while let Some(piece) = response.chunk().await.map_err(FetchFailure::of)? {
         if body.len() + piece.len() > BODY_BYTES_MAX {
@@ -133,7 +140,7 @@ async fn ask(client: &reqwest::Client, url: &Url) -> Result<(Vec<u8>, Duration),
         }
         body.extend_from_slice(&piece);
     }
-    Ok((body, age))
+    Ok(body)
 }
 
 /// Returns the lifetime by `Cache-Control`, clamped to the gateway's bounds.

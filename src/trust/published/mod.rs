@@ -14,7 +14,8 @@ use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use url::Url;
 
-use self::fetch::{FETCH_MAX, client, fetch};
+use self::fetch::fetch;
+pub(super) use self::fetch::{FETCH_MAX, bounded, client, document};
 pub use self::fetch::{FetchFailure, issuer_of};
 use super::KeySet;
 use crate::metrics::{JwksFetch, Metrics};

@@ -87,9 +87,7 @@ async fn two_hundred_callers_on_three_replicas_one_of_them_killed() {
         at.rotate_left(n % 3);
         callers.spawn(send_until_reached(at, request.clone(), Arc::clone(&sent)));
     }
-    while target.agent.count() < LIMIT / 2 {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    target.agent.until_count(LIMIT / 2).await;
     let killed_after = target.agent.count();
     let of_killed = trips(&gateways[2..]).await;
     gateways[2].kill();

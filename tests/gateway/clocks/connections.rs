@@ -56,9 +56,7 @@ async fn a_caller_that_leaves_cancels_the_call() {
             let mut connection = Connection::open(case.gateway.public).await;
             let request = case.request().field("X-Request-Id", "the-one");
             connection.send(&request.wire("127.0.0.1")).await;
-            while case.target.agent.count() == 0 {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
+            case.target.agent.until_count(1).await;
             let left = Instant::now();
             drop(connection);
             case.upstream_closed().await;

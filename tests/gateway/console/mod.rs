@@ -5,6 +5,7 @@ mod connections;
 mod keys;
 mod replicas;
 mod sessions;
+mod sign_in;
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -188,6 +188,19 @@ impl Agent {
         self.requests.lock().expect("not poisoned").len()
     }
 
+    /// Waits until it has got so many requests.
+    pub(crate) async fn until_count(&self, least: usize) {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while self.count() < least {
+            assert!(
+                Instant::now() < deadline,
+                "the agent got {} of {least} requests",
+                self.count()
+            );
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
     /// The last request, taken out of the record.
     pub(crate) fn take(&self) -> Recorded {
         self.requests

@@ -36,7 +36,12 @@ enum Mode {
 impl Relay {
     /// Listens on a free port.
     pub(crate) fn to(server: SocketAddr) -> Self {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        Self::at((Ipv4Addr::LOCALHOST, 0).into(), server)
+    }
+
+    /// As [`Relay::to`], at an address that the server is told of before.
+    pub(crate) fn at(address: SocketAddr, server: SocketAddr) -> Self {
+        let listener = TcpListener::bind(address).unwrap();
         let address = listener.local_addr().unwrap();
         let state = State {
             mode: Mode::Pass,

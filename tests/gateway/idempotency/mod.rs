@@ -135,9 +135,7 @@ on_both_pairs! {
         let request = case.keyed("left");
         let mut connection = Connection::open(case.gateway.public).await;
         connection.send(&request.wire(&case.gateway.public.to_string())).await;
-        while case.target.agent.count() == 0 {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        case.target.agent.until_count(1).await;
         drop(connection);
         let answer = case.call(&request).await;
         assert_eq!((answer.status, answer.field(REPLAY)), (200, Some("true")));
@@ -191,9 +189,7 @@ async fn a_call_that_a_dead_process_had_sent_is_unknown_and_never_sent_again() {
     connection
         .send(&request.wire(&case.gateway.public.to_string()))
         .await;
-    while case.target.agent.count() == 0 {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    case.target.agent.until_count(1).await;
     case.gateway.restart().await;
     let answer = case.call(&request).await;
     assert_eq!(

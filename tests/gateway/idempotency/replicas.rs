@@ -73,9 +73,7 @@ async fn a_call_of_a_replica_that_died_is_unknown_when_its_lease_is_over() {
     connection
         .send(&request.wire(&case.gateway.public.to_string()))
         .await;
-    while case.target.agent.count() == 0 {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    case.target.agent.until_count(1).await;
     let waiting = other.call(&request);
     let kill = async {
         tokio::time::sleep(Duration::from_millis(500)).await;

@@ -2,6 +2,7 @@
 //! right). One table says who may; everything else is refused, in JSON, and changes nothing.
 
 mod broken;
+mod roles;
 mod table;
 
 use std::collections::BTreeSet;
@@ -39,7 +40,7 @@ pub(crate) struct Case {
     revoked: Vec<(Who, String)>,
     expired: Vec<(Who, String)>,
     /// Tokens to delete, which outlive every refused deletion.
-    doomed: [String; 2],
+    doomed: [String; 3],
     /// A grant to take back, likewise.
     grant: String,
     /// A stop to release, likewise.
@@ -179,11 +180,15 @@ impl Case {
     }
 
     async fn renew_doomed(&mut self) {
-        for (n, path) in ["/workspaces/target/tokens", "/orgs/acme/tokens"]
-            .iter()
-            .enumerate()
+        for (n, (path, body)) in [
+            ("/workspaces/target/tokens", json!({})),
+            ("/orgs/acme/tokens", json!({})),
+            ("/operators/tokens", json!({"role": "read"})),
+        ]
+        .into_iter()
+        .enumerate()
         {
-            let token = self.made(path, json!({})).await;
+            let token = self.made(path, body).await;
             self.doomed[n] = token["id"].as_str().unwrap().into();
         }
         let pair = json!({"caller_id": "stranger", "target_id": "enrolled"});
@@ -227,7 +232,11 @@ impl Case {
         } else {
             "target"
         };
-        let token_id = &self.doomed[usize::from(pattern.starts_with("/orgs"))];
+        let token_id = match pattern.split('/').nth(1) {
+            Some("orgs") => &self.doomed[1],
+            Some("operators") => &self.doomed[2],
+            _ => &self.doomed[0],
+        };
         let target = match (method, pattern) {
             ("DELETE", "/workspaces/{id}") => &self.doomed_workspace,
             _ => "target",
@@ -271,6 +280,7 @@ impl Case {
             }
             ("POST", "/workspaces/{id}/notify") => json!({"message": "told"}).to_string(),
             ("POST", "/workspaces/{id}/delegate") => self.delegated(),
+            ("POST", "/operators/tokens") => json!({"role": "read"}).to_string(),
             ("POST", "/canvas/tokens") => json!({"user": "ada", "org": "acme"}).to_string(),
             ("GET", "/ws") => return handshake("/ws"),
             ("POST", _) => "{}".to_owned(),
@@ -317,7 +327,11 @@ impl Case {
     /// What a refused request could have changed.
     async fn state(&self) -> Value {
         let mut state = Vec::new();
-        for path in ["/workspaces/target/tokens", "/orgs/acme/tokens"] {
+        for path in [
+            "/workspaces/target/tokens",
+            "/orgs/acme/tokens",
+            "/operators/tokens",
+        ] {
             let answer = self.gateway.as_operator(Request::get(path)).await;
             let tokens = answer.json()["tokens"].as_array().unwrap().clone();
             state.extend(tokens.iter().map(|token| token["id"].clone()));

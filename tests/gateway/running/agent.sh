@@ -4,7 +4,8 @@
 export CARD='{"protocolVersion":"0.3.0","name":"shell","description":"A script.","version":"1","skills":[],
   "url":"http://localhost:9/rpc","preferredTransport":"JSONRPC","capabilities":{},
   "defaultInputModes":["text/plain"],"defaultOutputModes":["text/plain"]}'
-echo "the agent starts with $# arguments, ${A2A_GATEWAY_ADMIN_TOKEN:+and with the operator's token}"
+echo "the agent starts with $# arguments, ${A2A_GATEWAY_ADMIN_TOKEN:+and with the operator's token}\
+${A2A_GATEWAY_TOKEN:+and with a caller's token}"
 exec python3 -c '
 import http.server, json, os, time
 

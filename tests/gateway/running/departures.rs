@@ -1,6 +1,5 @@
 //! An agent leaves without a lost call, guarded or not. It does nothing for that: it dies at SIGTERM.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::*;

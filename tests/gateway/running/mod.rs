@@ -2,12 +2,14 @@
 
 mod deaths;
 mod departures;
+mod faults;
 mod guarded;
 mod starts;
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -28,6 +30,8 @@ struct Stage {
     gateway: Gateway,
     caller: Seat,
     folder: tempfile::TempDir,
+    /// Where `run` finds the gateway.
+    url: String,
 }
 
 impl Stage {
@@ -43,10 +47,12 @@ impl Stage {
         let folder = tempfile::tempdir().unwrap();
         let made = gateway.create(json!({"id": "target", "name": "target"}));
         std::fs::write(folder.path().join("token"), made.await).unwrap();
+        let url = format!("http://{}", gateway.public);
         Self {
             gateway,
             caller,
             folder,
+            url,
         }
     }
 
@@ -65,9 +71,10 @@ impl Stage {
         let child = Command::new(env!("CARGO_BIN_EXE_a2a-gateway"))
             .args(["run", "--workspace", "target", "--instance", name])
             .args(["--token-file", self.token_file().to_str().unwrap()])
-            .args(["--gateway", &format!("http://{}", self.gateway.public)])
+            .args(["--gateway", &self.url])
             .args(arguments)
             .env("A2A_GATEWAY_ADMIN_TOKEN", ADMIN)
+            .env("A2A_GATEWAY_TOKEN", ADMIN)
             .stdin(Stdio::null())
             .stdout(file.try_clone().unwrap())
             .stderr(file)

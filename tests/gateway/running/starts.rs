@@ -42,11 +42,23 @@ async fn an_agent_that_never_serves_its_card_is_ended() {
             ],
             "/.well-known/agent-card.json answered 404; --card",
         ),
+        (
+            // It accepts, and does not answer.
+            &[
+                "python3",
+                "-c",
+                "import os, socket, time; print(os.getpid(), flush=True); \
+                 held = socket.create_server(('127.0.0.1', int(os.environ['PORT']))); time.sleep(600)",
+            ],
+            "no answer from http://127.0.0.1:",
+        ),
     ] {
         let clocks = ["--ready-within", "1s", "--grace", "500ms", "--"];
         let arguments: Vec<_> = clocks.iter().chain(command).copied().collect();
+        let began = Instant::now();
         let mut run = stage.run("one", &arguments);
         assert_eq!(run.code().await, Some(1), "{}", run.log());
+        assert!(began.elapsed() < Duration::from_secs(4), "{}", run.log());
         let log = run.log();
         assert!(
             log.contains("did not serve its card within 1s") && log.contains(said),

@@ -364,9 +364,7 @@ async fn it_says_what_it_does_and_ends_in_order() {
     let mut connection = crate::harness::Connection::open(guarded.sidecar.address).await;
     let request = call(&guarded.token(CALL)).wire(GUARDED);
     connection.send(&request).await;
-    while guarded.agent.count() == 0 {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    guarded.agent.until_count(1).await;
     let sidecar = &mut guarded.sidecar;
     let ended = tokio::task::block_in_place(|| sidecar.terminate());
     assert!(ended.success(), "{ended}");

@@ -77,7 +77,7 @@ class Member:
                 if refusal.args[0] != 401:  # revoked, used up, or of another gateway
                     raise
         else:
-            raise PermissionError(f"no good token in {self.file}: ask an operator for POST /workspaces/ID/enrolment")
+            raise PermissionError(f"no good token in {self.file}: ask for POST /workspaces/{self.workspace}/enrolment")
         if "token" in answer:
             descriptor, name = tempfile.mkstemp(dir=self.file.parent)  # for its owner only
             os.write(descriptor, answer["token"].encode())

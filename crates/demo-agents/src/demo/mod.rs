@@ -1,4 +1,4 @@
-//! `a2a-gateway demo`: a gateway on embedded stores, three example agents that register through its
+//! `a2a-gateway demo`: a gateway on embedded stores, five example agents that register through its
 //! public listener as real agents do, and a page of commands to paste.
 //!
 //! The gateway runs on the main thread, as in `serve`; the agents and the page run on a second
@@ -31,8 +31,15 @@ const ADMIN_PORTS: std::ops::RangeInclusive<u16> = 9090..=9190;
 /// for its stores.
 const END: Duration = Duration::from_secs(3);
 
+const EXAMPLES: &str = "\
+Examples:
+  a2a-gateway demo
+  a2a-gateway demo --listen 127.0.0.1:8085 --set card.sign=true
+  a2a-gateway demo --data demo-data        kept for the next time";
+
 /// `a2a-gateway demo`.
 #[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
 pub struct Arguments {
     /// Address and port for callers; port 0 is a free one
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080")]

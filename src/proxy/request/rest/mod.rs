@@ -149,7 +149,7 @@ pub(in crate::proxy) async fn task(
         Ok(destination) => {
             let admitted = Admitted::new(allowed, destination, head, &request.exchange.config)?;
             let account = admitted.allowed.account();
-            (admitted, read(request, account).await?)
+            (admitted, body::read_any(request, account).await?)
         }
         Err(away) => rare(wake(request, allowed, away, &rest)).await?,
     };
@@ -218,14 +218,8 @@ async fn answer_about_job(
 async fn read_any(request: &mut Request<'_>, account: Account) -> Result<Received, Ended> {
     match request.session.is_body_empty() {
         false => read_json(request, account).await,
-        true => read(request, account).await,
+        true => body::read_any(request, account).await,
     }
-}
-
-/// Reads a body of any media type.
-async fn read(request: &mut Request<'_>, account: Account) -> Result<Received, Ended> {
-    let (load, config) = (&request.context.relay.load, &request.exchange.config);
-    Ok(body::read(load, config, request.session, account).await?)
 }
 
 /// Handles a message in a JSON-RPC envelope, as at the base.

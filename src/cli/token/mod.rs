@@ -1,24 +1,63 @@
-//! `a2a-gateway token`: requests signed tokens from a running gateway, inspects and verifies them.
+//! `a2a-gateway token`: makes, lists and revokes stored tokens at a running gateway, requests signed ones, inspects and
+//! verifies them.
+
+mod stored;
 
 use std::io::{self, Read as _};
 use std::process::ExitCode;
 use std::time::{Duration, UNIX_EPOCH};
 
 use clap::Subcommand;
+use clap_complete::engine::ArgValueCompleter;
 use gateway_client::{Registry, RegistryError};
 use serde_json::{Value, json};
 
-use super::base_url::{BaseUrlError, GatewayUrl, RequestError};
-use super::{USAGE, block_on, complain, print};
-use crate::identity::{CANVAS_SCOPE, CANVAS_TYP};
+use super::access::{AccessError, GatewayUrl, Operating};
+use super::client::{RequestError, run as run_to_end};
+use super::{USAGE, block_on, complain, complete, print};
+use crate::identity::{CANVAS_SCOPE, CANVAS_TYP, Role};
 use crate::ids::WorkspaceId;
 use crate::trust::{
     KeySet, KeySetError, PAIR_TYP, PairClaims, TOKEN_BYTES_MAX, TokenError, TokenHead,
     claimed_audience, own_type, unproven,
 };
 
-/// `a2a-gateway token workspace|canvas|pair|inspect|verify`.
+const EXAMPLES: &str = "\
+Examples:
+  a2a-gateway token create acme-dev --label laptop --expires-in 90days
+  a2a-gateway token list acme-dev
+  a2a-gateway token canvas --user ada --org acme
+  a2a-gateway token inspect - < signed-token";
+
+const WORKSPACE_EXAMPLES: &str = "\
+Examples:
+  a2a-gateway token workspace acme-dev --label laptop      as `token create`";
+
+const OPERATOR_EXAMPLES: &str = "\
+Examples:
+  a2a-gateway token operator --role read --label 'night shift' --expires-in 90days";
+
+const CANVAS_EXAMPLES: &str = "\
+Examples:
+  a2a-gateway token canvas --user ada --org acme
+  a2a-gateway token canvas --user ada --workspace acme-dev --ttl 10min";
+
+const PAIR_EXAMPLES: &str = "\
+Examples:
+  A2A_GATEWAY_TOKEN=$(cat agent-token) a2a-gateway token pair acme-dev";
+
+const INSPECT_EXAMPLES: &str = "\
+Examples:
+  a2a-gateway token inspect - < signed-token";
+
+const VERIFY_EXAMPLES: &str = "\
+Examples:
+  a2a-gateway token verify - < signed-token
+  a2a-gateway token verify - --audience acme-dev < signed-token";
+
+/// `a2a-gateway token create|list|revoke|workspace|operator|canvas|pair|inspect|verify`.
 #[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
 pub(super) struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -26,9 +65,20 @@ pub(super) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Make a token of a workspace; needs its own token or an admin token
+    /// Make a token of a workspace or an org, or an enrolment token; needs an admin token, or the workspace's own
+    #[command(after_help = stored::CREATE_EXAMPLES)]
+    Create(stored::CreateArguments),
+    /// List the live tokens of a workspace or an org, without their secrets
+    #[command(after_help = stored::LIST_EXAMPLES)]
+    List(stored::ListArguments),
+    /// Revoke a token: it ends on every replica within 1 s
+    #[command(after_help = stored::REVOKE_EXAMPLES)]
+    Revoke(stored::RevokeArguments),
+    /// Make a token of a workspace, as `create`; needs its own token or an admin token
+    #[command(after_help = WORKSPACE_EXAMPLES)]
     Workspace {
         /// The workspace
+        #[arg(add = ArgValueCompleter::new(complete::workspaces))]
         id: String,
         /// Name of the token in lists
         #[arg(long)]
@@ -36,17 +86,26 @@ enum Command {
         /// How long it lasts, such as 90days; without it, until it is revoked
         #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
         expires_in: Option<Duration>,
-        /// An operator's token, when no other is given
-        #[arg(
-            long = "admin-token",
-            env = "A2A_GATEWAY_ADMIN_TOKEN",
-            hide_env_values = true
-        )]
-        operator: Option<String>,
         #[command(flatten)]
-        gateway: Gateway,
+        gateway: Operating,
+    },
+    /// Make a token of an operator; needs an admin token of the role `admin`
+    #[command(after_help = OPERATOR_EXAMPLES)]
+    Operator {
+        /// Role of its holder: read; operate (besides pauses, stops and grants); admin (everything)
+        #[arg(long, value_parser = Role::ALL.iter().map(|role| role.as_str()).collect::<Vec<_>>())]
+        role: String,
+        /// Name of the token in lists and records
+        #[arg(long)]
+        label: Option<String>,
+        /// How long it lasts, such as 90days; without it, until it is revoked
+        #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+        expires_in: Option<Duration>,
+        #[command(flatten)]
+        gateway: Operating,
     },
     /// Get a token for a browser user; needs an admin or org token
+    #[command(after_help = CANVAS_EXAMPLES)]
     Canvas {
         /// Name of the user in audit records and logs
         #[arg(long)]
@@ -55,34 +114,34 @@ enum Command {
         #[arg(long)]
         org: Option<String>,
         /// Only this workspace; may be given again
-        #[arg(long = "workspace", value_name = "ID")]
+        #[arg(long = "workspace", value_name = "ID", add = ArgValueCompleter::new(complete::workspaces))]
         workspaces: Vec<String>,
         /// How long it lasts, at most 24h
         #[arg(long, default_value = "1h", value_parser = humantime::parse_duration)]
         ttl: Duration,
-        /// An operator's token, when no other is given
-        #[arg(
-            long = "admin-token",
-            env = "A2A_GATEWAY_ADMIN_TOKEN",
-            hide_env_values = true
-        )]
-        operator: Option<String>,
         #[command(flatten)]
-        gateway: Gateway,
+        gateway: Operating,
     },
     /// Get a token to message one target with; needs the calling workspace's token
+    #[command(after_help = PAIR_EXAMPLES)]
     Pair {
         /// The workspace that is to be messaged
+        #[arg(add = ArgValueCompleter::new(complete::workspaces))]
         target: String,
+        /// Credential to ask with [env: A2A_GATEWAY_TOKEN]; better given there, where other users cannot see it
+        #[arg(long)]
+        token: Option<String>,
         #[command(flatten)]
-        gateway: Gateway,
+        gateway: GatewayUrl,
     },
     /// Show the content of a token without verifying it; works offline
+    #[command(after_help = INSPECT_EXAMPLES)]
     Inspect {
         /// The token; `-` reads it from standard input, where other users cannot see it
         jwt: String,
     },
     /// Check a pair or canvas token against the gateway's published keys; exit status 0 or 1
+    #[command(after_help = VERIFY_EXAMPLES)]
     Verify {
         /// The token; `-` reads it from standard input, where other users cannot see it
         jwt: String,
@@ -97,22 +156,13 @@ enum Command {
     },
 }
 
-#[derive(clap::Args, Debug)]
-struct Gateway {
-    /// Credential to ask with; better given in the environment, where other users cannot see it
-    #[arg(long, env = "A2A_GATEWAY_TOKEN", hide_env_values = true)]
-    token: Option<String>,
-    #[command(flatten)]
-    base: GatewayUrl,
-}
-
 /// The command failed: there is nothing to print.
 #[derive(Debug, thiserror::Error)]
 enum Failure {
     #[error(transparent)]
     Request(RequestError),
     #[error(transparent)]
-    BaseUrl(#[from] BaseUrlError),
+    Access(#[from] AccessError),
     #[error("give a credential with --token or in A2A_GATEWAY_TOKEN")]
     NoCredential,
     #[error(
@@ -155,6 +205,12 @@ impl From<TokenError> for Failure {
 }
 
 pub(super) fn run(arguments: &Arguments) -> ExitCode {
+    match &arguments.command {
+        Command::Create(arguments) => return run_to_end(stored::create(arguments)),
+        Command::List(arguments) => return run_to_end(stored::list(arguments)),
+        Command::Revoke(arguments) => return run_to_end(stored::revoke(arguments)),
+        _ => {}
+    }
     if let Command::Pair { target: id, .. } | Command::Workspace { id, .. } = &arguments.command
         && let Err(error) = WorkspaceId::parse(id)
     {
@@ -167,7 +223,8 @@ pub(super) fn run(arguments: &Arguments) -> ExitCode {
         Err(error) => {
             complain(&error);
             match error {
-                Failure::BaseUrl(_) => ExitCode::from(USAGE),
+                Failure::Access(AccessError::NoCredential) => ExitCode::FAILURE,
+                Failure::Access(_) => ExitCode::from(USAGE),
                 _ => ExitCode::FAILURE,
             }
         }
@@ -176,29 +233,33 @@ pub(super) fn run(arguments: &Arguments) -> ExitCode {
 
 async fn answer(command: &Command) -> Result<String, Failure> {
     match command {
+        Command::Create(_) | Command::List(_) | Command::Revoke(_) => Ok(String::new()),
         Command::Workspace {
             id,
             label,
             expires_in,
-            operator,
             gateway,
         } => {
-            let mut wanted = json!({});
-            if let Some(label) = label {
-                wanted["label"] = label.as_str().into();
-            }
-            if let Some(expires_in) = expires_in {
-                wanted["expires_in"] = expires_in.as_secs().into();
-            }
+            let wanted = stored::wanted(label.as_deref(), *expires_in);
             let path = format!("/workspaces/{id}/tokens");
-            gateway.issue(operator.as_deref(), &path, &wanted).await
+            token(&gateway.client()?.post(&path, &wanted).await?)
+        }
+        Command::Operator {
+            role,
+            label,
+            expires_in,
+            gateway,
+        } => {
+            let mut wanted = stored::wanted(label.as_deref(), *expires_in);
+            wanted["role"] = role.as_str().into();
+            let path = "/operators/tokens";
+            token(&gateway.client()?.post(path, &wanted).await?)
         }
         Command::Canvas {
             user,
             org,
             workspaces,
             ttl,
-            operator,
             gateway,
         } => {
             let mut wanted = json!({"user": user, "ttl_seconds": ttl.as_secs()});
@@ -208,25 +269,19 @@ async fn answer(command: &Command) -> Result<String, Failure> {
             if !workspaces.is_empty() {
                 wanted["workspaces"] = json!(workspaces);
             }
-            gateway
-                .issue(operator.as_deref(), "/canvas/tokens", &wanted)
-                .await
+            token(&gateway.client()?.post("/canvas/tokens", &wanted).await?)
         }
-        Command::Pair { target, gateway } => {
-            let registry = Registry::new(gateway.base.resolve()?);
+        Command::Pair {
+            target,
+            token: given,
+            gateway,
+        } => {
+            let (url, credential) = gateway.resolve(&[given], false)?;
+            let credential = credential.ok_or(Failure::NoCredential)?;
             let path = format!("/registry/discover/{target}");
-            let answer = registry.get(&path, Some(gateway.credential()?)).await?;
-            token(&answer)
+            token(&Registry::new(url).get(&path, Some(&credential)).await?)
         }
-        Command::Inspect { jwt } => {
-            let [head, mut claims] = unproven(&read(jwt)?)?;
-            for name in ["iat", "nbf", "exp"] {
-                if let Some(time) = claims[name].as_u64().and_then(spelled) {
-                    claims[name] = time.into();
-                }
-            }
-            Ok(pretty(&json!({"header": head, "claims": claims})))
-        }
+        Command::Inspect { jwt } => inspect(&read(jwt)?),
         Command::Verify {
             jwt,
             audience,
@@ -234,7 +289,7 @@ async fn answer(command: &Command) -> Result<String, Failure> {
             gateway,
         } => {
             let jwt = read(jwt)?;
-            let registry = Registry::new(gateway.resolve()?);
+            let registry = Registry::new(gateway.place()?.url);
             let about = registry.get("/.well-known/a2a-gateway", None).await?;
             let keys = registry.get("/.well-known/jwks.json", None).await?;
             let keys = KeySet::parse(keys.to_string().as_bytes())?;
@@ -242,6 +297,17 @@ async fn answer(command: &Command) -> Result<String, Failure> {
             verify(&jwt, &keys, issuer.unwrap_or_default(), audience.as_deref())
         }
     }
+}
+
+/// Returns head and claims of a token, its times spelled out. Verifies nothing.
+fn inspect(jwt: &str) -> Result<String, Failure> {
+    let [head, mut claims] = unproven(jwt)?;
+    for name in ["iat", "nbf", "exp"] {
+        if let Some(time) = claims[name].as_u64().and_then(spelled) {
+            claims[name] = time.into();
+        }
+    }
+    Ok(pretty(&json!({"header": head, "claims": claims})))
 }
 
 /// Returns the claims, if the token is valid.
@@ -288,28 +354,6 @@ fn told(error: TokenError, jwt: &str, expected: &str) -> Failure {
             expected: expected.to_owned(),
         },
         _ => error.into(),
-    }
-}
-
-impl Gateway {
-    /// Asks for a token with the credential, else with that of the operator.
-    async fn issue(
-        &self,
-        operator: Option<&str>,
-        path: &str,
-        wanted: &Value,
-    ) -> Result<String, Failure> {
-        let registry = Registry::new(self.base.resolve()?);
-        let operator = operator.filter(|token| !token.is_empty());
-        let credential = self.credential().or_else(|none| operator.ok_or(none))?;
-        token(&registry.post(path, credential, wanted).await?)
-    }
-
-    /// Returns the credential, unless it is empty: compose files pass unset variables as empty
-    /// strings.
-    fn credential(&self) -> Result<&str, Failure> {
-        let token = self.token.as_deref().filter(|token| !token.is_empty());
-        token.ok_or(Failure::NoCredential)
     }
 }
 

@@ -1,0 +1,195 @@
+// What an operator makes: workspaces, tokens, moves. A token is shown once, in a dialog that forgets it when it is closed.
+
+import { confirm, spanOf } from "./act.js";
+import { ask } from "./ask.js";
+import { element, fill } from "./dom.js";
+import { field, say } from "./show.js";
+
+/** Parents that are offered at once. */
+const OFFERED = 20;
+
+const input = (name, value = "", rest = {}) => element("input", { name, value, autocomplete: "off", spellcheck: false, ...rest });
+
+/** The workspaces below `id`, and itself: none of them can be its parent. */
+export function selfAndBelow(workspaces, id) {
+  const below = new Map();
+  for (const one of workspaces.values()) {
+    if (below.has(one.parent)) below.get(one.parent).push(one.id);
+    else below.set(one.parent, [one.id]);
+  }
+  const found = new Set([id]);
+  for (const one of found) for (const child of below.get(one) ?? []) found.add(child);
+  return found;
+}
+
+/** The workspaces that a text may mean, the best first: those whose id or name begins with it, then those that have it. */
+export function parentsFor(workspaces, text, without) {
+  const wanted = text.trim().toLowerCase();
+  const [first, then] = [[], []];
+  for (const one of workspaces.values()) {
+    if (without.has(one.id)) continue;
+    const names = [one.id.toLowerCase(), one.name.toLowerCase()];
+    if (names.some((name) => name.startsWith(wanted))) first.push(one);
+    else if (names.some((name) => name.includes(wanted))) then.push(one);
+    if (first.length >= OFFERED) break;
+  }
+  return [...first, ...then].slice(0, OFFERED);
+}
+
+/** The id that was meant: an id, or a name that only one workspace has. */
+export function idFor(workspaces, text) {
+  if (text === "" || workspaces.has(text)) return text;
+  const named = [...workspaces.values()].filter(({ name }) => name === text);
+  return named.length === 1 ? named[0].id : text;
+}
+
+/** A field that offers workspaces while one types, and says what the choice means for the org. */
+function parentField(model, { value = "", without = new Set(), told = () => "" }) {
+  const offers = element("datalist", { id: "parents" });
+  const said = element("p", { className: "muted small", role: "status" });
+  const control = input("parent_id", value, { placeholder: "none: at the top" });
+  control.setAttribute("list", offers.id);
+  const offer = () => {
+    const found = parentsFor(model.workspaces, control.value, without);
+    fill(offers, found.map(({ id, name, org }) => element("option", { value: id, label: [name, org].filter(Boolean).join(" · ") })));
+    fill(said, told(model.workspaces.get(idFor(model.workspaces, control.value.trim())), control.value.trim()));
+  };
+  control.addEventListener("input", offer);
+  offer();
+  return { label: "Parent (name or id; empty: none)", control, beside: [offers, said] };
+}
+
+/** Shows a secret until its dialog is closed. */
+function reveal({ title, text, secret }) {
+  return new Promise((resolve) => {
+    const select = () => getSelection().selectAllChildren(shown);
+    const shown = element("output", { className: "secret", tabIndex: 0, "aria-label": title, onfocus: () => select() }, secret);
+    const copy = async () => {
+      try {
+        await navigator.clipboard.writeText(secret);
+        say("It is copied.");
+      } catch {
+        select();
+        say("The browser copies nothing here: the text is selected, copy it by its keys.");
+      }
+    };
+    const form = element(
+      "form",
+      { method: "dialog" },
+      element("h2", { id: "dialog-title" }, title),
+      [text].flat().map((sentence) => element("p", {}, sentence)),
+      shown,
+      element("div", { className: "buttons" }, element("button", { type: "button", onclick: copy }, "Copy"), element("button", { type: "button", className: "primary", onclick: () => dialog.close() }, "I have it")),
+    );
+    const dialog = element("dialog", { "aria-labelledby": "dialog-title" }, form);
+    dialog.addEventListener("close", () => {
+      shown.textContent = "";
+      dialog.remove();
+      resolve();
+    });
+    document.body.append(dialog);
+    dialog.showModal();
+    shown.focus();
+  });
+}
+
+/** Kinds of agents, as `POST /workspaces` has them. */
+const KINDS = {
+  registers: {},
+  assumed: { liveness: "assumed" },
+  polls: { delivery_mode: "poll" },
+};
+
+/** Makes a workspace; resolves to its id, or `null`. */
+export async function create(model) {
+  const kind = element(
+    "select",
+    { name: "kind" },
+    element("option", { value: "registers" }, "registers by itself, with the token that is shown next"),
+    element("option", { value: "assumed" }, "is at the URL below, and knows nothing of the gateway"),
+    element("option", { value: "polls" }, "has no address, and fetches its messages"),
+  );
+  const parent = parentField(model, { told: (found) => (found ? `It is made in ${orgOf(found)}, which its parent is in.` : "") });
+  let made = null;
+  const did = await confirm({
+    title: "Create a workspace",
+    text: "It is the place of one agent in the hierarchy: its parent, its siblings and its children may exchange messages with it.",
+    fields: [
+      { label: "Name", control: input("name", "", { maxLength: 256, required: true }) },
+      { label: "Id (empty: one is made)", control: input("id", "", { maxLength: 128 }) },
+      parent,
+      { label: "Org (empty: that of the parent, or none)", control: input("org", "", { maxLength: 256 }) },
+      { label: "Its agent", control: kind },
+      { label: "URL of the agent", control: input("url", "", { placeholder: "http://127.0.0.1:8000/" }) },
+    ],
+    verb: "Create",
+    act: async ({ name, id, parent_id, org, kind, url }) => {
+      const body = { name, ...KINDS[kind] };
+      for (const [member, value] of Object.entries({ id, parent_id: idFor(model.workspaces, parent_id), org, url })) if (value) body[member] = value;
+      made = await ask("api/workspaces", { method: "POST", body });
+      return made;
+    },
+    done: ({ id }) => `${id} is created.`,
+  });
+  if (!did) return null;
+  await reveal({
+    title: "Enrolment token",
+    text: [`With this token the agent of ${made.id} registers once, within 24 hours, and gets a token of its own.`, "It is shown this once, and kept nowhere."],
+    secret: made.enrolment_token,
+  });
+  return made.id;
+}
+
+const orgOf = ({ org }) => (org === null ? "no org" : `the org ${org}`);
+
+/** Moves a workspace with all below it. */
+export function move(model, { id, org, parent_id: parent }) {
+  const chosen = parentField(model, {
+    value: parent ?? "",
+    without: selfAndBelow(model.workspaces, id),
+    told: (found, text) => {
+      if (text === "") return `It stands at the top of ${orgOf({ org })}.`;
+      if (!found) return "";
+      return found.org === org ? `It stays in ${orgOf(found)}.` : `It leaves ${orgOf({ org })} for ${orgOf(found)}.`;
+    },
+  });
+  return confirm({
+    title: "Move this workspace?",
+    text: `${id} moves with all that is below it. Who may message whom changes on every replica within a second; calls under way that are not permitted any more end.`,
+    fields: [chosen],
+    verb: "Move",
+    act: ({ parent_id: text }) => {
+      const parent = idFor(model.workspaces, text);
+      const body = { parent_id: parent === "" ? null : parent };
+      const found = model.workspaces.get(parent);
+      if (found && found.org !== org) body.org = found.org;
+      return ask(`api/workspaces/${encodeURIComponent(id)}`, { method: "PATCH", body });
+    },
+    done: `${id} is moved.`,
+  });
+}
+
+/** Makes a token of a workspace, and shows it once. */
+export async function issue(id) {
+  let made = null;
+  const did = await confirm({
+    title: "Create a token",
+    text: `With it an agent sends, registers and reads as ${id}, until the token ends or is revoked.`,
+    fields: [
+      { label: "Label, for people (where it is used)", control: input("label", "", { maxLength: 64 }) },
+      { label: "Ends after, in hours (empty: never)", control: input("hours", "", { inputMode: "decimal" }) },
+    ],
+    verb: "Create",
+    act: async ({ label, hours }) => {
+      const body = {};
+      if (label) body.label = label;
+      if (hours) body.expires_in = Math.ceil(spanOf(hours, "Ends after") / 1000);
+      made = await ask(`api/workspaces/${encodeURIComponent(id)}/tokens`, { method: "POST", body });
+      return made;
+    },
+    done: ({ prefix }) => `The token ${prefix}… is made.`,
+  });
+  if (!did) return false;
+  await reveal({ title: `Token of ${id}`, text: "It is shown this once: the gateway keeps its hash only.", secret: made.token });
+  return true;
+}

@@ -1,0 +1,230 @@
+//! The part of an audit record that usage is summed from. A record that was read from the spool or the database gives the
+//! same as the draft that it was made of.
+
+use std::borrow::Cow;
+
+use serde_json::Value;
+
+use super::super::members::clean;
+use super::super::record::{Detail, Draft, EventType, Record};
+use super::day::Day;
+use crate::a2a::method::Method;
+use crate::identity::Principal;
+use crate::metrics::Outcome;
+use crate::rejection::Reason;
+use crate::workspace::Timestamp;
+
+/// The names of callers that are no workspaces. `:` is in no workspace id.
+const CANVAS: &str = "canvas:";
+const ORG: &str = "org:";
+const OPERATOR: &str = "operator:";
+/// The name of callers that proved nothing.
+pub(super) const UNKNOWN: &str = "unknown:";
+
+/// The end of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// It was answered, or its caller left.
+    Passed,
+    /// Rejected with a reason of a 4xx status.
+    Refused,
+    /// Rejected, or cut, with a reason of a 5xx status.
+    Failed,
+}
+
+/// One call, or several refusals that have one record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in super::super) struct Call<'a> {
+    pub(super) day: Day,
+    /// The workspace, or the kind of another caller: its name stays in the audit.
+    pub(super) caller: &'a str,
+    /// The caller's org, as far as the record has it.
+    pub(super) org: Option<Cow<'a, str>>,
+    pub(super) target: Option<&'a str>,
+    /// True if its method opens a stream.
+    pub(super) streams: bool,
+    pub(super) end: End,
+    pub(super) count: i64,
+    pub(super) request_bytes: i64,
+    pub(super) response_bytes: i64,
+    pub(super) duration_ms: i64,
+}
+
+impl<'a> Call<'a> {
+    /// True if it was on this day or later.
+    pub(in super::super) fn is_since(&self, oldest: Day) -> bool {
+        self.day >= oldest
+    }
+
+    /// Returns the call of a draft, or `None` if it is about another event.
+    pub(in super::super) fn of_draft(draft: &'a Draft) -> Option<Self> {
+        if draft.event_type != EventType::A2aCall {
+            return None;
+        }
+        let principal = draft.proof.as_deref().map(|proof| &proof.principal);
+        let (caller, own) = match principal {
+            Some(Principal::Workspace { id }) => (id.as_str(), None),
+            Some(Principal::Canvas { .. }) => (CANVAS, None),
+            Some(Principal::Org { org }) => (ORG, Some(org.as_str())),
+            Some(_) => (OPERATOR, None),
+            None => (UNKNOWN, None),
+        };
+        let detail = draft.detail.as_ref().map(Detail::as_str);
+        let number = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
+        Some(Self {
+            day: Day::of(draft.time),
+            caller,
+            org: draft.org.as_deref().or(own).map(|org| clean(org.into())),
+            target: draft.target.as_ref().map(|id| id.as_str()),
+            streams: opens_stream(draft.method),
+            end: end_of(draft.outcome),
+            count: counted(caller, draft.outcome, detail),
+            request_bytes: number(draft.request_bytes),
+            response_bytes: number(draft.response_bytes),
+            duration_ms: number(draft.duration_ms),
+        })
+    }
+
+    /// Returns the call of a record, or `None` if it is about another event.
+    pub(in super::super) fn of_record(record: &'a Record) -> Option<Self> {
+        if record.event_type != EventType::A2aCall.as_str() {
+            return None;
+        }
+        let (caller, own) = match record.caller.as_deref() {
+            None => (UNKNOWN, None),
+            Some(name) => match name.find(':') {
+                None => (name, None),
+                Some(at) => {
+                    let (kind, name) = name.split_at(at + 1);
+                    (kind, Some(name).filter(|_| kind == ORG))
+                }
+            },
+        };
+        let detail = record
+            .detail
+            .as_deref()
+            .map(serde_json::value::RawValue::get);
+        Some(Self {
+            day: Day::of(Timestamp::parse(&record.time)?),
+            caller,
+            org: record.org.as_deref().or(own).map(|org| clean(org.into())),
+            target: record.target.as_deref(),
+            streams: opens_stream(record.method.as_deref()),
+            end: end_of(&record.outcome),
+            count: counted(caller, &record.outcome, detail),
+            request_bytes: record.request_bytes.max(0),
+            response_bytes: record.response_bytes.max(0),
+            duration_ms: record.duration_ms.max(0),
+        })
+    }
+}
+
+fn opens_stream(method: Option<&str>) -> bool {
+    let streams = [Method::SendStreamingMessage, Method::SubscribeToTask];
+    method.is_some_and(|method| streams.iter().any(|one| one.label() == method))
+}
+
+fn end_of(outcome: &str) -> End {
+    if [Outcome::Answered, Outcome::CallerLeft]
+        .iter()
+        .any(|one| one.as_str() == outcome)
+    {
+        return End::Passed;
+    }
+    let reason = Reason::ALL.iter().find(|reason| reason.as_str() == outcome);
+    match reason.map(|reason| reason.status()) {
+        Some(..500) => End::Refused,
+        // A reason of another release is taken for a failure.
+        _ => End::Failed,
+    }
+}
+
+/// Returns the number of calls that a record is about: refusals of callers that proved nothing have one together.
+fn counted(caller: &str, outcome: &str, detail: Option<&str>) -> i64 {
+    if caller != UNKNOWN || end_of(outcome) == End::Passed {
+        return 1;
+    }
+    let several = detail.and_then(|detail| {
+        let detail: Value = serde_json::from_str(detail).ok()?;
+        detail["count"].as_i64()
+    });
+    several.map_or(1, |count| count.max(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::audit::chain::Chain;
+    use crate::identity::Proof;
+
+    fn call(principal: Option<Principal>, outcome: &'static str) -> Draft {
+        Draft {
+            proof: principal.map(|principal| Arc::new(Proof::of(principal))),
+            outcome,
+            method: Some("send_streaming_message"),
+            request_bytes: 3,
+            response_bytes: 5,
+            duration_ms: 7,
+            ..Draft::new(EventType::A2aCall)
+        }
+    }
+
+    #[test]
+    fn a_record_that_was_read_gives_the_same_as_its_draft() {
+        let id = crate::ids::WorkspaceId::parse("acme-pm").unwrap();
+        let org = "Ac\u{7}me".to_owned();
+        let user = Principal::Canvas {
+            user: "ada:x".to_owned(),
+            org: Some(org.clone()),
+            workspaces: None,
+            confined: false,
+        };
+        let callers = [
+            None,
+            Some(Principal::Workspace { id }),
+            Some(Principal::Org { org: org.clone() }),
+            Some(Principal::Operator),
+            Some(user),
+        ];
+        for outcome in ["answered", "caller_left", "not_permitted", "agent_timeout"] {
+            for (n, principal) in callers.iter().enumerate() {
+                let mut draft = call(principal.clone(), outcome).with(json!({"count": 4}));
+                draft.org = (n % 2 == 0).then(|| org.clone());
+                let text = Chain::new("here").push(draft.clone()).text("here");
+                let record: Record = serde_json::from_str(&text).unwrap();
+                let [here, there] = [Call::of_draft(&draft), Call::of_record(&record)];
+                assert!(here.is_some());
+                assert_eq!(here, there, "{text}");
+            }
+        }
+        let other = Draft::new(EventType::StreamResumed);
+        assert_eq!(Call::of_draft(&other), None);
+    }
+
+    #[test]
+    fn the_reasons_status_says_how_a_call_ended() {
+        for (outcome, end) in [
+            ("answered", End::Passed),
+            ("caller_left", End::Passed),
+            ("not_permitted", End::Refused),
+            ("rate_limited", End::Refused),
+            ("agent_timeout", End::Failed),
+            ("workspace_offline", End::Failed),
+            ("of_another_release", End::Failed),
+        ] {
+            assert_eq!(end_of(outcome), end, "{outcome}");
+        }
+    }
+
+    #[test]
+    fn refusals_that_have_one_record_are_counted_each() {
+        let many = call(None, "unauthenticated").with(json!({"count": 40}));
+        assert_eq!(Call::of_draft(&many).unwrap().count, 40);
+        let own = call(Some(Principal::Operator), "rate_limited").with(json!({"count": 40}));
+        assert_eq!(Call::of_draft(&own).unwrap().count, 1);
+    }
+}

@@ -1,0 +1,226 @@
+//! The table `usage_days`: sums are added with the records that they count, read in pages, and deleted by age.
+
+use std::fmt::Write as _;
+
+use rusqlite::params_from_iter;
+use rusqlite::types::Value as FileValue;
+use serde_json::json;
+use sqlx::any::{AnyArguments, AnyRow};
+use sqlx::query::Query;
+use sqlx::{Any, AssertSqlSafe, Row as _};
+
+use super::day::Day;
+use super::sums::{Days, Key, Kind, Sums};
+use crate::db::{Connection, Db};
+use crate::store::Unavailable;
+
+/// The sums, in the order of `Sums::columns`.
+const SUMS: [&str; 7] = [
+    "calls",
+    "streams",
+    "refused",
+    "failed",
+    "bytes_in",
+    "bytes_out",
+    "duration_ms",
+];
+
+/// Maximum number of rows in one DELETE.
+const PRUNED_MAX: i64 = 5000;
+
+const PRUNE: &str = "DELETE FROM usage_days WHERE (kind, org, workspace, day) IN \
+    (SELECT kind, org, workspace, day FROM usage_days WHERE day < $1 LIMIT $2)";
+
+/// Returns an INSERT that adds to the rows that exist. `source` has the rows.
+fn adding(source: &str) -> String {
+    let columns = SUMS.join(", ");
+    let sums = SUMS.map(|sum| format!("{sum} = usage_days.{sum} + excluded.{sum}"));
+    format!(
+        "INSERT INTO usage_days (kind, org, workspace, day, {columns}) {source} \
+         ON CONFLICT (kind, org, workspace, day) DO UPDATE SET {}",
+        sums.join(", ")
+    )
+}
+
+/// Adds sums in a transaction of the SQLite file.
+pub(in super::super) fn add_to_file(
+    to: &rusqlite::Transaction<'_>,
+    days: &Days,
+) -> Result<(), rusqlite::Error> {
+    if days.is_empty() {
+        return Ok(());
+    }
+    let mut add = to.prepare(&adding("VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"))?;
+    for (key, sums) in days {
+        let names = [key.kind.as_str(), &key.org, &key.workspace];
+        let names = names.map(|name| FileValue::Text(name.to_owned()));
+        let numbers = std::iter::once(key.day.0).chain(sums.columns());
+        let numbers = numbers.map(FileValue::Integer);
+        add.execute(params_from_iter(names.into_iter().chain(numbers)))?;
+    }
+    Ok(())
+}
+
+/// Adds sums in a transaction of PostgreSQL, with one statement for any number of them.
+pub(in super::super) async fn add(to: &mut Connection, days: &Days) -> Result<(), sqlx::Error> {
+    if days.is_empty() {
+        return Ok(());
+    }
+    let rows = days.iter().map(|(key, sums)| {
+        let mut row = json!({
+            "kind": key.kind.as_str(), "org": key.org, "workspace": key.workspace, "day": key.day.0,
+        });
+        for (name, value) in SUMS.iter().zip(sums.columns()) {
+            row[name] = value.into();
+        }
+        row
+    });
+    let rows: Vec<_> = rows.collect();
+    let names = SUMS.map(|sum| format!("{sum} BIGINT"));
+    let source = format!(
+        "SELECT kind, org, workspace, day, {} FROM jsonb_to_recordset(CAST($1 AS JSONB)) \
+         AS more (kind TEXT, org TEXT, workspace TEXT, day BIGINT, {})",
+        SUMS.join(", "),
+        names.join(", ")
+    );
+    let query = sqlx::query(AssertSqlSafe(adding(&source)));
+    query
+        .bind(json!(rows).to_string())
+        .execute(&mut *to)
+        .await
+        .map(|_| ())
+}
+
+/// Deletes the sums of days before `oldest`, in batches.
+pub(in super::super) async fn prune(db: &Db, oldest: Day) -> Result<(), Unavailable> {
+    loop {
+        let query = sqlx::query(PRUNE).bind(oldest.0).bind(PRUNED_MAX);
+        if db.execute("usage_prune", query).await? < PRUNED_MAX.unsigned_abs() {
+            return Ok(());
+        }
+    }
+}
+
+/// The conditions of a query.
+#[derive(Clone, Debug)]
+pub(super) struct Asked<'a> {
+    pub(super) kind: Kind,
+    pub(super) from: Day,
+    /// Included.
+    pub(super) to: Day,
+    /// Empty: no org.
+    pub(super) org: Option<&'a str>,
+    pub(super) workspace: Option<&'a str>,
+}
+
+/// A bound value.
+enum Value<'a> {
+    Text(&'a str),
+    Number(i64),
+}
+
+impl<'a> Asked<'a> {
+    /// Returns the conditions as SQL, with their values.
+    fn conditions(&self) -> (String, Vec<Value<'a>>) {
+        let mut text = "kind = $1 AND day >= $2 AND day <= $3".to_owned();
+        let mut values = vec![
+            Value::Text(self.kind.as_str()),
+            Value::Number(self.from.0),
+            Value::Number(self.to.0),
+        ];
+        for (column, value) in [("org", self.org), ("workspace", self.workspace)] {
+            if let Some(value) = value {
+                values.push(Value::Text(value));
+                // Writing to a string cannot fail.
+                let _ = write!(text, " AND {column} = ${}", values.len());
+            }
+        }
+        (text, values)
+    }
+}
+
+/// Returns at most `limit` sums behind `after`: of each day, or with `whole` of all days together.
+pub(super) async fn page(
+    db: &Db,
+    asked: &Asked<'_>,
+    whole: bool,
+    after: Option<&Key>,
+    limit: i64,
+) -> Result<Vec<(Key, Sums)>, Unavailable> {
+    let (mut conditions, mut values) = asked.conditions();
+    if let Some(after) = after {
+        values.push(Value::Text(&after.org));
+        values.push(Value::Text(&after.workspace));
+        let n = values.len();
+        let behind = if whole {
+            format!("(org, workspace) > (${}, ${n})", n - 1)
+        } else {
+            values.push(Value::Number(after.day.0));
+            format!("(org, workspace, day) > (${}, ${n}, ${})", n - 1, n + 1)
+        };
+        let _ = write!(conditions, " AND {behind}");
+    }
+    values.push(Value::Number(limit));
+    let n = values.len();
+    // The order of the primary key: a page is read from it, and ends at the limit.
+    let text = if whole {
+        let sums = SUMS.map(|sum| format!("CAST(SUM({sum}) AS BIGINT) AS {sum}"));
+        format!(
+            "SELECT org, workspace, CAST(0 AS BIGINT) AS day, {} FROM usage_days WHERE {conditions} \
+             GROUP BY org, workspace ORDER BY org, workspace LIMIT ${n}",
+            sums.join(", ")
+        )
+    } else {
+        format!(
+            "SELECT org, workspace, day, {} FROM usage_days WHERE {conditions} \
+             ORDER BY org, workspace, day LIMIT ${n}",
+            SUMS.join(", ")
+        )
+    };
+    let work = async {
+        let rows = bound(text, values).fetch_all(db.pool()).await?;
+        let read = |row: &AnyRow| {
+            let key = Key {
+                kind: asked.kind,
+                org: row.try_get("org")?,
+                workspace: row.try_get("workspace")?,
+                day: Day(row.try_get("day")?),
+            };
+            Ok((key, sums(row)?))
+        };
+        rows.iter().map(read).collect()
+    };
+    db.run("usage_page", work).await
+}
+
+/// Returns the sum of all that fits.
+pub(super) async fn total(db: &Db, asked: &Asked<'_>) -> Result<Sums, Unavailable> {
+    let (conditions, values) = asked.conditions();
+    let all = SUMS.map(|sum| format!("CAST(COALESCE(SUM({sum}), 0) AS BIGINT) AS {sum}"));
+    let text = format!(
+        "SELECT {} FROM usage_days WHERE {conditions}",
+        all.join(", ")
+    );
+    let work = async { sums(&bound(text, values).fetch_one(db.pool()).await?) };
+    db.run("usage_total", work).await
+}
+
+fn bound(text: String, values: Vec<Value<'_>>) -> Query<'_, Any, AnyArguments> {
+    let query = sqlx::query(AssertSqlSafe(text));
+    values.into_iter().fold(query, |query, value| match value {
+        Value::Text(text) => query.bind(text),
+        Value::Number(number) => query.bind(number),
+    })
+}
+
+fn sums(row: &AnyRow) -> Result<Sums, sqlx::Error> {
+    Ok(Sums {
+        calls: row.try_get("calls")?,
+        streams: row.try_get("streams")?,
+        refused: row.try_get("refused")?,
+        failed: row.try_get("failed")?,
+        bytes_in: row.try_get("bytes_in")?,
+        bytes_out: row.try_get("bytes_out")?,
+        duration_ms: row.try_get("duration_ms")?,
+    })
+}

@@ -1,0 +1,18 @@
+//! Usage: sums of the audit's calls by day, for each workspace and each org, on the side of the caller and on that of the
+//! target (`docs/reference/usage.md`).
+//!
+//! Sums are added in the transaction that writes their records, and `audit_chains` says up to which record of a chain they
+//! go, so a record that is written twice is counted once. Records of earlier releases are added in steps.
+
+mod call;
+mod day;
+mod days;
+mod query;
+mod sums;
+
+pub(super) use self::call::Call;
+pub use self::day::Day;
+pub(super) use self::days::{add, add_to_file, prune};
+pub use self::query::{After, Line, Per, Side, Usage, Wanted};
+pub use self::sums::Sums;
+pub(super) use self::sums::{Batch, Days, Orgs};

@@ -1,0 +1,224 @@
+//! Queries of usage: pages with a cursor, and the sum of all.
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde_json::json;
+
+use super::super::members::clean;
+use super::day::Day;
+use super::days::{self, Asked};
+use super::sums::{Key, Kind, Sums};
+use crate::closed_set::words;
+use crate::db::Db;
+use crate::store::Unavailable;
+
+words! {
+    /// The side of a call under which it is summed.
+    Side {
+        /// The workspace that called, and its org.
+        Caller => "caller",
+        /// The workspace that was called, and its org.
+        Target => "target",
+    }
+}
+
+words! {
+    /// The span of one sum.
+    Per {
+        /// A day.
+        Day => "day",
+        /// All days that are asked for.
+        Total => "total",
+    }
+}
+
+/// The usage that is asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// The first day.
+    pub from: Day,
+    /// The last day.
+    pub to: Day,
+    /// The side.
+    pub side: Side,
+    /// True: a sum for each org. False: one for each workspace.
+    pub by_org: bool,
+    /// The span of a sum.
+    pub per: Per,
+    /// Only of this org; `Some("")`: of none.
+    pub org: Option<String>,
+    /// Only of this workspace, or of this kind of caller. Not with `by_org`.
+    pub workspace: Option<String>,
+}
+
+/// The position after which the next page begins.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct After(Key);
+
+impl After {
+    /// Parses a cursor of the pages of `wanted`.
+    pub fn parse(text: &str, wanted: &Wanted) -> Option<Self> {
+        let bytes = URL_SAFE_NO_PAD.decode(text).ok()?;
+        let (org, workspace, day) = serde_json::from_slice::<(String, String, i64)>(&bytes).ok()?;
+        // Databases refuse some of these characters, and no name has them.
+        let is_plain = [&org, &workspace]
+            .iter()
+            .all(|name| !name.chars().any(char::is_control));
+        let key = Key {
+            kind: wanted.kind(),
+            org,
+            workspace,
+            day: Day(day),
+        };
+        is_plain.then_some(Self(key))
+    }
+
+    /// Returns the cursor.
+    pub fn cursor(&self) -> String {
+        let Key {
+            org,
+            workspace,
+            day,
+            ..
+        } = &self.0;
+        URL_SAFE_NO_PAD.encode(json!([org, workspace, day.0]).to_string())
+    }
+}
+
+/// One sum.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Line {
+    /// The day; `None`: all that are asked for.
+    pub day: Option<Day>,
+    /// The org; `None`: no org.
+    pub org: Option<String>,
+    /// The workspace, or the kind of another caller with a colon; `None`: all of the org.
+    pub workspace: Option<String>,
+    /// The sums.
+    pub sums: Sums,
+}
+
+impl Wanted {
+    fn kind(&self) -> Kind {
+        match (self.side, self.by_org) {
+            (Side::Caller, false) => Kind::Caller,
+            (Side::Caller, true) => Kind::CallerOrg,
+            (Side::Target, false) => Kind::Target,
+            (Side::Target, true) => Kind::TargetOrg,
+        }
+    }
+
+    fn asked<'a>(&'a self, kind: Kind, org: Option<&'a str>) -> Asked<'a> {
+        Asked {
+            kind,
+            from: self.from,
+            to: self.to,
+            org,
+            workspace: self.workspace.as_deref(),
+        }
+    }
+}
+
+/// The stored sums.
+#[derive(Clone)]
+pub struct Usage {
+    db: Db,
+}
+
+const BEHIND: &str =
+    "SELECT COUNT(*) FROM audit_chains WHERE counted_seq < last_seq AND first_seq <= last_seq";
+
+impl Usage {
+    /// Returns the sums of a database, without I/O.
+    pub fn new(db: Db) -> Self {
+        Self { db }
+    }
+
+    /// Returns at most `limit` sums behind `after`, by org, workspace and day, and the place of the next page.
+    ///
+    /// # Errors
+    /// When the store fails.
+    pub async fn page(
+        &self,
+        wanted: &Wanted,
+        after: Option<&After>,
+        limit: usize,
+    ) -> Result<(Vec<Line>, Option<After>), Unavailable> {
+        let org = wanted.org.as_deref().map(|org| clean(org.into()));
+        let asked = wanted.asked(wanted.kind(), org.as_deref());
+        let is_whole = wanted.per == Per::Total;
+        // One more shows whether there is a next page.
+        let more = i64::try_from(limit).map_or(i64::MAX, |limit| limit.saturating_add(1));
+        let after = after.map(|after| &after.0);
+        let mut found = days::page(&self.db, &asked, is_whole, after, more).await?;
+        let has_more = found.len() > limit;
+        found.truncate(limit);
+        let last = found.last().filter(|_| has_more);
+        let next = last.map(|(key, _)| After(key.clone()));
+        let named = |name: String| Some(name).filter(|name| !name.is_empty());
+        let line = |(key, sums): (Key, Sums)| Line {
+            day: Some(key.day).filter(|_| !is_whole),
+            org: named(key.org),
+            workspace: named(key.workspace),
+            sums,
+        };
+        Ok((found.into_iter().map(line).collect(), next))
+    }
+
+    /// Returns the sum of all pages.
+    ///
+    /// # Errors
+    /// When the store fails.
+    pub async fn total(&self, wanted: &Wanted) -> Result<Sums, Unavailable> {
+        let org = wanted.org.as_deref().map(|org| clean(org.into()));
+        // The orgs have the same sum in fewer rows.
+        let kind = match (wanted.side, &wanted.workspace) {
+            (_, Some(_)) => wanted.kind(),
+            (Side::Caller, None) => Kind::CallerOrg,
+            (Side::Target, None) => Kind::TargetOrg,
+        };
+        days::total(&self.db, &wanted.asked(kind, org.as_deref())).await
+    }
+
+    /// True if the sums have all records that are stored. After an update from a release without sums it takes some time.
+    ///
+    /// # Errors
+    /// When the store fails.
+    pub async fn is_complete(&self) -> Result<bool, Unavailable> {
+        let behind = sqlx::query_scalar(BEHIND).fetch_one(self.db.pool());
+        let behind: i64 = self.db.run("usage_page", behind).await?;
+        Ok(behind == 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wanted() -> Wanted {
+        Wanted {
+            from: Day(0),
+            to: Day(9),
+            side: Side::Target,
+            by_org: true,
+            per: Per::Day,
+            org: None,
+            workspace: None,
+        }
+    }
+
+    #[test]
+    fn a_cursor_comes_back_as_it_was_given() {
+        let after = After(Key {
+            kind: Kind::TargetOrg,
+            org: "Acme, Ltd.".to_owned(),
+            workspace: String::new(),
+            day: Day(3),
+        });
+        assert_eq!(After::parse(&after.cursor(), &wanted()), Some(after));
+        let sly = URL_SAFE_NO_PAD.encode(r#"["a\u0000","",1]"#);
+        for bad in ["", "!", "AAAA", &sly] {
+            assert_eq!(After::parse(bad, &wanted()), None, "{bad}");
+        }
+    }
+}

@@ -1,0 +1,274 @@
+//! The sums of a batch of calls: first by the names in the records, then by org, once the orgs of the workspaces are known.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::AddAssign;
+
+use super::call::{Call, End, UNKNOWN};
+use super::day::Day;
+use crate::audit::members::clean;
+
+/// The subject of a sum: a workspace on one side of its calls, or all of an org on that side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(in super::super) enum Kind {
+    Caller,
+    CallerOrg,
+    Target,
+    TargetOrg,
+}
+
+impl Kind {
+    /// Returns its form in the table.
+    pub(super) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Caller => "caller",
+            Self::CallerOrg => "caller_org",
+            Self::Target => "target",
+            Self::TargetOrg => "target_org",
+        }
+    }
+}
+
+/// Sums of calls.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sums {
+    /// Calls that were answered, or left by their callers.
+    pub calls: i64,
+    /// Those of them that opened a stream.
+    pub streams: i64,
+    /// Calls that were refused: a reason with a 4xx status.
+    pub refused: i64,
+    /// Calls that failed: a reason with a 5xx status.
+    pub failed: i64,
+    /// Bytes of the bodies of requests that were not refused.
+    pub bytes_in: i64,
+    /// Bytes of the bodies of their answers.
+    pub bytes_out: i64,
+    /// Their durations in milliseconds.
+    pub duration_ms: i64,
+}
+
+impl Sums {
+    fn of(call: &Call<'_>) -> Self {
+        let mut sums = Self::default();
+        match call.end {
+            End::Passed => {
+                sums.calls = call.count;
+                sums.streams = if call.streams { call.count } else { 0 };
+            }
+            End::Failed => sums.failed = call.count,
+            End::Refused => {
+                sums.refused = call.count;
+                return sums;
+            }
+        }
+        sums.bytes_in = call.request_bytes;
+        sums.bytes_out = call.response_bytes;
+        sums.duration_ms = call.duration_ms;
+        sums
+    }
+
+    /// Returns the sums in the order of their columns.
+    pub(super) fn columns(&self) -> [i64; 7] {
+        [
+            self.calls,
+            self.streams,
+            self.refused,
+            self.failed,
+            self.bytes_in,
+            self.bytes_out,
+            self.duration_ms,
+        ]
+    }
+}
+
+impl AddAssign for Sums {
+    fn add_assign(&mut self, other: Self) {
+        for (sum, more) in [
+            (&mut self.calls, other.calls),
+            (&mut self.streams, other.streams),
+            (&mut self.refused, other.refused),
+            (&mut self.failed, other.failed),
+            (&mut self.bytes_in, other.bytes_in),
+            (&mut self.bytes_out, other.bytes_out),
+            (&mut self.duration_ms, other.duration_ms),
+        ] {
+            *sum = sum.saturating_add(more);
+        }
+    }
+}
+
+/// The key of a sum. Its order is that in which rows are written, so that two replicas never wait for each other.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(in super::super) struct Key {
+    pub(super) kind: Kind,
+    /// Empty: no org.
+    pub(super) org: String,
+    /// Empty: all of the org.
+    pub(super) workspace: String,
+    pub(super) day: Day,
+}
+
+/// The orgs of workspaces that exist, by id.
+pub(in super::super) type Orgs = HashMap<String, Option<String>>;
+
+/// The sums of a batch by org and workspace.
+pub(in super::super) type Days = BTreeMap<Key, Sums>;
+
+/// A caller on a day: its name, and its org as far as records have it.
+type CallerDay<'a> = (Day, &'a str, Option<Cow<'a, str>>);
+
+/// The sums of a batch by the names in its records.
+#[derive(Default)]
+pub(in super::super) struct Batch<'a> {
+    callers: HashMap<CallerDay<'a>, Sums>,
+    targets: HashMap<(Day, &'a str), Sums>,
+}
+
+impl<'a> Batch<'a> {
+    /// Sums up calls.
+    pub(in super::super) fn of(calls: impl IntoIterator<Item = Call<'a>>) -> Self {
+        let mut batch = Self::default();
+        for call in calls {
+            let sums = Sums::of(&call);
+            // Refusals of callers that proved nothing name targets that need not exist, or none.
+            let is_strangers = call.caller == UNKNOWN && call.end != End::Passed;
+            if let Some(target) = call.target.filter(|_| !is_strangers) {
+                *batch.targets.entry((call.day, target)).or_default() += sums;
+            }
+            *batch
+                .callers
+                .entry((call.day, call.caller, call.org))
+                .or_default() += sums;
+        }
+        batch
+    }
+
+    /// Returns the ids of workspaces whose orgs [`Batch::days`] needs.
+    pub(in super::super) fn workspaces(&self) -> Vec<&'a str> {
+        let callers = self.callers.keys().filter_map(|(_, name, org)| {
+            let is_needed = org.is_none() && !name.contains(':');
+            is_needed.then_some(*name)
+        });
+        let targets = self.targets.keys().map(|(_, name)| *name);
+        let all: BTreeSet<&str> = callers.chain(targets).collect();
+        all.into_iter().collect()
+    }
+
+    /// Returns the sums by org and workspace. A target that is no workspace has none: callers choose its name.
+    pub(in super::super) fn days(self, orgs: &Orgs) -> Days {
+        let mut days = Days::new();
+        let mut add = |[one, all]: [Kind; 2], day, org: &str, workspace: &str, sums| {
+            for (kind, workspace) in [(one, workspace), (all, "")] {
+                let key = Key {
+                    kind,
+                    org: org.to_owned(),
+                    workspace: workspace.to_owned(),
+                    day,
+                };
+                *days.entry(key).or_default() += sums;
+            }
+        };
+        for ((day, name, org), sums) in self.callers {
+            let known = || orgs.get(name).and_then(Option::as_deref);
+            let org = org.or_else(|| known().map(|org| clean(org.into())));
+            let org = org.unwrap_or_default();
+            add([Kind::Caller, Kind::CallerOrg], day, &org, name, sums);
+        }
+        for ((day, name), sums) in self.targets {
+            if let Some(org) = orgs.get(name) {
+                let org = clean(org.as_deref().unwrap_or_default().into());
+                add([Kind::Target, Kind::TargetOrg], day, &org, name, sums);
+            }
+        }
+        days
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn call<'a>(caller: &'a str, org: Option<&'a str>, target: &'a str, end: End) -> Call<'a> {
+        Call {
+            day: Day(9),
+            caller,
+            org: org.map(Cow::from),
+            target: Some(target),
+            streams: true,
+            end,
+            count: 1,
+            request_bytes: 10,
+            response_bytes: 100,
+            duration_ms: 1000,
+        }
+    }
+
+    fn passed(calls: i64) -> Sums {
+        Sums {
+            calls,
+            streams: calls,
+            bytes_in: 10 * calls,
+            bytes_out: 100 * calls,
+            duration_ms: 1000 * calls,
+            ..Sums::default()
+        }
+    }
+
+    #[test]
+    fn each_side_is_summed_by_workspace_and_by_org() {
+        let batch = Batch::of([
+            call("a", Some("acme"), "t", End::Passed),
+            call("b", Some("acme"), "t", End::Passed),
+            call("b", None, "t", End::Refused),
+            call("canvas:", None, "t", End::Failed),
+        ]);
+        assert_eq!(batch.workspaces(), ["b", "t"]);
+        let orgs = Orgs::from([
+            ("b".to_owned(), Some("acme".to_owned())),
+            ("t".to_owned(), Some("globex".to_owned())),
+        ]);
+        let days = batch.days(&orgs);
+        let sums = |kind, org: &str, workspace: &str| {
+            let key = Key {
+                kind,
+                org: org.to_owned(),
+                workspace: workspace.to_owned(),
+                day: Day(9),
+            };
+            days.get(&key).copied().unwrap_or_default()
+        };
+        assert_eq!(sums(Kind::Caller, "acme", "a"), passed(1));
+        let both = Sums {
+            refused: 1,
+            ..passed(2)
+        };
+        assert_eq!(sums(Kind::CallerOrg, "acme", ""), both);
+        let all = Sums {
+            calls: 2,
+            streams: 2,
+            refused: 1,
+            failed: 1,
+            ..passed(3)
+        };
+        assert_eq!(sums(Kind::Target, "globex", "t"), all);
+        assert_eq!(sums(Kind::TargetOrg, "globex", ""), all);
+        assert_eq!(sums(Kind::Caller, "", "canvas:").failed, 1);
+        assert_eq!(days.len(), 3 + 2 + 2);
+    }
+
+    #[test]
+    fn names_that_callers_make_up_get_no_sums() {
+        let batch = Batch::of([
+            call("a", None, "made-up", End::Refused),
+            call("unknown:", None, "t", End::Refused),
+        ]);
+        let orgs = Orgs::from([("a".to_owned(), None), ("t".to_owned(), None)]);
+        let days = batch.days(&orgs);
+        assert!(
+            days.keys()
+                .all(|key| matches!(key.kind, Kind::Caller | Kind::CallerOrg)),
+            "{days:?}"
+        );
+    }
+}

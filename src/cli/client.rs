@@ -1,0 +1,167 @@
+//! The gateway as operators' commands ask it, and how they end: text for standard output, or an error and an exit
+//! status.
+
+use std::io;
+use std::process::ExitCode;
+
+use gateway_client::{ClientError, Registry, RegistryError};
+use serde_json::Value;
+
+use super::access::{AccessError, Operating};
+use super::{USAGE, block_on, complain, print};
+
+/// A request to the gateway's control plane failed.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum RequestError {
+    #[error(
+        "{0}; is the gateway running? --url, A2A_GATEWAY_URL, a context or --config says where"
+    )]
+    NotRunning(ClientError),
+    #[error(transparent)]
+    Gateway(RegistryError),
+}
+
+impl From<RegistryError> for RequestError {
+    fn from(error: RegistryError) -> Self {
+        match error {
+            RegistryError::Unanswered {
+                source: away @ ClientError::NotListening { .. },
+                ..
+            } => Self::NotRunning(away),
+            other => Self::Gateway(other),
+        }
+    }
+}
+
+/// The command failed.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Failure {
+    /// The gateway refused, or did not answer.
+    #[error(transparent)]
+    Request(RequestError),
+    /// There is no gateway to ask, or no credential.
+    #[error(transparent)]
+    Access(#[from] AccessError),
+    /// The arguments are wrong: nothing was done.
+    #[error("{0}")]
+    Usage(String),
+    /// There is no result.
+    #[error("{0}")]
+    Failed(String),
+    /// Standard output is closed or full, or a file cannot be written.
+    #[error("cannot read or write")]
+    Io(#[from] io::Error),
+}
+
+impl From<RegistryError> for Failure {
+    fn from(error: RegistryError) -> Self {
+        Self::Request(error.into())
+    }
+}
+
+/// The control plane of a gateway, with a credential.
+pub(super) struct Client {
+    registry: Registry,
+    token: String,
+}
+
+impl Operating {
+    /// Returns the gateway that the arguments choose.
+    ///
+    /// # Errors
+    /// [`AccessError`].
+    pub(super) fn client(&self) -> Result<Client, AccessError> {
+        let (url, token) = self.resolve()?;
+        let registry = Registry::new(url);
+        Ok(Client { registry, token })
+    }
+}
+
+impl Client {
+    /// Returns the JSON at a path.
+    pub(super) async fn read(&self, path: &str) -> Result<Value, RegistryError> {
+        self.registry.get(path, Some(&self.token)).await
+    }
+
+    /// Returns the JSON at a path, with a query.
+    pub(super) async fn read_with(
+        &self,
+        path: &str,
+        query: &[(&str, &str)],
+    ) -> Result<Value, RegistryError> {
+        self.registry.get_page(path, &self.token, query).await
+    }
+
+    /// Returns all entries of a list: of an array, or of the member `name`.
+    pub(super) async fn list(
+        &self,
+        path: &str,
+        query: &[(&str, &str)],
+        name: Option<&str>,
+    ) -> Result<Vec<Value>, RegistryError> {
+        self.registry
+            .all_pages(path, &self.token, query, name)
+            .await
+    }
+
+    /// Returns a page of a list, and the cursor of the next one.
+    pub(super) async fn page(
+        &self,
+        path: &str,
+        query: &[(&str, &str)],
+        cursor: Option<&str>,
+    ) -> Result<(Value, Option<String>), RegistryError> {
+        self.registry.page(path, &self.token, query, cursor).await
+    }
+
+    /// Posts JSON to a path.
+    pub(super) async fn post(&self, path: &str, body: &Value) -> Result<Value, RegistryError> {
+        self.registry.post(path, &self.token, body).await
+    }
+
+    /// Changes what is at a path.
+    pub(super) async fn patch(&self, path: &str, body: &Value) -> Result<Value, RegistryError> {
+        self.registry.patch(path, &self.token, body).await
+    }
+
+    /// Deletes what is at a path.
+    pub(super) async fn delete(&self, path: &str) -> Result<Value, RegistryError> {
+        self.registry.delete(path, &self.token).await
+    }
+}
+
+/// Runs a command to its end: prints its text, or its error.
+pub(super) fn run(work: impl Future<Output = Result<String, Failure>>) -> ExitCode {
+    finish(block_on(work))
+}
+
+/// Prints the text of a command, or its error, and returns the exit status.
+pub(super) fn finish(text: Result<String, Failure>) -> ExitCode {
+    match text.and_then(|text| Ok(print(&text)?)) {
+        Ok(()) => ExitCode::SUCCESS,
+        // The reader has enough: `a2a-gateway workspace list | head`.
+        Err(Failure::Io(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        Err(error) => {
+            complain(&error);
+            match error {
+                Failure::Access(_) | Failure::Usage(_) => ExitCode::from(USAGE),
+                _ => ExitCode::FAILURE,
+            }
+        }
+    }
+}
+
+/// Returns a document as `--json` prints it.
+pub(super) fn document(value: &Value) -> String {
+    format!("{value:#}\n")
+}
+
+/// Fails unless `id` can stand in a path as one segment: what a user types must not choose another route.
+pub(super) fn segment(id: &str) -> Result<&str, Failure> {
+    let is_good = |c: char| c.is_ascii_alphanumeric() || "-._~@:+=,!$'()*".contains(c);
+    if id.is_empty() || id == "." || id == ".." || !id.chars().all(is_good) {
+        let complaint = format!("{id:?} is no id: it has letters, digits, `-`, `.` and `_`");
+        return Err(Failure::Usage(complaint));
+    }
+    Ok(id)
+}

@@ -1,0 +1,133 @@
+//! Ids for shells that complete a command line: asked of the gateway, within a second, and silent if it does not
+//! answer. The credential and the gateway are those that the command would use.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::env;
+use std::ffi::OsStr;
+use std::time::Duration;
+
+use clap_complete::engine::CompletionCandidate;
+use serde_json::Value;
+use tokio::time::timeout;
+
+use super::access::Operating;
+use super::client::Client;
+
+/// Longest wait for the gateway.
+const CLOCK: Duration = Duration::from_secs(1);
+
+/// Variable by which a shell's script asks for candidates.
+pub(super) const VARIABLE: &str = "A2A_GATEWAY_COMPLETE";
+
+/// Returns the workspaces of which the id begins with what is typed, else those of which the name does: as far as the
+/// gateway tells them within the clock.
+pub(super) fn workspaces(typed: &OsStr) -> Vec<CompletionCandidate> {
+    let typed = typed.to_string_lossy().to_lowercase();
+    let found = RefCell::new(Vec::new());
+    let keep = |page: Value| {
+        if let Value::Array(page) = page {
+            found.borrow_mut().extend(page);
+        }
+    };
+    asked(async |client| {
+        if !typed.is_empty() {
+            let of_name = client.page("/workspaces", &[("q", &typed)], None).await;
+            keep(of_name.ok()?.0);
+        }
+        let mut cursor: Option<String> = None;
+        loop {
+            let (page, next) = client
+                .page("/workspaces", &[], cursor.as_deref())
+                .await
+                .ok()?;
+            keep(page);
+            cursor = Some(next?);
+        }
+    });
+    let (mut of_ids, mut of_names) = (BTreeMap::new(), BTreeMap::new());
+    for workspace in found.take() {
+        let (Some(id), Some(name)) = (workspace["id"].as_str(), workspace["name"].as_str()) else {
+            continue;
+        };
+        if id.to_lowercase().starts_with(&typed) {
+            of_ids.insert(id.to_owned(), name.to_owned());
+        } else if name.to_lowercase().starts_with(&typed) {
+            of_names.insert(id.to_owned(), name.to_owned());
+        }
+    }
+    let offered = if of_ids.is_empty() { of_names } else { of_ids };
+    offered
+        .iter()
+        .map(|(id, name)| described(id, name))
+        .collect()
+}
+
+/// Returns the stops in force.
+pub(super) fn stops(typed: &OsStr) -> Vec<CompletionCandidate> {
+    let page = first_page("/stops");
+    named(page.as_ref(), "stops", "reason", typed)
+}
+
+/// Returns the grants.
+pub(super) fn grants(typed: &OsStr) -> Vec<CompletionCandidate> {
+    let page = first_page("/grants");
+    named(page.as_ref(), "grants", "target_id", typed)
+}
+
+/// Returns the workspaces, or behind one, or behind `--org`, the tokens of it, for `token revoke`.
+pub(super) fn workspaces_or_tokens(typed: &OsStr) -> Vec<CompletionCandidate> {
+    let words = typed_words();
+    let mut behind = words.iter().skip_while(|word| *word != "revoke").skip(1);
+    let org = words.iter().position(|word| word == "--org");
+    let path = match org {
+        Some(at) => words.get(at + 1).map(|org| format!("/orgs/{org}/tokens")),
+        None => {
+            let id = behind
+                .next()
+                .filter(|id| !id.starts_with('-') && id.as_str() != typed);
+            id.map(|id| format!("/workspaces/{id}/tokens"))
+        }
+    };
+    match path {
+        Some(path) => named(first_page(&path).as_ref(), "tokens", "prefix", typed),
+        None => workspaces(typed),
+    }
+}
+
+fn first_page(path: &str) -> Option<Value> {
+    asked(async |client| Some(client.page(path, &[], None).await.ok()?.0))
+}
+
+/// Returns the ids of a list that begin with what is typed, each with a member that describes it.
+fn named(page: Option<&Value>, list: &str, about: &str, typed: &OsStr) -> Vec<CompletionCandidate> {
+    let typed = typed.to_string_lossy();
+    let entries = page.and_then(|page| page[list].as_array());
+    let ids = entries.into_iter().flatten().filter_map(|entry| {
+        let id = entry["id"].as_str()?;
+        let about = entry[about].as_str().unwrap_or_default();
+        id.starts_with(&*typed).then(|| described(id, about))
+    });
+    ids.collect()
+}
+
+fn described(id: &str, about: &str) -> CompletionCandidate {
+    let about = super::table::printable(about);
+    CompletionCandidate::new(id).help(Some(about.into()))
+}
+
+/// Returns the words of the command line that is being completed.
+fn typed_words() -> Vec<String> {
+    let words = env::args_os().map(|word| word.to_string_lossy().into_owned());
+    words.skip_while(|word| word != "--").skip(1).collect()
+}
+
+/// Asks the gateway; `None` if there is none, no credential, or no answer within the clock.
+fn asked(question: impl AsyncFnOnce(Client) -> Option<Value>) -> Option<Value> {
+    let client = Operating::of_words(&typed_words()).client().ok()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .ok()?;
+    runtime.block_on(async { timeout(CLOCK, question(client)).await.ok().flatten() })
+}

@@ -1,0 +1,65 @@
+//! Server-sent events, read from a stream.
+
+/// Longest event, in bytes. A stream as a whole has 10 MiB by default.
+const EVENT_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// An event has no end.
+#[derive(Debug, thiserror::Error)]
+#[error("an event of the stream has more than {EVENT_BYTES_MAX} bytes")]
+pub(super) struct LongEvent;
+
+/// Assembles events from pieces of any size. Keeps the data of each.
+#[derive(Default)]
+pub(super) struct Events {
+    line: Vec<u8>,
+    data: String,
+}
+
+impl Events {
+    /// Adds a piece of the stream. Returns the data of the events that are whole now.
+    ///
+    /// # Errors
+    /// [`LongEvent`].
+    pub(super) fn feed(&mut self, piece: &[u8]) -> Result<Vec<String>, LongEvent> {
+        let mut whole = Vec::new();
+        for &byte in piece {
+            if byte != b'\n' {
+                self.line.push(byte);
+                continue;
+            }
+            let line = String::from_utf8_lossy(&self.line);
+            let line = line.trim_end_matches('\r');
+            if line.is_empty() && !self.data.is_empty() {
+                whole.push(std::mem::take(&mut self.data));
+            } else if let Some(data) = line.strip_prefix("data:") {
+                if !self.data.is_empty() {
+                    self.data.push('\n');
+                }
+                self.data.push_str(data.strip_prefix(' ').unwrap_or(data));
+            }
+            self.line.clear();
+        }
+        if self.line.len() + self.data.len() > EVENT_BYTES_MAX {
+            return Err(LongEvent);
+        }
+        Ok(whole)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_come_out_whole_wherever_they_are_cut() {
+        let stream = b": hello\r\n\r\ndata: {\"a\":\r\ndata: 1}\r\n\r\nid: 7\ndata:x\n\ndata: half";
+        for size in 1..=stream.len() {
+            let mut events = Events::default();
+            let whole: Vec<String> = stream
+                .chunks(size)
+                .flat_map(|piece| events.feed(piece).unwrap())
+                .collect();
+            assert_eq!(whole, ["{\"a\":\n1}", "x"], "{size}");
+        }
+    }
+}

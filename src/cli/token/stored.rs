@@ -1,0 +1,185 @@
+//! `a2a-gateway token create|list|revoke`: tokens of workspaces and orgs, which the gateway stores as hashes.
+
+use std::time::{Duration, SystemTime};
+
+use clap_complete::engine::ArgValueCompleter;
+use serde_json::{Value, json};
+
+use super::super::access::Operating;
+use super::super::client::{Failure, document, segment};
+use super::super::complete;
+use super::super::table::{age, aligned, cell};
+
+pub(super) const CREATE_EXAMPLES: &str = "\
+Examples:
+  a2a-gateway token create acme-dev --label laptop --expires-in 90days
+  a2a-gateway token create acme-dev --enrolment > token        for `a2a-gateway run --token-file token`
+  a2a-gateway token create --org acme --note 'ticket 12' --json
+
+Only the token is printed. It is shown once.";
+
+pub(super) const LIST_EXAMPLES: &str = "\
+Examples:
+  a2a-gateway token list acme-dev
+  a2a-gateway token list --org acme --json";
+
+pub(super) const REVOKE_EXAMPLES: &str = "\
+Examples:
+  a2a-gateway token revoke acme-dev 019aa9d2-6c1e-7b3a-9d52-0f7d4a1e2c33        an id of `token list`
+  a2a-gateway token revoke --org acme 019aa9d2-6c1e-7b3a-9d52-0f7d4a1e2c33";
+
+/// `a2a-gateway token create`.
+#[derive(clap::Args, Debug)]
+#[command(group = clap::ArgGroup::new("holder").required(true).args(["id", "org"]))]
+pub(super) struct CreateArguments {
+    /// The workspace
+    #[arg(add = ArgValueCompleter::new(complete::workspaces))]
+    id: Option<String>,
+    /// A token of this org instead
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["label", "expires_in", "enrolment"])]
+    org: Option<String>,
+    /// Name of the workspace's token in lists
+    #[arg(long)]
+    label: Option<String>,
+    /// Note on the org's token in lists
+    #[arg(long, requires = "org")]
+    note: Option<String>,
+    /// How long it lasts, such as 90days; without it, until it is revoked
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    expires_in: Option<Duration>,
+    /// An enrolment token: for one registration of the workspace, within 24 h
+    #[arg(long, conflicts_with_all = ["label", "expires_in"])]
+    enrolment: bool,
+    /// Print JSON: the token with its id
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    gateway: Operating,
+}
+
+/// `a2a-gateway token list`.
+#[derive(clap::Args, Debug)]
+#[command(group = clap::ArgGroup::new("holder").required(true).args(["id", "org"]))]
+pub(super) struct ListArguments {
+    /// The workspace
+    #[arg(add = ArgValueCompleter::new(complete::workspaces))]
+    id: Option<String>,
+    /// The tokens of this org instead
+    #[arg(long, value_name = "NAME")]
+    org: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    gateway: Operating,
+}
+
+/// `a2a-gateway token revoke`.
+#[derive(clap::Args, Debug)]
+pub(super) struct RevokeArguments {
+    /// The workspace, and the id of its token; with --org, the id alone
+    #[arg(required = true, num_args = 1..=2, value_names = ["ID", "TOKEN"], add = ArgValueCompleter::new(complete::workspaces_or_tokens))]
+    ids: Vec<String>,
+    /// A token of this org instead
+    #[arg(long, value_name = "NAME")]
+    org: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    gateway: Operating,
+}
+
+/// Returns the body that asks for a token of a workspace.
+pub(super) fn wanted(label: Option<&str>, expires_in: Option<Duration>) -> Value {
+    let mut wanted = json!({});
+    if let Some(label) = label {
+        wanted["label"] = label.into();
+    }
+    if let Some(expires_in) = expires_in {
+        wanted["expires_in"] = expires_in.as_secs().into();
+    }
+    wanted
+}
+
+/// Returns the path of the tokens of a workspace or an org.
+fn path(id: Option<&str>, org: Option<&str>) -> Result<String, Failure> {
+    match (id, org) {
+        (_, Some(org)) => Ok(format!("/orgs/{}/tokens", segment(org)?)),
+        (Some(id), None) => Ok(format!("/workspaces/{}/tokens", segment(id)?)),
+        (None, None) => Err(Failure::Usage("say a workspace, or --org".to_owned())),
+    }
+}
+
+pub(super) async fn create(arguments: &CreateArguments) -> Result<String, Failure> {
+    let CreateArguments { id, org, note, .. } = arguments;
+    let client = arguments.gateway.client()?;
+    let made = match id {
+        Some(id) if arguments.enrolment => {
+            let path = format!("/workspaces/{}/enrolment", segment(id)?);
+            client.post(&path, &json!({})).await?
+        }
+        id => {
+            let path = path(id.as_deref(), org.as_deref())?;
+            let mut wanted = wanted(arguments.label.as_deref(), arguments.expires_in);
+            if let Some(note) = note {
+                wanted["note"] = note.as_str().into();
+            }
+            client.post(&path, &wanted).await?
+        }
+    };
+    if arguments.json {
+        return Ok(document(&made));
+    }
+    let token = made["token"].as_str().or(made["enrolment_token"].as_str());
+    let token = token.ok_or_else(|| Failure::Failed("the gateway gave no token".to_owned()))?;
+    Ok(format!("{token}\n"))
+}
+
+pub(super) async fn list(arguments: &ListArguments) -> Result<String, Failure> {
+    let path = path(arguments.id.as_deref(), arguments.org.as_deref())?;
+    let client = arguments.gateway.client()?;
+    let tokens = client.list(&path, &[], Some("tokens")).await?;
+    if arguments.json {
+        return Ok(document(&tokens.into()));
+    }
+    if tokens.is_empty() {
+        return Ok("no token is live\n".to_owned());
+    }
+    let now = SystemTime::now();
+    let rows: Vec<_> = tokens
+        .iter()
+        .map(|token| {
+            let label = [&token["label"], &token["note"]].map(cell).concat();
+            vec![
+                cell(&token["id"]),
+                cell(&token["prefix"]),
+                label,
+                age(&token["created_at"], now),
+                age(&token["last_used_at"], now),
+                cell(&token["expires_at"]),
+            ]
+        })
+        .collect();
+    let titles = ["ID", "BEGINS WITH", "LABEL", "AGE", "LAST USED", "EXPIRES"];
+    Ok(aligned(&titles, &rows))
+}
+
+pub(super) async fn revoke(arguments: &RevokeArguments) -> Result<String, Failure> {
+    let org = arguments.org.as_deref();
+    let (id, token) = match (arguments.ids.as_slice(), org) {
+        ([token], Some(_)) => (None, token),
+        ([id, token], None) => (Some(id.as_str()), token),
+        _ => {
+            let complaint =
+                "say a workspace and the id of its token, or --org and the id of the org's token";
+            return Err(Failure::Usage(complaint.to_owned()));
+        }
+    };
+    let path = format!("{}/{}", path(id, org)?, segment(token)?);
+    let revoked = arguments.gateway.client()?.delete(&path).await?;
+    if arguments.json {
+        return Ok(document(&revoked));
+    }
+    Ok(format!("{token} is revoked\n"))
+}

@@ -1,0 +1,231 @@
+//! `a2a-gateway workspace set|move|pause|resume|remove`.
+
+use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
+
+use clap_complete::engine::ArgValueCompleter;
+use serde_json::{Map, Value};
+
+use super::super::access::Operating;
+use super::super::client::{Failure, document, segment};
+use super::super::complete;
+use super::super::table::{cell, printable};
+use super::all_workspaces;
+use super::create::member;
+use super::tree::Tree;
+
+/// Workspaces that are named before a removal.
+const NAMED_MAX: usize = 10;
+
+pub(super) const SET_EXAMPLES: &str = "\
+Examples:
+  a2a-gateway workspace set acme-dev role=builds max_concurrent=4
+  a2a-gateway workspace set acme-dev role=null               null clears
+  a2a-gateway workspace set acme-dev bridge=off --json
+
+MEMBER is one of PATCH /workspaces/{id}, VALUE is JSON or a text. All are changed, or none.";
+
+pub(super) const MOVE_EXAMPLES: &str = "\
+Examples:
+  a2a-gateway workspace move acme-dev --parent acme-qa
+  a2a-gateway workspace move acme-dev --root
+  a2a-gateway workspace move acme-dev --parent rival-pm --org rival";
+
+pub(super) const PAUSE_EXAMPLES: &str = "\
+Examples:
+  a2a-gateway workspace pause acme-dev";
+
+pub(super) const RESUME_EXAMPLES: &str = "\
+Examples:
+  a2a-gateway workspace resume acme-dev";
+
+pub(super) const REMOVE_EXAMPLES: &str = "\
+Examples:
+  a2a-gateway workspace remove acme-dev
+  a2a-gateway workspace remove acme-pm --yes        though there are workspaces below it";
+
+/// `a2a-gateway workspace set ID MEMBER=VALUE…`.
+#[derive(clap::Args, Debug)]
+pub(super) struct SetArguments {
+    /// The workspace
+    #[arg(add = ArgValueCompleter::new(complete::workspaces))]
+    id: String,
+    /// Settings to change
+    #[arg(required = true, value_name = "MEMBER=VALUE", value_parser = member)]
+    members: Vec<(String, Value)>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    gateway: Operating,
+}
+
+/// `a2a-gateway workspace move ID`.
+#[derive(clap::Args, Debug)]
+#[command(group = clap::ArgGroup::new("place").required(true).multiple(true).args(["parent", "root", "org", "no_org"]))]
+pub(super) struct MoveArguments {
+    /// The workspace
+    #[arg(add = ArgValueCompleter::new(complete::workspaces))]
+    id: String,
+    /// The workspace that it is to be below
+    #[arg(long, value_name = "ID", conflicts_with = "root", add = ArgValueCompleter::new(complete::workspaces))]
+    parent: Option<String>,
+    /// Below none
+    #[arg(long)]
+    root: bool,
+    /// Into this org
+    #[arg(long, value_name = "NAME", conflicts_with = "no_org")]
+    org: Option<String>,
+    /// Out of its org, into none
+    #[arg(long)]
+    no_org: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    gateway: Operating,
+}
+
+/// `a2a-gateway workspace pause|resume ID`.
+#[derive(clap::Args, Debug)]
+pub(super) struct OneArguments {
+    /// The workspace
+    #[arg(add = ArgValueCompleter::new(complete::workspaces))]
+    id: String,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    gateway: Operating,
+}
+
+/// `a2a-gateway workspace remove ID`.
+#[derive(clap::Args, Debug)]
+pub(super) struct RemoveArguments {
+    /// The workspace
+    #[arg(add = ArgValueCompleter::new(complete::workspaces))]
+    id: String,
+    /// Do not ask, though there are workspaces below it
+    #[arg(long)]
+    yes: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    gateway: Operating,
+}
+
+pub(super) async fn set(arguments: &SetArguments) -> Result<String, Failure> {
+    let changes: Map<String, Value> = arguments.members.iter().cloned().collect();
+    let path = format!("/workspaces/{}", segment(&arguments.id)?);
+    let client = arguments.gateway.client()?;
+    let changed = client.patch(&path, &changes.clone().into()).await?;
+    if arguments.json {
+        return Ok(document(&changed));
+    }
+    let mut told = format!("{} was changed", arguments.id);
+    for name in changes.keys() {
+        // A credential is written only.
+        if changed.get(name).is_some() {
+            told.push_str(&format!(", {name}: {}", printable(&cell(&changed[name]))));
+        }
+    }
+    Ok(told + "\n")
+}
+
+pub(super) async fn move_to(arguments: &MoveArguments) -> Result<String, Failure> {
+    let mut changes = Map::new();
+    if let Some(parent) = &arguments.parent {
+        changes.insert("parent_id".to_owned(), parent.as_str().into());
+    }
+    if arguments.root {
+        changes.insert("parent_id".to_owned(), Value::Null);
+    }
+    if let Some(org) = &arguments.org {
+        changes.insert("org".to_owned(), org.as_str().into());
+    }
+    if arguments.no_org {
+        changes.insert("org".to_owned(), Value::Null);
+    }
+    let path = format!("/workspaces/{}", segment(&arguments.id)?);
+    let client = arguments.gateway.client()?;
+    let moved = client.patch(&path, &changes.into()).await?;
+    if arguments.json {
+        return Ok(document(&moved));
+    }
+    let place = match moved["parent_id"].as_str() {
+        Some(parent) => format!("below {parent}"),
+        None => "a root".to_owned(),
+    };
+    let org = match moved["org"].as_str() {
+        Some(org) => format!("in the org {org}"),
+        None => "in no org".to_owned(),
+    };
+    Ok(format!("{} is {place} now, {org}\n", arguments.id))
+}
+
+pub(super) async fn pause(arguments: &OneArguments) -> Result<String, Failure> {
+    turn(arguments, "pause").await
+}
+
+pub(super) async fn resume(arguments: &OneArguments) -> Result<String, Failure> {
+    turn(arguments, "resume").await
+}
+
+async fn turn(arguments: &OneArguments, verb: &str) -> Result<String, Failure> {
+    let path = format!("/workspaces/{}/{verb}", segment(&arguments.id)?);
+    let client = arguments.gateway.client()?;
+    let turned = client.post(&path, &Map::new().into()).await?;
+    if arguments.json {
+        return Ok(document(&turned));
+    }
+    Ok(format!("{} is {}\n", arguments.id, cell(&turned["status"])))
+}
+
+pub(super) async fn remove(arguments: &RemoveArguments) -> Result<String, Failure> {
+    let id = segment(&arguments.id)?;
+    let client = arguments.gateway.client()?;
+    if !arguments.yes {
+        let tree = Tree::new(all_workspaces(&client, None, None, None).await?);
+        let below = tree.descendants(id);
+        if !below.is_empty() {
+            confirm(id, &below)?;
+        }
+    }
+    let removed = client.delete(&format!("/workspaces/{id}")).await?;
+    if arguments.json {
+        return Ok(document(&removed));
+    }
+    Ok(format!("{id} is removed\n"))
+}
+
+/// Says what a removal does to the workspaces below, and asks on a terminal.
+///
+/// # Errors
+/// [`Failure::Usage`] without a terminal, [`Failure::Failed`] without a yes.
+fn confirm(id: &str, below: &[&str]) -> Result<(), Failure> {
+    let named = below[..below.len().min(NAMED_MAX)].join(", ");
+    let further = match below.len().saturating_sub(NAMED_MAX) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let about = format!(
+        "{id} has {} below it ({named}{further}). They stay, and lose their relation to it and to what is above it; its \
+         tokens end within 1 s, and its id is not given away again",
+        match below.len() {
+            1 => "1 workspace".to_owned(),
+            count => format!("{count} workspaces"),
+        }
+    );
+    if !io::stdin().is_terminal() {
+        let complaint = format!("{about}. Nothing was removed: --yes removes it all the same");
+        return Err(Failure::Usage(complaint));
+    }
+    write!(io::stderr(), "{about}.\nRemove {id}? [y/N] ")?;
+    io::stderr().flush()?;
+    let mut said = String::new();
+    io::stdin().lock().read_line(&mut said)?;
+    if matches!(said.trim().to_lowercase().as_str(), "y" | "yes") {
+        return Ok(());
+    }
+    Err(Failure::Failed("nothing was removed".to_owned()))
+}

@@ -1,0 +1,215 @@
+//! `a2a-gateway workspace create`.
+
+use std::fs::OpenOptions;
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use clap_complete::engine::ArgValueCompleter;
+use serde_json::{Map, Value};
+use url::Url;
+
+use super::super::access::Operating;
+use super::super::client::{Failure, document};
+use super::super::table::cell;
+use super::super::{complete, http_url};
+
+pub(super) const EXAMPLES: &str = "\
+Examples:
+  a2a-gateway workspace create acme-ops --name Operations --org acme
+  a2a-gateway workspace create acme-qa --name QA --parent acme-pm --role tests
+  a2a-gateway workspace create billing --token-file token        for `a2a-gateway run --token-file token`
+  a2a-gateway workspace create acme-search --parent acme-pm --agent-url http://127.0.0.1:8000/ --assumed
+  a2a-gateway workspace create acme-mail --parent acme-pm --poll --set max_concurrent=4 --json";
+
+/// `a2a-gateway workspace create ID`.
+#[derive(clap::Args, Debug)]
+pub(super) struct Arguments {
+    /// Its id: letters, digits, `-`, `.` and `_`. It is not given away again after a removal
+    id: String,
+    /// Its name for people [default: the id]
+    #[arg(long)]
+    name: Option<String>,
+    /// The workspace that it is below
+    #[arg(long, value_name = "ID", add = ArgValueCompleter::new(complete::workspaces))]
+    parent: Option<String>,
+    /// Its org; below a parent, that of the parent
+    #[arg(long, value_name = "NAME")]
+    org: Option<String>,
+    /// Its role, in a few words
+    #[arg(long)]
+    role: Option<String>,
+    /// Where its agent listens, if it does not register by itself
+    #[arg(long, value_name = "URL", value_parser = http_url)]
+    agent_url: Option<Url>,
+    /// Its agent sends no heartbeats: it counts as online
+    #[arg(long)]
+    assumed: bool,
+    /// Its agent fetches its messages (delivery mode `poll`)
+    #[arg(long)]
+    poll: bool,
+    /// Another member of the body of POST /workspaces: JSON, or a text; may be given again
+    #[arg(long, value_name = "MEMBER=VALUE", value_parser = member)]
+    set: Vec<(String, Value)>,
+    /// Write the enrolment token into this file, which only its owner can read, instead of printing it
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    gateway: Operating,
+}
+
+/// Parses `MEMBER=VALUE`: JSON, else a text.
+pub(super) fn member(text: &str) -> Result<(String, Value), &'static str> {
+    let parts = text.split_once('=').filter(|(name, _)| !name.is_empty());
+    let (name, value) = parts.ok_or("write MEMBER=VALUE, such as max_concurrent=4")?;
+    let value = serde_json::from_str(value).unwrap_or_else(|_| value.into());
+    Ok((name.to_owned(), value))
+}
+
+fn body(arguments: &Arguments) -> Value {
+    let mut body = Map::new();
+    let mut put = |name: &str, value: Option<Value>| {
+        if let Some(value) = value {
+            body.insert(name.to_owned(), value);
+        }
+    };
+    let text = |text: &Option<String>| text.as_deref().map(Value::from);
+    put("id", Some(arguments.id.as_str().into()));
+    put(
+        "name",
+        text(&arguments.name).or(Some(arguments.id.as_str().into())),
+    );
+    put("parent_id", text(&arguments.parent));
+    put("org", text(&arguments.org));
+    put("role", text(&arguments.role));
+    put(
+        "url",
+        arguments.agent_url.as_ref().map(|url| url.as_str().into()),
+    );
+    put("liveness", arguments.assumed.then(|| "assumed".into()));
+    put("delivery_mode", arguments.poll.then(|| "poll".into()));
+    for (name, value) in &arguments.set {
+        put(name, Some(value.clone()));
+    }
+    body.into()
+}
+
+pub(super) async fn create(arguments: &Arguments) -> Result<String, Failure> {
+    let client = arguments.gateway.client()?;
+    // Before the workspace: its token is shown once.
+    let file = arguments
+        .token_file
+        .as_deref()
+        .map(Kept::open)
+        .transpose()?;
+    let made = client.post("/workspaces", &body(arguments)).await;
+    let mut made = match (made, file) {
+        (Ok(made), None) => made,
+        (Ok(mut made), Some(mut file)) => {
+            let token = made["enrolment_token"].take();
+            file.keep(token.as_str().unwrap_or_default())?;
+            made
+        }
+        (Err(error), _) => return Err(error.into()),
+    };
+    let token = made["enrolment_token"].take();
+    if arguments.json {
+        match token {
+            Value::Null => made
+                .as_object_mut()
+                .map(|made| made.remove("enrolment_token")),
+            token => made
+                .as_object_mut()
+                .map(|made| made.insert("enrolment_token".to_owned(), token)),
+        };
+        return Ok(document(&made));
+    }
+    let mut told = format!(
+        "{} was created: {}",
+        cell(&made["id"]),
+        cell(&made["status"])
+    );
+    for (member, words) in [("parent_id", "below"), ("org", "in the org")] {
+        if let Some(value) = made[member].as_str() {
+            told.push_str(&format!(", {words} {value}"));
+        }
+    }
+    let kept = match (token.as_str(), &arguments.token_file) {
+        (Some(token), _) => format!("enrolment token, shown once, good for 24 h: {token}"),
+        (None, Some(path)) => format!("enrolment token, good for 24 h: in {}", path.display()),
+        (None, None) => String::new(),
+    };
+    Ok(format!("{told}\n{kept}\n"))
+}
+
+/// A file for a token, opened before there is one. An empty one is removed again.
+struct Kept<'a> {
+    path: &'a Path,
+    file: std::fs::File,
+    is_written: bool,
+}
+
+impl<'a> Kept<'a> {
+    /// # Errors
+    /// There is a file of this name, or it cannot be made.
+    fn open(path: &'a Path) -> Result<Self, Failure> {
+        let mut options = OpenOptions::new();
+        let file = options.write(true).create_new(true).mode(0o600).open(path);
+        let file = file.map_err(|error| {
+            let path = path.display();
+            Failure::Usage(format!(
+                "cannot make the file {path} for the token: {error}"
+            ))
+        })?;
+        Ok(Self {
+            path,
+            file,
+            is_written: false,
+        })
+    }
+
+    fn keep(&mut self, token: &str) -> Result<(), Failure> {
+        writeln!(self.file, "{token}")?;
+        self.file.sync_all()?;
+        self.is_written = true;
+        Ok(())
+    }
+}
+
+impl Drop for Kept<'_> {
+    fn drop(&mut self) {
+        if !self.is_written {
+            // Without a token it is of no use; that it stays is no harm.
+            let _ = std::fs::remove_file(self.path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn members_are_json_or_a_text() {
+        for (typed, name, value) in [
+            ("max_concurrent=4", "max_concurrent", json!(4)),
+            ("role=builds", "role", json!("builds")),
+            ("bridge=\"off\"", "bridge", json!("off")),
+            (
+                "wake={\"url\":\"http://w/?a=b\"}",
+                "wake",
+                json!({"url": "http://w/?a=b"}),
+            ),
+            ("url=http://h/?a=b", "url", json!("http://h/?a=b")),
+            ("role=null", "role", Value::Null),
+        ] {
+            assert_eq!(member(typed), Ok((name.to_owned(), value)));
+        }
+        assert!(member("role").is_err() && member("=x").is_err());
+    }
+}

@@ -1,0 +1,228 @@
+//! `a2a-gateway workspace tree`: the hierarchy as lines.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use clap_complete::engine::ArgValueCompleter;
+use serde_json::{Value, json};
+
+use super::super::access::Operating;
+use super::super::client::{Failure, document};
+use super::super::complete;
+use super::super::table::{cell, printable};
+use super::all_workspaces;
+
+pub(super) const EXAMPLES: &str = "\
+Examples:
+  a2a-gateway workspace tree
+  a2a-gateway workspace tree acme-pm          this workspace and those below it
+  a2a-gateway workspace tree --org acme --json";
+
+/// `a2a-gateway workspace tree`.
+#[derive(clap::Args, Debug)]
+pub(super) struct Arguments {
+    /// Only this workspace and those below it
+    #[arg(add = ArgValueCompleter::new(complete::workspaces))]
+    id: Option<String>,
+    /// Only workspaces of this org
+    #[arg(long, value_name = "NAME")]
+    org: Option<String>,
+    /// Print JSON: each workspace with its `children`
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    gateway: Operating,
+}
+
+/// Workspaces by their place.
+pub(super) struct Tree {
+    all: BTreeMap<String, Value>,
+    below: BTreeMap<String, Vec<String>>,
+}
+
+impl Tree {
+    /// Sorts workspaces by their parents.
+    pub(super) fn new(workspaces: Vec<Value>) -> Self {
+        let mut all = BTreeMap::new();
+        let mut below: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for workspace in workspaces {
+            let id = cell(&workspace["id"]);
+            if let Some(parent) = workspace["parent_id"].as_str() {
+                below.entry(parent.to_owned()).or_default().push(id.clone());
+            }
+            all.insert(id, workspace);
+        }
+        Self { all, below }
+    }
+
+    /// Returns the workspaces without a parent that is there. One in a circle, which only a change of the table could
+    /// make, is below none of them.
+    fn roots(&self) -> Vec<&str> {
+        let is_root = |workspace: &Value| {
+            let parent = workspace["parent_id"].as_str();
+            parent.is_none_or(|parent| !self.all.contains_key(parent))
+        };
+        let roots = self.all.iter().filter(|(_, workspace)| is_root(workspace));
+        roots.map(|(id, _)| id.as_str()).collect()
+    }
+
+    fn children(&self, id: &str) -> &[String] {
+        self.below.get(id).map_or(&[], Vec::as_slice)
+    }
+
+    /// Returns the workspaces below one, nearest first.
+    pub(super) fn descendants<'t>(&'t self, id: &'t str) -> Vec<&'t str> {
+        let mut seen = BTreeSet::from([id]);
+        let mut found = Vec::new();
+        let mut level = vec![id];
+        while !level.is_empty() {
+            let next = level.iter().flat_map(|id| self.children(id));
+            level = next
+                .map(String::as_str)
+                .filter(|id| seen.insert(id))
+                .collect();
+            found.extend(&level);
+        }
+        found
+    }
+
+    /// Returns a workspace as JSON with those below it.
+    fn nested(&self, id: &str, above: &mut Vec<String>) -> Value {
+        let mut workspace = self.all.get(id).cloned().unwrap_or_default();
+        above.push(id.to_owned());
+        let children = self.children(id).iter();
+        let children: Vec<_> = children
+            .filter(|child| !above.contains(child))
+            .cloned()
+            .collect();
+        let nested: Vec<_> = children
+            .iter()
+            .map(|child| self.nested(child, above))
+            .collect();
+        above.pop();
+        workspace["children"] = json!(nested);
+        workspace
+    }
+
+    /// Adds the lines of a workspace and of those below it. `stem` stands before its children.
+    fn add_lines(
+        &self,
+        id: &str,
+        mark: &str,
+        stem: &str,
+        above: &mut Vec<String>,
+        lines: &mut Vec<[String; 4]>,
+    ) {
+        let workspace = self.all.get(id).cloned().unwrap_or_default();
+        let mut name = cell(&workspace["name"]);
+        if above.is_empty()
+            && let Some(parent) = workspace["parent_id"].as_str()
+        {
+            name = format!("{name} (its parent {parent} is not here)");
+        }
+        lines.push([
+            format!("{mark}{id}"),
+            cell(&workspace["status"]),
+            cell(&workspace["org"]),
+            name,
+        ]);
+        above.push(id.to_owned());
+        let children = self.children(id).iter();
+        let children: Vec<_> = children.filter(|child| !above.contains(child)).collect();
+        for (place, child) in children.iter().enumerate() {
+            let is_last = place + 1 == children.len();
+            let (own, further) = if is_last {
+                ("└─ ", "   ")
+            } else {
+                ("├─ ", "│  ")
+            };
+            let (mark, stem) = (format!("{stem}{own}"), format!("{stem}{further}"));
+            self.add_lines(child, &mark, &stem, above, lines);
+        }
+        above.pop();
+    }
+
+    fn text(&self, roots: &[&str]) -> String {
+        let mut lines = Vec::new();
+        for root in roots {
+            self.add_lines(root, "", "", &mut Vec::new(), &mut lines);
+        }
+        let width = |column: usize| {
+            let widths = lines.iter().map(|line| line[column].chars().count());
+            widths.max().unwrap_or(0)
+        };
+        let widths = [width(0), width(1), width(2)];
+        let mut text = String::new();
+        for line in &lines {
+            for (part, width) in line.iter().zip(widths) {
+                text.push_str(&format!("{:width$}  ", printable(part)));
+            }
+            text.push_str(&printable(&line[3]));
+            text.push('\n');
+        }
+        text
+    }
+}
+
+pub(super) async fn draw(arguments: &Arguments) -> Result<String, Failure> {
+    let client = arguments.gateway.client()?;
+    let all = all_workspaces(&client, arguments.org.as_deref(), None, None).await?;
+    let tree = Tree::new(all);
+    let roots = match &arguments.id {
+        Some(id) if tree.all.contains_key(id) => vec![id.as_str()],
+        Some(id) => {
+            let complaint = format!("there is no workspace {id}, or it is not of this org");
+            return Err(Failure::Failed(complaint));
+        }
+        None => tree.roots(),
+    };
+    if arguments.json {
+        let nested = roots.iter().map(|id| tree.nested(id, &mut Vec::new()));
+        return Ok(document(&nested.collect()));
+    }
+    if roots.is_empty() {
+        return Ok("no workspace fits\n".to_owned());
+    }
+    Ok(tree.text(&roots))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tree(places: &[(&str, Option<&str>)]) -> Tree {
+        let workspace = |(id, parent): &(&str, Option<&str>)| json!({"id": id, "name": id.to_uppercase(), "parent_id": parent, "org": "o", "status": "online"});
+        Tree::new(places.iter().map(workspace).collect())
+    }
+
+    #[test]
+    fn the_hierarchy_is_drawn_with_its_branches() {
+        let places = [
+            ("a", None),
+            ("b", Some("a")),
+            ("c", Some("b")),
+            ("d", Some("a")),
+            ("e", Some("gone")),
+        ];
+        let tree = tree(&places);
+        let expected = "\
+a         online  o  A
+├─ b      online  o  B
+│  └─ c   online  o  C
+└─ d      online  o  D
+e         online  o  E (its parent gone is not here)
+";
+        let drawn = tree.text(&tree.roots());
+        let squeezed = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert_eq!(squeezed(&drawn), squeezed(expected), "{drawn}");
+        assert_eq!(tree.descendants("a"), ["b", "d", "c"]);
+        let nested = tree.nested("a", &mut Vec::new());
+        assert_eq!(nested["children"][0]["children"][0]["id"], "c");
+    }
+
+    #[test]
+    fn a_circle_ends() {
+        let tree = tree(&[("a", Some("b")), ("b", Some("a"))]);
+        assert_eq!(tree.descendants("a"), ["b"]);
+        assert_eq!(tree.text(&["a"]).lines().count(), 2);
+    }
+}

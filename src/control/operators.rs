@@ -1,0 +1,139 @@
+//! Operators: who the caller is as one, and tokens of operators with a role (`docs/reference/http-api.md`, "Operators"). The
+//! session of a person who signed in at the console is in the list, and ends like a token.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json as Answer};
+use http::StatusCode;
+use secrecy::ExposeSecret;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use super::body::Json;
+use super::extract::{Caller, PathTokenId, not_permitted};
+use super::page::Page;
+use super::tokens::{Listed, NewToken, Revoked, listed_by, revoked};
+use crate::audit::change::About;
+use crate::gateway::Gateway;
+use crate::identity::{OperatorRow, Role};
+use crate::rejection::{Reason, Rejection};
+use crate::workspace::Timestamp;
+
+/// A token in a list, or a session: `id`, `prefix`, `role`, `label`, `issuer`, `subject`, `name` and times.
+type Shown = Map<String, Value>;
+
+/// `GET /operators/me`: the role and the name of the caller.
+pub(super) async fn me(caller: Caller) -> Result<Answer<Shown>, Rejection> {
+    let operator = caller.0.operator.as_ref();
+    let operator = operator.ok_or_else(|| not_permitted("this needs an admin token"))?;
+    let mut shown = operator.json();
+    if let Some(at) = caller.0.ends_at() {
+        shown.insert("expires_at".to_owned(), json!(Timestamp(at)));
+    }
+    Ok(Answer(shown))
+}
+
+/// `GET /operators/tokens`.
+pub(super) async fn list(
+    State(gateway): State<Arc<Gateway>>,
+    caller: Caller,
+    page: Page,
+) -> Result<Answer<Listed<Shown>>, Rejection> {
+    caller.require_operator()?;
+    let (after, look_ahead) = (&page.after, page.look_ahead());
+    let rows = gateway.identity.tokens.list_operators(after, look_ahead);
+    Ok(listed_by(
+        &page,
+        rows.await?,
+        |row: &OperatorRow| &row.token_id,
+        shown,
+    ))
+}
+
+fn shown(row: OperatorRow) -> Shown {
+    let mut shown = row.operator.json();
+    shown.remove("token_id");
+    shown.insert("id".to_owned(), row.token_id.into());
+    shown.insert("prefix".to_owned(), row.prefix.into());
+    let created_at = Timestamp(row.created_at);
+    shown.insert("created_at".to_owned(), json!(created_at));
+    if let Some(at) = row.expires_at {
+        shown.insert("expires_at".to_owned(), json!(Timestamp(at)));
+    }
+    shown
+}
+
+/// The body of `POST /operators/tokens`. A misspelt end would make a token without one.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct New {
+    role: String,
+    label: Option<String>,
+    expires_at: Option<String>,
+    expires_in: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct Issued<'a> {
+    id: &'a str,
+    token: &'a str,
+    prefix: &'a str,
+    role: &'static str,
+    created_at: Timestamp,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    label: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    expires_at: Option<Timestamp>,
+}
+
+/// `POST /operators/tokens`. The role of the caller covers that of the token, since only `admin` comes here.
+pub(super) async fn issue(
+    State(gateway): State<Arc<Gateway>>,
+    caller: Caller,
+    Json(new): Json<New>,
+) -> Result<Response, Rejection> {
+    caller.require_operator()?;
+    let role = Role::parse(&new.role).ok_or_else(|| {
+        let message = "`role` is `read`, `operate` or `admin`";
+        Rejection::new(Reason::InvalidParams, message)
+    })?;
+    let terms = NewToken {
+        label: new.label,
+        expires_at: new.expires_at,
+        expires_in: new.expires_in,
+    };
+    let terms = terms.terms(Timestamp::now())?;
+    let token = gateway.identity.tokens.issue_operator(role, &terms).await?;
+    let (label, expires_at) = (terms.label.as_deref(), terms.expires_at.map(Timestamp));
+    let mut about = About::default()
+        .with("token_id", token.token_id.as_str())
+        .with("role", role.as_str());
+    if let Some(label) = label {
+        about = about.with("label", label);
+    }
+    if let Some(at) = expires_at {
+        about = about.with("expires_at", at.to_string());
+    }
+    let answer = Issued {
+        id: &token.token_id,
+        token: token.token.expose_secret(),
+        prefix: &token.prefix,
+        role: role.as_str(),
+        created_at: Timestamp(token.created_at),
+        label,
+        expires_at,
+    };
+    Ok((StatusCode::CREATED, Extension(about), Answer(answer)).into_response())
+}
+
+/// `DELETE /operators/tokens/{token_id}`: also ends the session of a person.
+pub(super) async fn revoke(
+    State(gateway): State<Arc<Gateway>>,
+    PathTokenId(token_id): PathTokenId,
+    caller: Caller,
+) -> Result<Answer<Revoked>, Rejection> {
+    caller.require_operator()?;
+    revoked(gateway.identity.tokens.revoke_operator(&token_id).await?)
+}

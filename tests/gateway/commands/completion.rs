@@ -1,0 +1,103 @@
+//! Ids that a shell completes: of workspaces, tokens, grants, stops and contexts, from the gateway that the command
+//! would ask; nothing, and at once, where it does not answer.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use tokio::net::TcpListener;
+
+use super::{ended, family, operating, program, run};
+use crate::harness::{ADMIN, Gateway, Pair};
+
+/// The words that bash offers for a command line, of which the last word is being typed.
+async fn offered(mut command: tokio::process::Command, script: &Path, line: &str) -> Vec<String> {
+    let words: Vec<&str> = line.split(' ').collect();
+    let last = words.len() - 1;
+    let quoted: Vec<String> = words.iter().map(|word| format!("'{word}'")).collect();
+    let asked = format!(
+        ". '{}'; COMP_WORDS=({}); COMP_CWORD={last}; COMP_TYPE=9; _clap_complete_a2a_gateway a2a-gateway '{}' ''; \
+         printf '%s\\n' \"${{COMPREPLY[@]}}\"",
+        script.display(),
+        quoted.join(" "),
+        words[last],
+    );
+    let out = ended(command.args(["-c", &asked])).await.done();
+    // Options are offered beside ids.
+    let ids = out
+        .lines()
+        .filter(|word| !word.is_empty() && !word.starts_with('-'));
+    ids.map(str::to_owned).collect()
+}
+
+/// A shell with the program in its `PATH`, and what an operator has in the environment.
+fn shell(like: &tokio::process::Command) -> tokio::process::Command {
+    let mut shell = tokio::process::Command::new("bash");
+    let kept = like.as_std().get_envs();
+    shell
+        .env_clear()
+        .envs(kept.filter_map(|(name, value)| Some((name, value?))));
+    shell
+}
+
+#[tokio::test]
+async fn ids_come_from_the_gateway_that_the_command_would_ask() {
+    let gateway = Gateway::start(Pair::Embedded).await;
+    family(&gateway).await;
+    for number in 0..520 {
+        let id = format!("many-{number:03}");
+        gateway.create(json!({"id": id, "name": id})).await;
+    }
+    let token = run(&gateway, "token create acme-dev --json").await.json();
+    let token = token["id"].as_str().unwrap().to_owned();
+    let stop = run(&gateway, "stop --workspace acme-qa --reason loop")
+        .await
+        .done();
+    let stop = stop.trim_end().rsplit(' ').next().unwrap().to_owned();
+    let script = gateway.dir.join("a2a-gateway.bash");
+    std::fs::write(&script, run(&gateway, "completions bash").await.done()).unwrap();
+    let ask = async |line: &str| offered(shell(&operating(&gateway)), &script, line).await;
+
+    assert_eq!(
+        ask("a2a-gateway workspace show acme-").await,
+        ["acme-dev", "acme-pm", "acme-qa"]
+    );
+    // Beyond the first page, and by the name.
+    assert_eq!(
+        ask("a2a-gateway workspace pause many-519").await,
+        ["many-519"]
+    );
+    assert_eq!(ask("a2a-gateway explain prod").await, ["acme-pm"]);
+    assert_eq!(
+        ask("a2a-gateway stop --pair acme-pm rival").await,
+        ["rival-spy"]
+    );
+    assert_eq!(ask("a2a-gateway token revoke acme-d").await, ["acme-dev"]);
+    let tokens = ask("a2a-gateway token revoke acme-dev ").await;
+    assert!(tokens.contains(&token), "{tokens:?}");
+    assert_eq!(ask("a2a-gateway release stop-").await, [stop]);
+
+    // Of the context that the line names, and with its token.
+    let url = format!("http://{}", gateway.public);
+    let add = ["context", "add", "here", "--url", &url, "--token", ADMIN];
+    ended(program(&gateway.dir).args(add)).await.done();
+    let plain = || shell(&program(&gateway.dir));
+    let line = "a2a-gateway workspace show --context here rival";
+    assert_eq!(offered(plain(), &script, line).await, ["rival-spy"]);
+    let line = "a2a-gateway stops --context he";
+    assert_eq!(offered(plain(), &script, line).await, ["here"]);
+
+    // One that takes the connection and says nothing.
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", silent.local_addr().unwrap());
+    let mut away = shell(&operating(&gateway));
+    away.env("A2A_GATEWAY_URL", &url);
+    let begun = Instant::now();
+    let none = offered(away, &script, "a2a-gateway workspace show acme-").await;
+    assert!(none.is_empty(), "{none:?}");
+    assert!(
+        begun.elapsed() < Duration::from_secs(5),
+        "{:?}",
+        begun.elapsed()
+    );
+}

@@ -1,0 +1,120 @@
+//! Contexts: which gateway and which token a command uses, and who may read the file.
+
+use std::os::unix::fs::PermissionsExt as _;
+
+use super::{ended, program};
+use crate::harness::{ADMIN, Gateway, Pair};
+
+#[tokio::test]
+async fn flags_count_more_than_the_environment_and_that_more_than_the_context() {
+    let (one, two) = tokio::join!(
+        Gateway::start(Pair::Embedded),
+        Gateway::start(Pair::Embedded)
+    );
+    for (gateway, id) in [(&one, "of-one"), (&two, "of-two")] {
+        gateway
+            .create(serde_json::json!({"id": id, "name": id}))
+            .await;
+    }
+    let home = tempfile::tempdir().unwrap();
+    let url = |gateway: &Gateway| format!("http://{}", gateway.public);
+    let (at_one, at_two) = (url(&one), url(&two));
+    let run = async |env: &[(&str, &str)], line: &str| {
+        let mut command = program(home.path());
+        ended(command.envs(env.iter().copied()).args(line.split(' '))).await
+    };
+    std::fs::write(home.path().join("operator"), ADMIN).unwrap();
+    let file = home.path().join("operator");
+    let add_one = format!(
+        "context add one --url {at_one} --admin http://{} --token {ADMIN}",
+        one.admin
+    );
+    run(&[], &add_one).await.done();
+    let add_two = format!(
+        "context add two --url {at_two} --token-file {}",
+        file.display()
+    );
+    run(&[], &add_two).await.done();
+
+    // A token's file that others can read is refused, and the file of contexts is this user's alone.
+    run(&[], "workspace list --context two")
+        .await
+        .refused(64, "chmod 600");
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
+    let contexts = home.path().join(".config/a2a-gateway/contexts.toml");
+    let mode = |path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(&contexts), 0o600);
+
+    let sees = async |env: &[(&str, &str)], flags: &str, id: &str| {
+        let line = format!("workspace list{flags}");
+        let seen = run(env, &line).await.done();
+        assert!(seen.contains(id), "{env:?} {line}: {seen}");
+    };
+    sees(&[], "", "of-one").await;
+    sees(&[], " --context two", "of-two").await;
+    let environment = [
+        ("A2A_GATEWAY_URL", at_two.as_str()),
+        ("A2A_GATEWAY_ADMIN_TOKEN", ADMIN),
+    ];
+    sees(&environment, "", "of-two").await;
+    sees(&environment, &format!(" --url {at_one}"), "of-one").await;
+    sees(&environment, " --context one", "of-one").await;
+    sees(&[("A2A_GATEWAY_URL", "")], "", "of-one").await;
+    // The token of a context goes to no other gateway.
+    let elsewhere = [("A2A_GATEWAY_URL", at_two.as_str())];
+    run(&elsewhere, "workspace list")
+        .await
+        .refused(64, "A2A_GATEWAY_ADMIN_TOKEN");
+    // Of a flag, though the context has one, too.
+    run(&[], "workspace list --token a2aa_wrong")
+        .await
+        .refused(1, "unauthenticated");
+
+    // Commands of the admin listener and of callers use it, too.
+    run(&[], "health").await.done();
+    let explained = run(&[], "explain operator of-one").await;
+    assert!(
+        explained.out.contains("operator to of-one"),
+        "{explained:?}"
+    );
+    run(&[], "health --context two")
+        .await
+        .refused(64, "no URL of the admin listener");
+    run(&[], "send of-one hello")
+        .await
+        .refused(1, "workspace_restarting");
+
+    run(&[], "context use two").await.done();
+    sees(&[], "", "of-two").await;
+    let shown = [
+        run(&[], "context list").await.done(),
+        run(&[], "context list --json").await.done(),
+        run(&[], "context show one").await.done(),
+        run(&[], "context show one --json").await.done(),
+    ];
+    for shown in &shown {
+        assert!(shown.contains(&at_one) && !shown.contains(ADMIN), "{shown}");
+    }
+    run(&[], "context add two --url http://h")
+        .await
+        .refused(64, "--replace");
+    run(&[], "context use three").await.refused(64, "three");
+    run(&[], "context remove two").await.done();
+    run(&[], "context show").await.refused(64, "context use");
+    run(&[], "workspace list")
+        .await
+        .refused(64, "A2A_GATEWAY_TOKEN");
+
+    std::fs::set_permissions(&contexts, std::fs::Permissions::from_mode(0o644)).unwrap();
+    for line in ["context list", "workspace list", "stops --context one"] {
+        run(&[], line).await.refused(64, "mode 644");
+    }
+    // A command that is told all needs no file.
+    sees(&environment, "", "of-two").await;
+    let other = home.path().join("other.toml");
+    std::fs::write(&other, "[contexts.one]\nurl = \"a2aa_secret\"\n").unwrap();
+    std::fs::set_permissions(&other, std::fs::Permissions::from_mode(0o600)).unwrap();
+    let bad = run(&[("A2A_CONTEXTS", other.to_str().unwrap())], "context list").await;
+    bad.refused(64, "line 2");
+    assert!(!bad.err.contains("a2aa_secret"), "{bad:?}");
+}

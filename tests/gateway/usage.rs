@@ -1,0 +1,433 @@
+//! Usage: sums that agree with the audit's records, to the byte, whatever ended in between.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use sqlx::AssertSqlSafe;
+
+use crate::audit::{audit, end, recorded};
+use crate::harness::servers::{Postgres, Redis};
+use crate::harness::{
+    ADMIN, Agent, Builder, CALL, Connection, Gateway, Pair, Request, SSE_HEAD, Seat, Step, card,
+    chunk,
+};
+use crate::on_both_pairs;
+use crate::stores::open_db;
+
+/// Calls, streams, refused, failed, bytes in, bytes out, milliseconds.
+type Sums = [i64; 7];
+
+const MEMBERS: [&str; 6] = [
+    "calls",
+    "streams",
+    "refused",
+    "failed",
+    "bytes_in",
+    "bytes_out",
+];
+
+fn sums(line: &Value) -> Sums {
+    let number = |name: &str| line[name].as_i64().unwrap_or_else(|| panic!("{line}"));
+    let [calls, streams, refused, failed, bytes_in, bytes_out] = MEMBERS.map(number);
+    #[expect(clippy::cast_possible_truncation, reason = "whole milliseconds")]
+    let ms = (line["seconds"].as_f64().unwrap() * 1000.0).round() as i64;
+    [calls, streams, refused, failed, bytes_in, bytes_out, ms]
+}
+
+async fn usage(gateway: &Gateway, token: &str, query: &str) -> Value {
+    let request = Request::get(format!("/usage?{query}")).bearer(token);
+    let answer = gateway.call(&request).await;
+    assert_eq!(answer.status, 200, "{query}: {}", answer.text());
+    answer.json()
+}
+
+/// The lines of all pages, by day, org and workspace.
+async fn lines(gateway: &Gateway, query: &str, limit: usize) -> BTreeMap<[String; 3], Sums> {
+    let (mut found, mut cursor) = (BTreeMap::new(), String::new());
+    loop {
+        let page = usage(gateway, ADMIN, &format!("{query}&limit={limit}{cursor}")).await;
+        let listed = page["usage"].as_array().unwrap();
+        assert!(listed.len() <= limit, "{page}");
+        for line in listed {
+            let text = |name: &str| line[name].as_str().unwrap_or_default().to_owned();
+            let key = ["day", "org", "workspace"].map(text);
+            assert_eq!(found.insert(key, sums(line)), None, "{line} comes twice");
+        }
+        let Some(next) = page["next_cursor"].as_str() else {
+            return found;
+        };
+        cursor = format!("&cursor={next}");
+    }
+}
+
+/// What the records say, added up here: by day, org and workspace of one side.
+fn expected(
+    records: &[Value],
+    side: &str,
+    orgs: &BTreeMap<&str, &str>,
+) -> BTreeMap<[String; 3], Sums> {
+    let mut expected = BTreeMap::new();
+    for record in records {
+        let caller = record["caller"].as_str().unwrap_or("unknown:");
+        let outcome = record["outcome"].as_str().unwrap();
+        let passed = ["answered", "caller_left"].contains(&outcome);
+        let refused = ["not_permitted", "unauthenticated", "rate_limited"].contains(&outcome);
+        let subject = match side {
+            "caller" => caller,
+            _ if caller == "unknown:" => continue,
+            _ => record["target"].as_str().unwrap_or_default(),
+        };
+        let name = match subject.split_once(':') {
+            Some((kind, _)) => format!("{kind}:"),
+            None => subject.to_owned(),
+        };
+        let org = match (side, record["org"].as_str()) {
+            ("caller", Some(org)) => org,
+            _ => orgs.get(subject).copied().unwrap_or_default(),
+        };
+        let org = if let Some(org) = subject.strip_prefix("org:") {
+            org
+        } else {
+            org
+        };
+        // Of no workspace: named by its caller alone.
+        if side == "target" && !orgs.contains_key(subject) {
+            continue;
+        }
+        let count = record["detail"]["count"].as_i64().unwrap_or(1);
+        let number = |name: &str| {
+            if refused {
+                0
+            } else {
+                record[name].as_i64().unwrap()
+            }
+        };
+        let streams = passed && record["method"] == "send_streaming_message";
+        let one = [
+            if passed { count } else { 0 },
+            i64::from(streams),
+            if refused { count } else { 0 },
+            if passed || refused { 0 } else { count },
+            number("request_bytes"),
+            number("response_bytes"),
+            number("duration_ms"),
+        ];
+        let day = record["time"].as_str().unwrap()[..10].to_owned();
+        let sums: &mut Sums = expected.entry([day, org.to_owned(), name]).or_default();
+        for (sum, more) in sums.iter_mut().zip(one) {
+            *sum += more;
+        }
+    }
+    expected
+}
+
+/// Every call in the audit. Those that are about to be written are, first.
+async fn calls(gateway: &Gateway) -> Vec<Value> {
+    let waiting = "a2a_gateway_audit_waiting_records";
+    let deadline = Instant::now() + Duration::from_secs(20);
+    gateway.assert_idle().await;
+    while gateway.metric(waiting, &[]).await > 0.0 {
+        assert!(Instant::now() < deadline, "{}", gateway.log());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let (lines, status) = audit(gateway, &["export", "--event-type", "A2A_CALL"]);
+    assert_eq!(status, Some(0), "{lines}");
+    let records = lines
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap());
+    records.collect()
+}
+
+/// Compares the sums with the records.
+async fn assert_agrees(gateway: &Gateway, orgs: &BTreeMap<&str, &str>) {
+    let records = calls(gateway).await;
+    assert!(!records.is_empty());
+    let days = "from=2026-01-01&to=2026-12-31";
+    let year = &records[0]["time"].as_str().unwrap()[..4];
+    let days = days.replace("2026", year);
+    for side in ["caller", "target"] {
+        let expected = expected(&records, side, orgs);
+        for limit in [1, 500] {
+            let query = format!("{days}&side={side}");
+            assert_eq!(lines(gateway, &query, limit).await, expected, "{side}");
+        }
+        // Summed up by org, over all days, and in the total.
+        let (mut by_org, mut over_days, mut total) = (BTreeMap::new(), BTreeMap::new(), [0; 7]);
+        for ([day, org, workspace], sums) in &expected {
+            let add = |to: &mut Sums| {
+                for (sum, more) in to.iter_mut().zip(sums) {
+                    *sum += more;
+                }
+            };
+            let none = String::new;
+            add(by_org
+                .entry([day.clone(), org.clone(), none()])
+                .or_default());
+            add(over_days
+                .entry([none(), org.clone(), workspace.clone()])
+                .or_default());
+            add(&mut total);
+        }
+        let query = format!("{days}&side={side}&by=org");
+        assert_eq!(lines(gateway, &query, 1).await, by_org, "{side}");
+        let query = format!("{days}&side={side}&per=total");
+        assert_eq!(lines(gateway, &query, 1).await, over_days, "{side}");
+        let page = usage(gateway, ADMIN, &format!("{days}&side={side}&limit=1")).await;
+        assert_eq!(sums(&page["total"]), total, "{side}: {page}");
+        assert_eq!([&page["recording"], &page["complete"]], [true, true]);
+    }
+}
+
+/// A workspace of an org with its agent.
+async fn seat(gateway: &Gateway, id: &str, org: &str, agent: Agent) -> Seat {
+    let enrolment = gateway
+        .create(json!({"id": id, "name": id, "org": org}))
+        .await;
+    let url = agent.url();
+    let token = gateway.register(id, &enrolment, &url, card(id)).await;
+    Seat {
+        id: id.to_owned(),
+        token,
+        agent,
+    }
+}
+
+async fn call(gateway: &Gateway, token: &str, target: &str, body: &str) -> u16 {
+    let request = Request::post(format!("/workspaces/{target}/a2a"), body).bearer(token);
+    gateway.call(&request).await.status
+}
+
+/// Calls of every kind between two orgs: answered, streamed, refused, failed.
+async fn make_calls(gateway: &Gateway) -> BTreeMap<&'static str, &'static str> {
+    let event = "data: {\"jsonrpc\":\"2.0\",\"id\":\"c-1\",\"result\":{}}\n\n";
+    let agent = Agent::scripted(move |request| {
+        if request.text().contains("message/stream") {
+            return vec![
+                Step::write(SSE_HEAD),
+                Step::Write(chunk(event)),
+                Step::write("0\r\n\r\n"),
+            ];
+        }
+        let body = r#"{"jsonrpc":"2.0","id":"c-1","result":{}}"#;
+        let head = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length";
+        vec![Step::Write(
+            format!("{head}: {}\r\n\r\n{body}", body.len()).into_bytes(),
+        )]
+    })
+    .await;
+    let broken = Agent::scripted(|_| {
+        let half = "HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{";
+        vec![Step::write(half), Step::Close]
+    });
+    let caller = seat(gateway, "caller", "acme", Agent::json("{}").await).await;
+    let target = seat(gateway, "target", "acme", agent).await;
+    let _broken = seat(gateway, "broken", "acme", broken.await).await;
+    let other = seat(
+        gateway,
+        "other",
+        "=globex, \"inc\"",
+        Agent::json("{}").await,
+    )
+    .await;
+    let stream = CALL.replace("message/send", "message/stream");
+    for _ in 0..3 {
+        assert_eq!(call(gateway, &caller.token, "target", CALL).await, 200);
+        assert_eq!(call(gateway, &caller.token, "target", &stream).await, 200);
+        assert_eq!(call(gateway, &other.token, "target", CALL).await, 403);
+    }
+    assert_eq!(call(gateway, &other.token, "nowhere", CALL).await, 403);
+    assert_eq!(call(gateway, &caller.token, "broken", CALL).await, 502);
+    assert_eq!(call(gateway, ADMIN, "other", CALL).await, 200);
+    assert_eq!(call(gateway, &target.token, "target", CALL).await, 200);
+    let stranger = "a2aw_0000000000abcdefghijklmnopqrstuvwxyzABCDEFG";
+    for _ in 0..5 {
+        assert_eq!(call(gateway, stranger, "target", CALL).await, 401);
+    }
+    let tokens = Request::post("/orgs/acme/tokens", "{}").bearer(ADMIN);
+    let org = gateway.call(&tokens).await.json()["token"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    assert_eq!(call(gateway, &org, "target", CALL).await, 200);
+    assert_eq!(call(gateway, &org, "other", CALL).await, 403);
+    // Refusals of strangers are written down once a second.
+    let deadline = Instant::now() + Duration::from_secs(10);
+    loop {
+        let strangers = recorded(gateway, "outcome=unauthenticated", 1).await;
+        let counts = strangers
+            .iter()
+            .map(|one| one["detail"]["count"].as_i64().unwrap_or(1));
+        if counts.sum::<i64>() == 5 {
+            break;
+        }
+        assert!(Instant::now() < deadline, "{strangers:?}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    drop((caller, target, other));
+    BTreeMap::from([
+        ("caller", "acme"),
+        ("target", "acme"),
+        ("broken", "acme"),
+        ("other", "=globex, \"inc\""),
+    ])
+}
+
+on_both_pairs! {
+    async fn the_sums_are_those_of_the_records(pair: Pair) {
+        let gateway = Gateway::start(pair).await;
+        let orgs = make_calls(&gateway).await;
+        assert_agrees(&gateway, &orgs).await;
+        // By hand, for one: three calls, three streams, and the one that failed.
+        let page = usage(&gateway, ADMIN, "workspace=caller&per=total").await;
+        let [line] = page["usage"].as_array().unwrap().as_slice() else {
+            panic!("{page}");
+        };
+        let counts = ["calls", "streams", "refused", "failed"].map(|name| line[name].as_i64().unwrap());
+        assert_eq!(counts, [6, 3, 0, 1], "{page}");
+        assert_eq!([&line["org"], &line["workspace"], &line["day"]], [&json!("acme"), &json!("caller"), &Value::Null]);
+        assert_eq!(line["bytes_in"].as_u64().unwrap() as usize, 4 * CALL.len() + 3 * (CALL.len() + 2));
+    }
+
+    async fn an_org_sees_its_own_and_no_more(pair: Pair) {
+        let gateway = Gateway::start(pair).await;
+        make_calls(&gateway).await;
+        calls(&gateway).await;
+        let tokens = Request::post("/orgs/acme/tokens", "{}").bearer(ADMIN);
+        let org = gateway.call(&tokens).await.json()["token"].as_str().unwrap().to_owned();
+        for side in ["caller", "target"] {
+            let page = usage(&gateway, &org, &format!("side={side}")).await;
+            let seen = page["usage"].as_array().unwrap();
+            assert!(seen.len() >= 2, "{page}");
+            assert!(seen.iter().all(|line| line["org"] == "acme"), "{page}");
+            let theirs = usage(&gateway, ADMIN, &format!("side={side}&org=acme")).await;
+            assert_eq!([&page["usage"], &page["total"]], [&theirs["usage"], &theirs["total"]]);
+        }
+        let foreign = Request::get("/usage?org=globex").bearer(&org);
+        let answer = gateway.call(&foreign).await;
+        assert_eq!((answer.status, answer.reason().as_str()), (403, "not_permitted"));
+        // Callers of no org: the operator, and those that proved nothing.
+        let none = usage(&gateway, ADMIN, "org=&per=total").await;
+        let names: Vec<_> = none["usage"].as_array().unwrap().iter().map(|line| line["workspace"].as_str().unwrap()).collect();
+        assert_eq!(names, ["operator:", "unknown:"], "{none}");
+    }
+
+    async fn a_file_has_all_of_it_and_runs_nothing(pair: Pair) {
+        let gateway = Gateway::start(pair).await;
+        make_calls(&gateway).await;
+        calls(&gateway).await;
+        let request = Request::get("/usage").bearer(ADMIN).field("Accept", "text/csv");
+        let answer = gateway.call(&request).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        assert_eq!(answer.field("content-type"), Some("text/csv; charset=utf-8; header=present"));
+        assert!(answer.field("content-disposition").unwrap().starts_with("attachment; filename=\"usage-"));
+        let text = answer.text();
+        let page = usage(&gateway, ADMIN, "limit=500").await;
+        let rows: Vec<&str> = text.split("\r\n").collect();
+        assert_eq!(rows.len(), page["usage"].as_array().unwrap().len() + 2, "{text}");
+        assert_eq!(rows[0], "from,to,side,org,workspace,calls,streams,refused,failed,bytes_in,bytes_out,seconds");
+        let other = rows.iter().find(|row| row.contains(",other,")).unwrap();
+        let line = page["usage"].as_array().unwrap().iter().find(|line| line["workspace"] == "other").unwrap();
+        let day = line["day"].as_str().unwrap();
+        assert_eq!(*other, format!("{day},{day},caller,\"'=globex, \"\"inc\"\"\",other,0,0,4,0,0,0,0.000"));
+        let asked = Request::get("/usage?format=csv&per=total&by=org&side=target").bearer(ADMIN);
+        let answer = gateway.call(&asked).await;
+        assert!(answer.text().contains(",target,acme,,"), "{}", answer.text());
+        for bad in ["format=csv&limit=5", "from=yesterday", "by=day", "cursor=x", "from=2020-01-01", "no=1", "limit=501"] {
+            let answer = gateway.call(&Request::get(format!("/usage?{bad}")).bearer(ADMIN)).await;
+            assert_eq!((answer.status, answer.reason().as_str()), (400, "invalid_params"), "{bad}");
+        }
+    }
+
+    async fn what_an_earlier_release_wrote_is_added_once(pair: Pair) {
+        let mut gateway = Gateway::start(pair).await;
+        let orgs = make_calls(&gateway).await;
+        calls(&gateway).await;
+        end(&mut gateway);
+        // As an update finds it: records, and no sums of them.
+        let db = open_db(&gateway.sql_url());
+        db.take_as_it_is();
+        let forget = "DELETE FROM usage_days; UPDATE audit_chains SET counted_seq = 0";
+        sqlx::raw_sql(AssertSqlSafe(forget)).execute(db.pool()).await.unwrap();
+        gateway.restart().await;
+        let late = Request::post("/workspaces/other/a2a", CALL).bearer(ADMIN);
+        let answer = gateway.call(&late.field("X-Request-Id", "late")).await;
+        assert_eq!(answer.status, 502, "{}", answer.text());
+        recorded(&gateway, "request_id=late", 1).await;
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while usage(&gateway, ADMIN, "").await["complete"] != true {
+            assert!(Instant::now() < deadline, "{}", gateway.log());
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        assert_agrees(&gateway, &orgs).await;
+        // A kill between two batches loses records and sums alike.
+        for _ in 0..20 {
+            call(&gateway, ADMIN, "other", CALL).await;
+        }
+        gateway.kill();
+        gateway.restart().await;
+        assert_agrees(&gateway, &orgs).await;
+    }
+
+    async fn sums_that_are_too_old_go(pair: Pair) {
+        let mut gateway = Builder::new(pair).set("audit.usage_retention", "48h").start().await;
+        make_calls(&gateway).await;
+        calls(&gateway).await;
+        let today = usage(&gateway, ADMIN, "").await["total"].clone();
+        end(&mut gateway);
+        let db = open_db(&gateway.sql_url());
+        db.take_as_it_is();
+        let age = "UPDATE usage_days SET day = day - 3 WHERE kind IN ('target', 'target_org')";
+        sqlx::raw_sql(AssertSqlSafe(age)).execute(db.pool()).await.unwrap();
+        gateway.restart().await;
+        let deadline = Instant::now() + Duration::from_secs(20);
+        loop {
+            let rows = sqlx::query_scalar("SELECT COUNT(*) FROM usage_days WHERE kind = 'target'");
+            let rows: i64 = rows.fetch_one(db.pool()).await.unwrap();
+            if rows == 0 {
+                break;
+            }
+            assert!(Instant::now() < deadline, "{rows}: {}", gateway.log());
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        assert_eq!(usage(&gateway, ADMIN, "").await["total"], today);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_spool_that_a_killed_gateway_leaves_is_counted_once() {
+    let postgres = Postgres::start();
+    let redis = Redis::start();
+    let builder = Builder::new(Pair::External).stores(&postgres.database(), &redis.url());
+    let mut gateway = builder.start().await;
+    let caller = seat(&gateway, "caller", "acme", Agent::json("{}").await).await;
+    let _target = seat(&gateway, "target", "acme", Agent::json("{}").await).await;
+    let orgs = BTreeMap::from([("caller", "acme"), ("target", "acme")]);
+    let ask = async || assert_eq!(call(&gateway, &caller.token, "target", CALL).await, 200);
+    gateway.until_warm(ask).await;
+    let request = |id: &str| {
+        let request = Request::post("/workspaces/target/a2a", CALL).bearer(&caller.token);
+        request.field("X-Request-Id", id)
+    };
+    gateway.call(&request("before")).await;
+    recorded(&gateway, "request_id=before", 1).await;
+    postgres.kill();
+    let mut connection = Connection::open(gateway.public).await;
+    for n in 0..30 {
+        let answer = connection.call(&request(&format!("away-{n}"))).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+    }
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while gateway.metric("a2a_gateway_audit_spool_bytes", &[]).await < 12_000.0 {
+        assert!(Instant::now() < deadline, "{}", gateway.log());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    gateway.kill();
+    postgres.restart();
+    gateway.restart().await;
+    recorded(&gateway, "request_id=away-29", 1).await;
+    assert_agrees(&gateway, &orgs).await;
+    let page = usage(&gateway, ADMIN, "workspace=caller&per=total").await;
+    let counted = page["total"]["calls"].as_i64().unwrap();
+    assert!(counted >= 31, "{page}");
+}
