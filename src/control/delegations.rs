@@ -219,8 +219,10 @@ pub(super) async fn list(
     page: Page,
 ) -> Result<Response, Rejection> {
     caller.require_own(&id)?;
+    let life = gateway.identity.life_of(&id).await?;
     let jobs = &gateway.delivery.jobs;
-    let found = jobs.delegations(&id, &page.after, page.limit);
+    let owner = life.to_string();
+    let found = jobs.delegations(&owner, &page.after, page.limit);
     let (found, more) = found.await?;
     let next = Page::beyond(found.last().map(|job| &*job.id), more);
     let shown: Vec<Whole<'_>> = found.iter().map(Whole::of).collect();
@@ -236,7 +238,8 @@ pub(super) async fn read(
 ) -> Result<Response, Rejection> {
     caller.require_own(&id)?;
     let found = gateway.delivery.jobs.find(&delegation).await?;
-    let own = |job: &Job| job.kind == Kind::Delegation && job.source.as_ref() == Some(&id);
+    let owner = gateway.identity.life_of(&id).await?.to_string();
+    let own = |job: &Job| job.kind == Kind::Delegation && job.owner == owner;
     let job = found.filter(own).ok_or_else(|| {
         Rejection::new(
             Reason::NotFound,

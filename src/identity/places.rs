@@ -3,11 +3,12 @@
 
 use std::sync::Arc;
 
+use super::authenticate::Identity;
 use super::proof::{CredentialKind, Proof};
 use super::refusal::{Refusal, unauthenticated};
 use super::token::{Place, Tokens};
 use crate::coherence::{Coherence, Coherent};
-use crate::ids::WorkspaceId;
+use crate::ids::{Life, WorkspaceId};
 use crate::metrics::{self, CredentialFlaw, Metrics};
 use crate::rejection::Rejection;
 use crate::store::Unavailable;
@@ -108,5 +109,18 @@ impl Places {
         let load = || async { self.table.find_place(id).await };
         let place = Box::pin(self.known.get_or_load(id, load)).await;
         place.map_err(|away| Unavailable::clone(&away))
+    }
+}
+
+impl Identity {
+    /// Returns the present life of a workspace id, whose name owns what the workspace starts ([`Proof::owner`]). From
+    /// memory in steady state; the first life if there is no such workspace.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub async fn life_of(&self, id: &WorkspaceId) -> Result<Life, Unavailable> {
+        let born_at = self.places.born_at_of(id).await?;
+        let id = id.clone();
+        Ok(Life { id, born_at })
     }
 }

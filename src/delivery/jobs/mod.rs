@@ -264,18 +264,18 @@ impl Jobs {
         Ok(self.table.find(id).await?)
     }
 
-    /// Returns delegations of `source` before the id `before` (empty: all), newest first, and whether there
+    /// Returns delegations of `owner` before the id `before` (empty: all), newest first, and whether there
     /// are more. At most `limit`; fewer, and at least one, when they are large.
     ///
     /// # Errors
     /// `store_unavailable`.
     pub async fn delegations(
         &self,
-        source: &WorkspaceId,
+        owner: &str,
         before: &str,
         limit: u32,
     ) -> Result<(Vec<Job>, bool), Rejection> {
-        Ok(self.table.list(source.as_str(), before, limit).await?)
+        Ok(self.table.list(owner, before, limit).await?)
     }
 
     /// Cancels a deferred call that was not sent; `None`: it was sent, or is over.

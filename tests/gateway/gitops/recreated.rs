@@ -121,6 +121,7 @@ async fn nothing_of_an_earlier_life_is_left_on_two_replicas() {
             builder
                 .set("registry.heartbeat_ttl", "1h")
                 .set("keys.dir", &keys)
+                .set("tokens.issuer", "https://gw.example.com")
                 .start()
                 .await
         };
