@@ -48,3 +48,14 @@ need() {
     exit 1
   fi
 }
+
+# need_disk_space GB: fails unless temporary folders have so much room. A full disk fails cases for reasons that none tells.
+need_disk_space() {
+  local folder=${TMPDIR:-/tmp} free
+  free=$(df --output=avail -BG "$folder" | tail -n 1 | tr -dc '0-9')
+  if [ "$free" -lt "$1" ]; then
+    echo "$folder has $free GB free, and the tests need $1 GB there, for the databases of their cases: make room, or set" >&2
+    echo "TMPDIR to a folder that has it." >&2
+    exit 1
+  fi
+}

@@ -370,16 +370,17 @@ on_both_pairs! {
             tokio::time::sleep(std::time::Duration::from_millis(100)).await;
         }
         let before = case.state().await;
-        for row in TABLE {
+        for (n, row) in TABLE.iter().enumerate() {
             case.refused(*row, Nobody, &[], 401, "unauthenticated").await;
             let spent = case.revoked.iter().chain(&case.expired);
             for (who, token) in spent {
                 case.refused(*row, *who, &bearer(token), 401, "unauthenticated").await;
             }
-            for who in &EVERYBODY[..14] {
+            for (m, who) in EVERYBODY[..14].iter().enumerate() {
                 let token = case.token(*who);
-                for fields in broken(token) {
-                    case.refused(*row, *who, &fields, 401, "unauthenticated").await;
+                // Over the callers each form meets each route, and over the routes each caller's token.
+                for fields in broken(token).iter().skip((n + m) % 6).step_by(6) {
+                    case.refused(*row, *who, fields, 401, "unauthenticated").await;
                 }
                 if row.3.contains(who) {
                     continue;
