@@ -34,7 +34,8 @@ use self::liveness::{HeartbeatBuffer, Presence};
 pub use self::probing::{Probe, ProbeClaim, ProbePlan, Probing};
 pub use self::registration::{
     AGENT_CARD_BYTES_MAX, Change, Creation, Editor, Registered, Registrar, Registration,
-    Registrations, Terms, Update, VettedUpdate, id_taken, listed_urls, org_of_new, reports_itself,
+    Registrations, RegistrationsInBulk, Terms, Update, VettedUpdate, id_taken, listed_urls,
+    org_of_new, reports_itself,
 };
 use self::resolution::Destinations;
 pub use self::resolution::{

@@ -430,7 +430,7 @@ impl GrantsInBulk {
         remove.execute(tx).await.map(drop)
     }
 
-    /// Removes the grants of a workspace whose id begins a new life, and returns their pairs.
+    /// Removes the grants of a workspace before its id begins a new life, and returns their pairs.
     ///
     /// # Errors
     /// As [`GrantsInBulk::all`].

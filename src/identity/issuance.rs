@@ -158,7 +158,7 @@ impl Issuance {
         self.invalidate_revoked(known, revoked).await
     }
 
-    /// Revokes every token of a removed workspace whose id begins a new life, in a transaction of the caller. Returns what
+    /// Revokes every token of a removed workspace before its id begins a new life, in a transaction of the caller. Returns what
     /// [`Issuance::forget`] takes after its commit.
     ///
     /// # Errors

@@ -17,7 +17,7 @@ use super::role::{Operator, Role};
 use super::token::{Holder, Live, Place};
 use crate::config::AuthMode;
 use crate::explain::{Check, Fact, Question, Source, Witness};
-use crate::ids::WorkspaceId;
+use crate::ids::{Life, WorkspaceId};
 use crate::rejection::{Reason, Rejection};
 use crate::shares::Account;
 use crate::store::Unavailable;
@@ -120,6 +120,17 @@ const FORMS: &str = "`caller` is what records name a caller by: a workspace id, 
                      `operator:operate`), `canvas:<user>` or `org:<org>`";
 
 impl Identity {
+    /// Returns the present life of a workspace id, whose name owns what the workspace starts ([`Proof::owner`]). From
+    /// memory in steady state; the first life if there is no such workspace.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub async fn life_of(&self, id: &WorkspaceId) -> Result<Life, Unavailable> {
+        let born_at = self.places.born_at_of(id).await?;
+        let id = id.clone();
+        Ok(Life { id, born_at })
+    }
+
     /// Returns the proof that a credential of the named caller would give, and reports its credentials to
     /// `witness`.
     ///

@@ -3,12 +3,11 @@
 
 use std::sync::Arc;
 
-use super::authenticate::Identity;
 use super::proof::{CredentialKind, Proof};
 use super::refusal::{Refusal, unauthenticated};
 use super::token::{Place, Tokens};
 use crate::coherence::{Coherence, Coherent};
-use crate::ids::{Life, WorkspaceId};
+use crate::ids::WorkspaceId;
 use crate::metrics::{self, CredentialFlaw, Metrics};
 use crate::rejection::Rejection;
 use crate::store::Unavailable;
@@ -88,7 +87,7 @@ impl Places {
     }
 
     /// Returns the time at which the present life of the workspace began that a signed credential names; 0: the first, or
-    /// there is none. `None`: the credential is another one, whose life is known.
+    /// there is none. `None`: the credential is another one, of a known life.
     pub(super) async fn born_at(&self, proof: &Proof) -> Result<Option<i64>, Unavailable> {
         let is_signed = matches!(proof.kind, CredentialKind::Workload | CredentialKind::Pair);
         match proof.principal.workspace() {
@@ -109,18 +108,5 @@ impl Places {
         let load = || async { self.table.find_place(id).await };
         let place = Box::pin(self.known.get_or_load(id, load)).await;
         place.map_err(|away| Unavailable::clone(&away))
-    }
-}
-
-impl Identity {
-    /// Returns the present life of a workspace id, whose name owns what the workspace starts ([`Proof::owner`]). From
-    /// memory in steady state; the first life if there is no such workspace.
-    ///
-    /// # Errors
-    /// When the store cannot be asked.
-    pub async fn life_of(&self, id: &WorkspaceId) -> Result<Life, Unavailable> {
-        let born_at = self.places.born_at_of(id).await?;
-        let id = id.clone();
-        Ok(Life { id, born_at })
     }
 }

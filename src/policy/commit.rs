@@ -11,9 +11,9 @@ use super::problems::Problems;
 use super::state::State;
 use crate::coherence::Invalidation;
 use crate::db::Connection;
-use crate::delivery::inbox::Inbox;
-use crate::delivery::jobs::Jobs;
-use crate::directory::{Creation, VettedUpdate, id_taken, org_of_new};
+use crate::delivery::inbox::empty_inbox;
+use crate::delivery::jobs::end_jobs_of;
+use crate::directory::{Creation, RegistrationsInBulk, VettedUpdate, id_taken, org_of_new};
 use crate::gateway::Gateway;
 use crate::hierarchy::GrantsInBulk;
 use crate::identity::Issuance;
@@ -38,7 +38,7 @@ const INVALIDATIONS_MAX: usize = 256;
 /// Names of changed objects that a conflict tells.
 const TOLD_MAX: usize = 100;
 
-/// A plan whose URLs were checked.
+/// A plan with checked URLs.
 pub(super) struct Vetted<'p> {
     plan: &'p Plan,
     births: Vec<NewWorkspace>,
@@ -62,7 +62,7 @@ pub(super) async fn vet<'p>(
     plan: &'p Plan,
     problems: &mut Problems,
 ) -> Result<Vetted<'p>, Rejection> {
-    let registrations = &gateway.directory.registrations;
+    let registrations = RegistrationsInBulk::of(&gateway.directory.registrations);
     let (mut births, mut edits) = (Vec::new(), Vec::new());
     for chunk in plan.births.chunks(VETTED_AT_ONCE) {
         let each = chunk
@@ -178,7 +178,7 @@ pub(super) async fn commit(
     }
 }
 
-/// Returns the rejection of a policy whose state has changed.
+/// Returns the rejection of a policy after a change of its state.
 pub(super) fn differs(mut changed: Vec<Value>) -> Rejection {
     changed.truncate(TOLD_MAX);
     Rejection::new(
@@ -310,13 +310,14 @@ async fn end_of(
     done.hashes.extend(Issuance::revoke_all_in(tx, id).await?);
     done.pairs
         .extend(GrantsInBulk::remove_of(tx, id, now).await?);
-    Inbox::empty(tx, id).await?;
-    Jobs::end_of(tx, id, now).await?;
+    empty_inbox(tx, id).await?;
+    end_jobs_of(tx, id, now).await?;
     OpenTasks::end_of(tx, id).await
 }
 
 async fn publish(gateway: &Gateway, vetted: &Vetted<'_>, done: Done) -> Result<(), Rejection> {
-    let (plan, registrations) = (vetted.plan, &gateway.directory.registrations);
+    let plan = vetted.plan;
+    let registrations = RegistrationsInBulk::of(&gateway.directory.registrations);
     let count = done.created.len() + done.changed.len() + plan.removals.len();
     let each = count <= INVALIDATIONS_MAX;
     if !each {
@@ -341,7 +342,7 @@ async fn publish(gateway: &Gateway, vetted: &Vetted<'_>, done: Done) -> Result<(
     failed.map_or(Ok(()), |why| Err(why.after_commit(false)))
 }
 
-/// Creates a workspace whose id was removed: a new life of the id, without anything of the earlier one.
+/// Creates a workspace with a removed id: a new life of the id, without anything of the earlier one.
 ///
 /// # Errors
 /// As `Registrations::create`; `conflict` also if workspaces below it are in another org.
@@ -349,9 +350,7 @@ pub(super) async fn recreate(
     gateway: &Gateway,
     creation: &Creation,
 ) -> Result<Workspace, Rejection> {
-    let mut new = gateway
-        .directory
-        .registrations
+    let mut new = RegistrationsInBulk::of(&gateway.directory.registrations)
         .vet_creation(creation)
         .await?;
     let work = async {
@@ -382,7 +381,7 @@ pub(super) async fn recreate(
     gateway.identity.tokens.forget(done.hashes).await;
     gateway.hierarchy.forget_pairs(done.pairs).await;
     let created = done.created.pop().ok_or_else(id_taken)?;
-    let registrations = &gateway.directory.registrations;
+    let registrations = RegistrationsInBulk::of(&gateway.directory.registrations);
     registrations.publish_created(&created, true).await;
     Ok(created)
 }

@@ -101,7 +101,7 @@ pub(super) struct Located<T> {
     pub(super) entry: T,
 }
 
-/// A document whose members have the right types.
+/// A document with members of the right types.
 #[derive(Debug)]
 pub(super) struct Document {
     pub(super) revision: Option<String>,

@@ -23,7 +23,7 @@ use self::document::{Document, too_many};
 use self::plan::{Plan, plan};
 use self::problems::Problems;
 use self::state::State;
-use crate::directory::Creation;
+use crate::directory::{Creation, RegistrationsInBulk};
 use crate::gateway::Gateway;
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
@@ -67,7 +67,7 @@ pub async fn apply(gateway: &Gateway, raw: Raw, wish: &Wish) -> Result<Applied, 
     let revision = state.revision();
     let is_other = |said: &String| *said != revision;
     let stale = document.revision.as_ref().is_some_and(is_other);
-    let registrations = &gateway.directory.registrations;
+    let registrations = RegistrationsInBulk::of(&gateway.directory.registrations);
     let plan = plan(registrations, &document, &state, wish, &mut problems);
     if stale && !wish.dry_run {
         return Err(stale_revision(&plan, &revision));
@@ -87,7 +87,7 @@ pub async fn apply(gateway: &Gateway, raw: Raw, wish: &Wish) -> Result<Applied, 
     })
 }
 
-/// Creates a workspace whose id was removed: a new life of the id, without anything of the earlier one.
+/// Creates a workspace with a removed id: a new life of the id, without anything of the earlier one.
 ///
 /// # Errors
 /// As `Registrations::create`; `conflict` if no removed workspace has the id.
@@ -119,7 +119,7 @@ fn ids(document: &Document) -> Vec<WorkspaceId> {
     named.filter_map(|id| WorkspaceId::parse(id).ok()).collect()
 }
 
-/// Returns the rejection of a document whose revision is not the present one, with what it would change now.
+/// Returns the rejection of a document with another revision than the present one, with what it would change now.
 fn stale_revision(plan: &Plan, revision: &str) -> Rejection {
     let name = |change: &Value| json!({"kind": change["kind"], "name": change["name"]});
     let now = plan.changes.iter().chain(&plan.unmanaged).map(name);

@@ -9,7 +9,7 @@ use super::problems::Problems;
 use super::state::{Held, State, grant_entry, grant_name, shown, stop_entry, stop_name};
 use super::tree::{Place, Tree};
 use super::wanted::Wanted;
-use crate::directory::{Creation, Registrations, Update, id_taken, org_of_new};
+use crate::directory::{Creation, RegistrationsInBulk, Update, id_taken, org_of_new};
 use crate::hierarchy::{NewGrant, check_end};
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
@@ -72,7 +72,7 @@ pub(super) struct Plan {
 
 /// Computes the difference. What is refused is noted in `problems`.
 pub(super) fn plan(
-    registrations: &Registrations,
+    registrations: RegistrationsInBulk<'_>,
     document: &Document,
     state: &State,
     wish: &Wish,
@@ -91,7 +91,7 @@ pub(super) fn plan(
 impl Plan {
     fn workspaces(
         &mut self,
-        registrations: &Registrations,
+        registrations: RegistrationsInBulk<'_>,
         document: &Document,
         state: &State,
         wish: &Wish,

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use super::document::{Entry, Located};
 use super::state::{Held, State, shown};
 use crate::directory::{
-    Change, Creation, Editor, Probe, Registrations, Update, listed_urls, reports_itself,
+    Change, Creation, Editor, Probe, RegistrationsInBulk, Update, listed_urls, reports_itself,
 };
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
@@ -29,7 +29,7 @@ impl Wanted {
     /// # Errors
     /// `invalid_workspace_id`, `invalid_params`, `address_forbidden`.
     pub(super) fn read(
-        registrations: &Registrations,
+        registrations: RegistrationsInBulk<'_>,
         Located { path, entry }: &Located<Entry>,
         state: &State,
     ) -> Result<Self, Rejection> {
@@ -170,7 +170,7 @@ impl Wanted {
 
 /// Brings the URLs into the form in which they are stored, and refuses those that an agent reports.
 fn settle_urls(
-    registrations: &Registrations,
+    registrations: RegistrationsInBulk<'_>,
     entry: &mut Entry,
     held: Option<&Held>,
 ) -> Result<(), Rejection> {

@@ -197,7 +197,7 @@ const FIRST: [&str; 7] = [
     "scope",
 ];
 
-/// A value whose objects begin with their names.
+/// A value. Its objects begin with their names.
 struct Ordered<'a>(&'a Value);
 
 impl Serialize for Ordered<'_> {

@@ -1,6 +1,6 @@
 //! Heartbeats of agents that poll: each read, follow, reply or acknowledgement is one. They are kept in the
 //! shared state for `registry.heartbeat_ttl`, so every gateway can count the inboxes with messages for an
-//! agent that is gone. The end of an inbox whose workspace an operator recreates.
+//! agent that is gone. The end of the inbox of a workspace that an operator recreates.
 
 use dashmap::DashMap;
 use sqlx::Row as _;
@@ -84,20 +84,20 @@ const EMPTY: [&str; 2] = [
     "UPDATE inbox_heads SET acked_seq = last_seq WHERE workspace_id = $1",
 ];
 
-impl Inbox {
-    /// Empties the inbox of a removed workspace whose id begins a new life, in a transaction of the caller.
-    ///
-    /// # Errors
-    /// The error of the driver.
-    pub async fn empty(tx: &mut Connection, id: &WorkspaceId) -> Result<(), sqlx::Error> {
-        for text in EMPTY {
-            sqlx::query(text)
-                .bind(id.as_str())
-                .execute(&mut *tx)
-                .await?;
-        }
-        Ok(())
+impl Inbox {}
+
+/// Empties the inbox of a removed workspace before its id begins a new life, in a transaction of the caller.
+///
+/// # Errors
+/// The error of the driver.
+pub async fn empty_inbox(tx: &mut Connection, id: &WorkspaceId) -> Result<(), sqlx::Error> {
+    for text in EMPTY {
+        sqlx::query(text)
+            .bind(id.as_str())
+            .execute(&mut *tx)
+            .await?;
     }
+    Ok(())
 }
 
 fn key(workspace: &WorkspaceId) -> String {

@@ -30,6 +30,7 @@ use tokio::sync::Semaphore;
 pub use self::activity::{Activity, ActivityType, Item, NewActivity, Source, SourceKind};
 pub use self::document::too_deep;
 pub use self::feed::{Filter, Page, Start};
+pub use self::life::empty_inbox;
 pub use self::notice::{Attachment, Notice};
 pub use self::reader::{Reader, SenderPlace};
 pub use self::reply::{InboxTask, TaskPage, TaskUpdate, Wanted};

@@ -33,6 +33,7 @@ pub use self::job::{
     request_id,
 };
 
+pub use self::life::end_jobs_of;
 pub use self::result::{Judge, Shown};
 
 use self::away::Away;

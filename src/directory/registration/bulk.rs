@@ -7,11 +7,9 @@ use super::register::Creation;
 use super::tree_rules::{Editor, org_below};
 use super::urls::is_listed;
 use crate::directory::address::Endpoint;
-use crate::directory::liveness::Lease;
 use crate::directory::rejections::{removed, taken};
 use crate::ids::WorkspaceId;
 use crate::rejection::Rejection;
-use crate::time::Timestamp;
 use crate::workspace::{
     Changed, Liveness, Move, NewWorkspace, Origins, Settings, Status, Step, StoredInstance,
     Surroundings, Workspace,
@@ -26,7 +24,7 @@ pub struct Update {
     pub paused: Option<bool>,
 }
 
-/// Update whose URLs were checked.
+/// Update with checked URLs.
 pub struct VettedUpdate<'a> {
     vetted: Vetted<'a>,
     update: &'a Update,
@@ -69,14 +67,23 @@ impl VettedUpdate<'_> {
     }
 }
 
-impl Registrations {
+/// The registrations, for many workspaces at once.
+#[derive(Clone, Copy)]
+pub struct RegistrationsInBulk<'r>(&'r Registrations);
+
+impl<'r> RegistrationsInBulk<'r> {
+    /// Returns those of a gateway.
+    pub fn of(registrations: &'r Registrations) -> Self {
+        Self(registrations)
+    }
+
     /// Checks a creation as [`Registrations::create`] does, apart from its place, and returns its row.
     ///
     /// # Errors
     /// As [`Registrations::create`], but `conflict`.
-    pub async fn vet_creation(&self, creation: &Creation) -> Result<NewWorkspace, Rejection> {
-        let urls = self.vet_new(creation).await?;
-        self.prepare(creation, urls).await
+    pub async fn vet_creation(self, creation: &Creation) -> Result<NewWorkspace, Rejection> {
+        let urls = self.0.vet_new(creation).await?;
+        self.0.prepare(creation, urls).await
     }
 
     /// Checks an update as [`Registrations::change`] does, apart from its row.
@@ -84,20 +91,21 @@ impl Registrations {
     /// # Errors
     /// As [`Registrations::change`], but those about its row and its place.
     pub async fn vet_update<'a>(
-        &self,
+        self,
         workspace: &Workspace,
         update: &'a Update,
     ) -> Result<VettedUpdate<'a>, Rejection> {
         change::check(&update.change)?;
         let id = &workspace.id;
         let vetted = self
+            .0
             .vet_change(id, &update.change, Editor::Operator)
             .await?;
         let resumes = update.paused == Some(false) && workspace.status == Status::Paused;
         Ok(VettedUpdate {
             vetted,
             update,
-            is_alive: resumes && self.is_alive(workspace).await,
+            is_alive: resumes && self.0.is_alive(workspace).await,
         })
     }
 
@@ -105,20 +113,21 @@ impl Registrations {
     ///
     /// # Errors
     /// `invalid_params`, `address_forbidden`.
-    pub fn stored_url(&self, member: &'static str, url: &str) -> Result<String, Rejection> {
-        Endpoint::parse_as(member, url, &self.resolver.policy()).map(|endpoint| endpoint.url())
+    pub fn stored_url(self, member: &'static str, url: &str) -> Result<String, Rejection> {
+        Endpoint::parse_as(member, url, &self.0.resolver.policy()).map(|endpoint| endpoint.url())
     }
 
     /// Publishes workspaces that were created. `invalidates`: caches are to be told of each.
-    pub async fn publish_created(&self, workspace: &Workspace, invalidates: bool) {
+    pub async fn publish_created(self, workspace: &Workspace, invalidates: bool) {
         // An earlier life of the id may have left keys.
-        if let Err(error) = self.presence.withdraw(&workspace.id).await {
+        if let Err(error) = self.0.presence.withdraw(&workspace.id).await {
             tracing::debug!(%error, workspace.id = %workspace.id, "failed to clear the keys of a new workspace");
         }
         if invalidates {
-            self.announce_created(workspace).await;
+            self.0.announce_created(workspace).await;
         } else {
-            self.announcer
+            self.0
+                .announcer
                 .announce_status(&workspace.id, workspace.status);
         }
     }
@@ -128,19 +137,19 @@ impl Registrations {
     /// # Errors
     /// `store_unavailable`, if the shared state was not written.
     pub async fn publish_update(
-        &self,
+        self,
         update: &VettedUpdate<'_>,
         changed: &Changed,
         invalidates: bool,
     ) -> Result<(), Rejection> {
         let id = &changed.after.id;
-        self.announcer.announce_change(changed);
-        let published = self.publish_change(&update.vetted, changed).await;
+        self.0.announcer.announce_change(changed);
+        let published = self.0.publish_change(&update.vetted, changed).await;
         if invalidates {
-            self.announcer.invalidate_lineage_after(id, &Ok(())).await;
+            self.0.announcer.invalidate_lineage_after(id, &Ok(())).await;
         }
         if update.vetted.has_urls() {
-            self.presence.catch_up(&changed.after).await?;
+            self.0.presence.catch_up(&changed.after).await?;
         }
         published
     }
@@ -150,16 +159,16 @@ impl Registrations {
     /// # Errors
     /// `store_unavailable`, if the shared state was not written.
     pub async fn publish_removal(
-        &self,
+        self,
         id: &WorkspaceId,
         line: &[Step],
         invalidates: bool,
     ) -> Result<(), Rejection> {
         if invalidates {
-            self.announcer.invalidate_lineage_after(id, &Ok(())).await;
+            self.0.announcer.invalidate_lineage_after(id, &Ok(())).await;
         }
-        self.announcer.announce_removal(id, line);
-        Ok(self.presence.withdraw(id).await?)
+        self.0.announcer.announce_removal(id, line);
+        Ok(self.0.presence.withdraw(id).await?)
     }
 }
 
@@ -193,22 +202,4 @@ pub fn listed_urls(workspace: &Workspace, instances: &[StoredInstance]) -> Optio
 /// True if the agent of a workspace names its URLs itself.
 pub fn reports_itself(workspace: &Workspace, instances: &[StoredInstance]) -> bool {
     workspace.liveness == Liveness::Heartbeat || !instances.iter().all(is_listed)
-}
-
-impl Registrations {
-    /// True if the agent of a workspace lives. If the lease cannot be read, the last sign of life counts.
-    pub(super) async fn is_alive(&self, workspace: &Workspace) -> bool {
-        let lease = self.presence.leases.read(&workspace.id).await;
-        self.lives(workspace, lease.as_ref().ok())
-    }
-
-    /// As [`Registrations::is_alive`], with the lease as it was read.
-    pub(super) fn lives(&self, workspace: &Workspace, lease: Option<&Lease>) -> bool {
-        let held = matches!(lease, Some(Lease::Held(_)));
-        let last_seen = self.heartbeats.last_sign_of(workspace);
-        let leases = &self.presence.leases;
-        held || leases
-            .benefit_of_doubt(last_seen, Timestamp::now())
-            .is_some()
-    }
 }

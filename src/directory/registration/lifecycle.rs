@@ -5,6 +5,7 @@ use serde_json::value::RawValue;
 
 use super::change::{Registrations, is_reachable};
 use super::validate::check_card;
+use crate::directory::liveness::Lease;
 use crate::directory::rejections::{conflict, no_instance, not_found, removed};
 use crate::ids::{InstanceId, WorkspaceId};
 use crate::rejection::Rejection;
@@ -15,6 +16,22 @@ use crate::workspace::{
 };
 
 impl Registrations {
+    /// True if the agent of a workspace lives. If the lease cannot be read, the last sign of life counts.
+    pub(super) async fn is_alive(&self, workspace: &Workspace) -> bool {
+        let lease = self.presence.leases.read(&workspace.id).await;
+        self.lives(workspace, lease.as_ref().ok())
+    }
+
+    /// As [`Registrations::is_alive`], with the lease as it was read.
+    pub(super) fn lives(&self, workspace: &Workspace, lease: Option<&Lease>) -> bool {
+        let held = matches!(lease, Some(Lease::Held(_)));
+        let last_seen = self.heartbeats.last_sign_of(workspace);
+        let leases = &self.presence.leases;
+        held || leases
+            .benefit_of_doubt(last_seen, Timestamp::now())
+            .is_some()
+    }
+
     /// Pauses the workspace: no message reaches it until it is resumed. A paused workspace stays paused.
     ///
     /// # Errors

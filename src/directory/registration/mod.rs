@@ -9,7 +9,9 @@ mod tree_rules;
 mod urls;
 mod validate;
 
-pub use self::bulk::{Update, VettedUpdate, id_taken, listed_urls, org_of_new, reports_itself};
+pub use self::bulk::{
+    RegistrationsInBulk, Update, VettedUpdate, id_taken, listed_urls, org_of_new, reports_itself,
+};
 pub use self::change::{Change, Registrations};
 pub use self::register::{Creation, Registered, Registration};
 pub use self::registrar::{Registrar, Terms};

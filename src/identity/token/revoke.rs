@@ -130,7 +130,7 @@ impl Tokens {
         self.db.run("revoke_all_tokens", work).await
     }
 
-    /// Revokes all tokens of a removed workspace whose id begins a new life, in a transaction of the caller. Returns the
+    /// Revokes all tokens of a removed workspace before its id begins a new life, in a transaction of the caller. Returns the
     /// hashes of those that were not revoked.
     pub(crate) async fn revoke_all_in(
         tx: &mut Connection,
