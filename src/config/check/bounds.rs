@@ -185,6 +185,11 @@ impl Checks<'_> {
         if c.server.threads > THREADS_MAX {
             self.refuse("server.threads", format!("must be at most {THREADS_MAX}"));
         }
+        self.rate_bursts();
+    }
+
+    fn rate_bursts(&mut self) {
+        let c = self.config;
         if c.rate.org_users_per_second > 0 && c.rate.org_users_burst == 0 {
             self.refuse(
                 "rate.org_users_burst",
