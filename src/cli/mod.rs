@@ -11,6 +11,7 @@ mod check_config;
 mod client;
 mod complete;
 mod context;
+mod dry_run;
 mod exchange;
 mod explain;
 mod grants;

@@ -211,27 +211,27 @@ impl Registry {
         Err(RegistryError::Endless { route })
     }
 
-    /// Changes what is at a path of the gateway and returns the JSON of the response.
+    /// Changes what is at a path of the gateway, with a query; a body of `null` is none. Returns the JSON of the response.
     ///
     /// # Errors
     /// [`RegistryError`].
-    pub async fn patch(
+    pub async fn change(
         &self,
-        path: &str,
+        (method, path): (Method, &str),
+        query: &[(&str, &str)],
         token: &str,
         body: &Value,
     ) -> Result<Value, RegistryError> {
-        let body = body.to_string().into_bytes();
-        self.exchange(Method::PATCH, path, Some(token), body).await
-    }
-
-    /// Deletes what is at a path of the gateway and returns the JSON of the response.
-    ///
-    /// # Errors
-    /// [`RegistryError`].
-    pub async fn delete(&self, path: &str, token: &str) -> Result<Value, RegistryError> {
-        self.exchange(Method::DELETE, path, Some(token), Vec::new())
-            .await
+        let mut url = self.at(path);
+        if !query.is_empty() {
+            url.query_pairs_mut().extend_pairs(query);
+        }
+        let route = format!("{method} {path}");
+        let body = match body {
+            Value::Null => Vec::new(),
+            body => body.to_string().into_bytes(),
+        };
+        self.ask(method, url, route, Some(token), body).await
     }
 
     fn at(&self, path: &str) -> Url {
@@ -313,14 +313,23 @@ fn accepted(
     if (200..300).contains(&status) {
         return Ok(body);
     }
+    Err(refused(route, status, &body, retry_after))
+}
+
+fn refused(
+    route: String,
+    status: u16,
+    body: &Value,
+    retry_after: Option<Duration>,
+) -> RegistryError {
     let word = |name: &str| body[name].as_str().unwrap_or("?").to_owned();
-    Err(RegistryError::Refused {
+    RegistryError::Refused {
         route,
         status,
         reason: word("reason"),
         message: word("error"),
         retry_after,
-    })
+    }
 }
 
 /// Returns the cursor of the page that `Link` calls the next one (RFC 8288).

@@ -17,7 +17,9 @@ const WITHIN: Duration = Duration::from_secs(120);
 /// The gateway did not answer, or refused.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RequestFailure {
-    #[error("{0}; is the gateway running? --url, A2A_GATEWAY_URL, a context or --config says where")]
+    #[error(
+        "{0}; is the gateway running? --url, A2A_GATEWAY_URL, a context or --config says where"
+    )]
     NotRunning(ClientError),
     #[error(transparent)]
     Unanswered(ClientError),

@@ -2,6 +2,7 @@
 
 mod completion;
 mod contexts;
+mod dry_runs;
 mod examples;
 mod tail;
 mod workspaces;
