@@ -4,7 +4,7 @@
 use std::io;
 use std::process::ExitCode;
 
-use gateway_client::{ClientError, Registry, RegistryError};
+use gateway_client::{Answer, ClientError, Registry, RegistryError};
 use http::Method;
 use serde_json::Value;
 
@@ -91,6 +91,16 @@ impl Client {
         query: &[(&str, &str)],
     ) -> Result<Value, RegistryError> {
         self.registry.get_page(path, &self.token, query).await
+    }
+
+    /// Opens what is at a path, with a query, as this media type; it may be long.
+    pub(super) async fn open(
+        &self,
+        path: &str,
+        query: &[(&str, &str)],
+        accept: &'static str,
+    ) -> Result<Answer, RegistryError> {
+        self.registry.open(path, &self.token, query, accept).await
     }
 
     /// Returns all entries of a list: of an array, or of the member `name`.

@@ -16,6 +16,9 @@ pub const BEAT: Duration = Duration::from_secs(30);
 /// Timeout of one request; the registry never waits for an agent.
 const WITHIN: Duration = Duration::from_secs(10);
 
+/// Timeout of a file.
+const FILE_WITHIN: Duration = Duration::from_secs(600);
+
 /// Entries of one page: the most that the gateway gives.
 const PAGE: &str = "500";
 
@@ -133,6 +136,38 @@ impl Registry {
         let route = format!("GET {path}");
         self.ask(Method::GET, url, route, Some(token), Vec::new())
             .await
+    }
+
+    /// Opens what is at a path of the gateway, with a query, as this media type; it may be long.
+    ///
+    /// # Errors
+    /// [`RegistryError`].
+    pub async fn open(
+        &self,
+        path: &str,
+        token: &str,
+        query: &[(&str, &str)],
+        accept: &'static str,
+    ) -> Result<Answer, RegistryError> {
+        let mut url = self.at(path);
+        url.query_pairs_mut().extend_pairs(query);
+        let route = format!("GET {path}");
+        let request = Ask {
+            token: Some(token),
+            accept,
+            ..Ask::get(&url, FILE_WITHIN)
+        };
+        let unanswered = |source| RegistryError::Unanswered {
+            route: route.clone(),
+            source,
+        };
+        let answer = request.send().await.map_err(unanswered)?;
+        if answer.status().is_success() {
+            return Ok(answer);
+        }
+        let retry_after = answer.retry_after();
+        let (status, body) = answer.json().await.map_err(unanswered)?;
+        Err(refused(route.clone(), status, &body, retry_after))
     }
 
     /// Returns one page of a list with the cursor of the next one: `next_cursor`, or that in `Link` of an array. A

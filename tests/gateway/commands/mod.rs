@@ -5,6 +5,7 @@ mod contexts;
 mod dry_runs;
 mod examples;
 mod tail;
+mod usage;
 mod workspaces;
 
 use std::path::Path;
