@@ -37,6 +37,7 @@ use crate::ids::RequestId;
 use crate::metrics::{Format, Metrics};
 use crate::rejection::{REFUSED, Reason, Rejection};
 use crate::sidecar::Sidecar;
+use crate::store::Run;
 
 pub use self::api::API_ROUTES;
 pub use self::console::CONSOLE_ROUTES;
@@ -238,7 +239,7 @@ async fn guard(State(process): State<Process>, mut request: Request, next: Next)
         let message = "the request has several Host or Origin fields";
         Some(Rejection::new(Reason::InvalidRequest, message))
     } else if host::is_ours(host, &process.config.get()) {
-        None
+        refuse_dry_run(&request).err()
     } else {
         let message = "this Host is not one of the gateway's; add the name to server.hosts";
         Some(Rejection::new(Reason::Misdirected, message))
@@ -264,6 +265,18 @@ async fn guard(State(process): State<Process>, mut request: Request, next: Next)
             .or_insert(HeaderValue::from_static(value));
     }
     response
+}
+
+/// Refuses `dry_run` on the routes that change something here. Those of the control plane judge it themselves.
+///
+/// # Errors
+/// `invalid_params`.
+fn refuse_dry_run(request: &Request) -> Result<(), Rejection> {
+    let path = request.uri().path();
+    if request.method().is_safe() || api::inner(path).is_some() {
+        return Ok(());
+    }
+    Run::refuse_in(request.uri().query(), request.method().as_str(), path)
 }
 
 fn json_answer(status: StatusCode, body: &Value) -> Response {

@@ -30,6 +30,7 @@ use crate::gateway::Gateway;
 use crate::identity::CredentialHash;
 use crate::ids::RequestId;
 use crate::rejection::{Reason, Rejection};
+use crate::store::Run;
 
 /// Header field with the page's secret.
 const FIELD: &str = "x-a2a-session";
@@ -312,7 +313,12 @@ pub(super) fn open(sessions: &Sessions, new: NewSession, headers: &HeaderMap) ->
 
 /// Revokes the token of a session that ended. Without the session its text is gone, so a failure opens nothing.
 async fn revoke_token(gateway: &Gateway, token_id: &str) {
-    if let Err(error) = gateway.identity.tokens.revoke_operator(token_id).await {
+    if let Err(error) = gateway
+        .identity
+        .tokens
+        .revoke_operator(token_id, Run::Real)
+        .await
+    {
         tracing::warn!(token_id, %error, "failed to revoke the token of a session that ended; it is listed until its end");
     }
 }

@@ -4,7 +4,8 @@
 use std::io;
 use std::process::ExitCode;
 
-use gateway_client::{ClientError, Registry, RegistryError};
+use gateway_client::{Answer, ClientError, Registry, RegistryError};
+use http::Method;
 use serde_json::Value;
 
 use super::access::{AccessError, Operating};
@@ -92,6 +93,16 @@ impl Client {
         self.registry.get_page(path, &self.token, query).await
     }
 
+    /// Opens what is at a path, with a query, as this media type; it may be long.
+    pub(super) async fn open(
+        &self,
+        path: &str,
+        query: &[(&str, &str)],
+        accept: &'static str,
+    ) -> Result<Answer, RegistryError> {
+        self.registry.open(path, &self.token, query, accept).await
+    }
+
     /// Returns all entries of a list: of an array, or of the member `name`.
     pub(super) async fn list(
         &self,
@@ -119,14 +130,16 @@ impl Client {
         self.registry.post(path, &self.token, body).await
     }
 
-    /// Changes what is at a path.
-    pub(super) async fn patch(&self, path: &str, body: &Value) -> Result<Value, RegistryError> {
-        self.registry.patch(path, &self.token, body).await
-    }
-
-    /// Deletes what is at a path.
-    pub(super) async fn delete(&self, path: &str) -> Result<Value, RegistryError> {
-        self.registry.delete(path, &self.token).await
+    /// Changes what is at a path, with a query. A body of `null` is none.
+    pub(super) async fn change(
+        &self,
+        method: Method,
+        path: &str,
+        query: &[(&str, &str)],
+        body: &Value,
+    ) -> Result<Value, RegistryError> {
+        let route = (method, path);
+        self.registry.change(route, query, &self.token, body).await
     }
 }
 

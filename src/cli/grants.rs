@@ -5,11 +5,13 @@ use std::time::{Duration, SystemTime};
 
 use clap::Subcommand;
 use clap_complete::engine::ArgValueCompleter;
+use http::Method;
 use serde_json::{Value, json};
 
 use super::access::Operating;
 use super::client::{Failure, document, run as run_to_end, segment};
 use super::complete;
+use super::dry_run::DryRun;
 use super::table::{age, aligned, cell};
 
 const EXAMPLES: &str = "\
@@ -22,6 +24,7 @@ const CREATE_EXAMPLES: &str = "\
 Examples:
   a2a-gateway grant create rival-spy acme-dev
   a2a-gateway grant create rival-spy acme-dev --note 'ticket 7' --expires-in 7days --json
+  a2a-gateway grant create rival-spy acme-dev --dry-run
 
 One way, across orgs too. Asking again while it holds changes its end and its note.";
 
@@ -32,7 +35,8 @@ Examples:
 
 const REMOVE_EXAMPLES: &str = "\
 Examples:
-  a2a-gateway grant remove 019aa9d2-6c1e-7b3a-9d52-0f7d4a1e2c33        an id of `grant list`";
+  a2a-gateway grant remove 019aa9d2-6c1e-7b3a-9d52-0f7d4a1e2c33        an id of `grant list`
+  a2a-gateway grant remove 019aa9d2-6c1e-7b3a-9d52-0f7d4a1e2c33 --dry-run";
 
 /// `a2a-gateway grant create|list|remove`.
 #[derive(clap::Args, Debug)]
@@ -73,6 +77,8 @@ struct CreateArguments {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
+    dry_run: DryRun,
+    #[command(flatten)]
     gateway: Operating,
 }
 
@@ -100,6 +106,8 @@ struct RemoveArguments {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
+    dry_run: DryRun,
+    #[command(flatten)]
     gateway: Operating,
 }
 
@@ -120,7 +128,9 @@ async fn create(arguments: &CreateArguments) -> Result<String, Failure> {
         let at = humantime::format_rfc3339_millis(SystemTime::now() + span);
         body["expires_at"] = at.to_string().into();
     }
-    let grant = arguments.gateway.client()?.post("/grants", &body).await?;
+    let (client, dry_run) = (arguments.gateway.client()?, arguments.dry_run);
+    let route = (Method::POST, "/grants");
+    let grant = dry_run.ask(&client, route, &body).await?;
     if arguments.json {
         return Ok(document(&grant));
     }
@@ -129,6 +139,11 @@ async fn create(arguments: &CreateArguments) -> Result<String, Failure> {
         None => String::new(),
     };
     let [id, caller, target] = ["id", "caller_id", "target_id"].map(|name| cell(&grant[name]));
+    if dry_run.is_set() {
+        return Ok(format!(
+            "{caller} would get leave to message {target}{until}\n"
+        ));
+    }
     Ok(format!(
         "{caller} may message {target}{until}\nTake it back with: a2a-gateway grant remove {id}\n"
     ))
@@ -165,9 +180,12 @@ fn row(grant: &Value, now: SystemTime) -> Vec<String> {
 
 async fn remove(arguments: &RemoveArguments) -> Result<String, Failure> {
     let path = format!("/grants/{}", segment(&arguments.grant)?);
-    let removed = arguments.gateway.client()?.delete(&path).await?;
+    let (client, dry_run) = (arguments.gateway.client()?, arguments.dry_run);
+    let route = (Method::DELETE, path.as_str());
+    let removed = dry_run.ask(&client, route, &Value::Null).await?;
     if arguments.json {
         return Ok(document(&removed));
     }
-    Ok(format!("{} is removed\n", arguments.grant))
+    let is = dry_run.words("is", "would be");
+    Ok(format!("{} {is} removed\n", arguments.grant))
 }

@@ -11,6 +11,7 @@ mod check_config;
 mod client;
 mod complete;
 mod context;
+mod dry_run;
 mod exchange;
 mod explain;
 mod grants;
@@ -27,6 +28,7 @@ mod sse;
 mod stops;
 mod table;
 mod token;
+mod usage;
 mod workspace;
 
 use std::ffi::OsString;
@@ -59,6 +61,7 @@ Examples:
   a2a-gateway run --workspace billing --token-file token -- python3 agent.py   start an agent, and register it
   a2a-gateway workspace tree                    the hierarchy
   a2a-gateway agents                            which agents live?
+  a2a-gateway usage --by org --per total        what did each org use this month?
   a2a-gateway send acme-pm 'hello'              one message, from the command line
   a2a-gateway explain acme-pm acme-dev          would a message pass, and if not, why?
   a2a-gateway exchange tail --refused           what is refused, as it happens
@@ -118,6 +121,8 @@ enum Command<Example: Subcommand> {
     Grant(grants::Arguments),
     /// List the caps, and how much of each is used
     Caps(caps::Arguments),
+    /// Show what calls took, by workspace or org and day
+    Usage(usage::Arguments),
     /// List the agents, and whether they live
     Agents(agents::Arguments),
     /// Show exchanges as they pass
@@ -197,6 +202,7 @@ pub fn run<Example: Subcommand>(
         Command::Workspace(arguments) => workspace::run(&arguments),
         Command::Grant(arguments) => grants::run(&arguments),
         Command::Caps(arguments) => caps::run(&arguments),
+        Command::Usage(arguments) => usage::run(&arguments),
         Command::Agents(arguments) => agents::run(&arguments),
         Command::Exchange(arguments) => exchange::run(&arguments),
         Command::Context(arguments) => context::run(&arguments),

@@ -5,11 +5,13 @@ use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
 use clap_complete::engine::ArgValueCompleter;
+use http::Method;
 use serde_json::{Value, json};
 
 use super::access::Operating;
 use super::client::{Failure, run, segment};
 use super::complete;
+use super::dry_run::DryRun;
 
 const STOP_EXAMPLES: &str = "\
 Examples:
@@ -17,6 +19,7 @@ Examples:
   a2a-gateway stop --subtree acme-pm --reason 'spending too much' --running --cancel-tasks
   a2a-gateway stop --pair acme-pm acme-dev --reason 'see ticket 7' --expires-in 1h
   a2a-gateway stop --all --reason 'incident 12'
+  a2a-gateway stop --org acme --reason 'a drill' --dry-run
   a2a-gateway stops                             what is stopped, and why
 
 The stop's id ends it: `a2a-gateway release`. Refused callers get the reason. Without --running, calls and
@@ -24,7 +27,8 @@ streams under way go on.";
 
 const RELEASE_EXAMPLES: &str = "\
 Examples:
-  a2a-gateway release stop-019aa9d2-6c1e-7b3a-9d52-0f7d4a1e2c33        an id of `a2a-gateway stops`";
+  a2a-gateway release stop-019aa9d2-6c1e-7b3a-9d52-0f7d4a1e2c33        an id of `a2a-gateway stops`
+  a2a-gateway release stop-019aa9d2-6c1e-7b3a-9d52-0f7d4a1e2c33 --dry-run";
 
 const STOPS_EXAMPLES: &str = "\
 Examples:
@@ -49,6 +53,8 @@ pub(super) struct StopArguments {
     /// Release it by itself after this time, such as 1h
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     expires_in: Option<Duration>,
+    #[command(flatten)]
+    dry_run: DryRun,
     #[command(flatten)]
     gateway: Operating,
 }
@@ -81,6 +87,8 @@ pub(super) struct ReleaseArguments {
     /// Id of the stop, as `a2a-gateway stops` lists it
     #[arg(add = ArgValueCompleter::new(complete::stops))]
     stop: String,
+    #[command(flatten)]
+    dry_run: DryRun,
     #[command(flatten)]
     gateway: Operating,
 }
@@ -131,7 +139,7 @@ pub(super) fn run_stops(arguments: &StopsArguments) -> ExitCode {
 }
 
 async fn stop(arguments: &StopArguments) -> Result<String, Failure> {
-    let client = arguments.gateway.client()?;
+    let (client, dry_run) = (arguments.gateway.client()?, arguments.dry_run);
     let mode = if arguments.running { "running" } else { "new" };
     let mut body = json!({
         "scope": arguments.scope.json(),
@@ -143,7 +151,11 @@ async fn stop(arguments: &StopArguments) -> Result<String, Failure> {
         let at = humantime::format_rfc3339_millis(SystemTime::now() + span);
         body["expires_at"] = at.to_string().into();
     }
-    let stop = client.post("/stops", &body).await?;
+    let route = (Method::POST, "/stops");
+    let stop = dry_run.ask(&client, route, &body).await?;
+    if dry_run.is_set() {
+        return Ok(format!("would be stopped: {}\n", described(&stop)));
+    }
     let id = stop["id"].as_str().unwrap_or_default();
     Ok(format!(
         "{}\nEnd it with: a2a-gateway release {id}\n",
@@ -153,8 +165,11 @@ async fn stop(arguments: &StopArguments) -> Result<String, Failure> {
 
 async fn release(arguments: &ReleaseArguments) -> Result<String, Failure> {
     let path = format!("/stops/{}", segment(&arguments.stop)?);
-    let stop = arguments.gateway.client()?.delete(&path).await?;
-    Ok(format!("released: {}\n", line(&stop)))
+    let (client, dry_run) = (arguments.gateway.client()?, arguments.dry_run);
+    let route = (Method::DELETE, path.as_str());
+    let stop = dry_run.ask(&client, route, &Value::Null).await?;
+    let is = dry_run.words("released", "would be released");
+    Ok(format!("{is}: {}\n", line(&stop)))
 }
 
 async fn list(arguments: &StopsArguments) -> Result<String, Failure> {
@@ -176,6 +191,11 @@ async fn list(arguments: &StopsArguments) -> Result<String, Failure> {
 
 /// Returns a stop in one line.
 fn line(stop: &Value) -> String {
+    format!("{}  {}", plain(&stop["id"]), described(stop))
+}
+
+/// Returns a stop in one line, without its id.
+fn described(stop: &Value) -> String {
     let word = |name: &str| stop[name].as_str().unwrap_or_default().to_owned();
     let scope = match stop["scope"].as_object() {
         Some(scope) if scope.contains_key("caller") => {
@@ -194,12 +214,7 @@ fn line(stop: &Value) -> String {
         }
         None => String::new(),
     };
-    let mut text = format!(
-        "{}  {scope}  {}  {}",
-        word("id"),
-        word("mode"),
-        word("reason")
-    );
+    let mut text = format!("{scope}  {}  {}", word("mode"), word("reason"));
     if let Some(at) = stop["expires_at"].as_str() {
         let _ = write!(text, "  until {at}");
     }

@@ -14,6 +14,7 @@ use http::StatusCode;
 use http::header::{
     ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE,
 };
+use serde_json::Value;
 
 use tokio::time::Instant;
 
@@ -25,6 +26,7 @@ use crate::identity::ClientAddr;
 use crate::ids::RequestId;
 use crate::metrics::Plane;
 use crate::rejection::{COMMITTED, REFUSED, Reason, Refused, Rejection};
+use crate::store::DRY_RUN;
 use crate::telemetry::Chain;
 use crate::telemetry::traces::Told;
 
@@ -135,14 +137,15 @@ async fn framed(gateway: &Gateway, mut request: Request, next: Next) -> Response
         client,
     };
     let about = response.extensions_mut().remove::<About>();
-    let meant = admitted.target().filter(|_| refused.is_some());
-    let about = about.or_else(|| meant.map(About::workspace));
-    let about = match committed {
-        Some(committed) => Some(about.unwrap_or_default().with(COMMITTED, committed)),
-        None => about,
-    };
-    let audit = &gateway.audit;
-    audit.record_change(asked, about, status, refused);
+    // A dry run that was answered is a read, and leaves no record; one that was refused leaves that of the refusal.
+    if refused.is_some() || !admitted.is_dry() {
+        let meant = admitted.target().filter(|_| refused.is_some());
+        let about = about.or_else(|| meant.map(About::workspace));
+        let committed = committed.map(|committed| (COMMITTED, committed));
+        let dry = admitted.is_dry().then(|| (DRY_RUN, true.into()));
+        let about = [committed, dry].into_iter().flatten().fold(about, add_fact);
+        gateway.audit.record_change(asked, about, status, refused);
+    }
     let headers = response.headers_mut();
     // Some answers contain tokens, and few are cacheable: those set their own field.
     let no_store = HeaderValue::from_static("no-store");
@@ -151,6 +154,10 @@ async fn framed(gateway: &Gateway, mut request: Request, next: Next) -> Response
         headers.insert("x-request-id", id);
     }
     response
+}
+
+fn add_fact(about: Option<About>, (name, value): (&str, Value)) -> Option<About> {
+    Some(about.unwrap_or_default().with(name, value))
 }
 
 /// Builds the rejection after a panic, which was logged without the request's id.

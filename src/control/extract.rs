@@ -1,6 +1,6 @@
 //! Extractors of handlers: the proven caller, the names in the path, the position to resume from. They run in the order
-//! of the arguments, which is the documented order of checks (`docs/reference/http-api.md`): path, credential, caller field, rate; the
-//! body comes last.
+//! of the arguments, which is the documented order of checks (`docs/reference/http-api.md`): path, credential, caller field, rate,
+//! switches of the query; the body comes last.
 
 use std::sync::{Arc, OnceLock};
 
@@ -15,6 +15,7 @@ use crate::identity::{Allowance, Principal, Proof};
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
 use crate::shares::Share;
+use crate::store::Run;
 use crate::workspace::Status;
 
 /// Maximum characters of the name of an org or a token in a path.
@@ -105,11 +106,21 @@ impl FromRequestParts<Arc<Gateway>> for Caller {
         parts: &mut Parts,
         gateway: &Arc<Gateway>,
     ) -> Result<Self, Rejection> {
-        let field = authorization(&parts.headers)?;
-        let proof = gateway.identity.authenticate(field).await?;
-        admit(gateway, parts, &proof)?;
-        Ok(Self(proof, Admitted::of(parts)))
+        let caller = proven(parts, gateway).await?;
+        refuse_dry_run(parts)?;
+        Ok(caller)
     }
+}
+
+/// Proves the caller of a request, which may be a dry run.
+///
+/// # Errors
+/// `unauthenticated`, and those of [`judge`].
+pub(super) async fn proven(parts: &Parts, gateway: &Gateway) -> Result<Caller, Rejection> {
+    let field = authorization(&parts.headers)?;
+    let proof = gateway.identity.authenticate(field).await?;
+    judge(gateway, parts, &proof)?;
+    Ok(Caller(proof, Admitted::of(parts)))
 }
 
 /// A caller that continues a message: a [`Caller`], or a pair token for the target.
@@ -194,17 +205,28 @@ struct Entered {
     allowance: OnceLock<Allowance>,
     target: OnceLock<WorkspaceId>,
     body: OnceLock<Share>,
+    run: OnceLock<Run>,
 }
 
 impl Admitted {
     /// Returns the value of a request. Without one, as in a test of a single handler, returns one that is not read.
-    fn of(parts: &Parts) -> Self {
+    pub(super) fn of(parts: &Parts) -> Self {
         parts.extensions.get().cloned().unwrap_or_default()
     }
 
     /// Returns the workspace that the body of the request named.
     pub(super) fn target(&self) -> Option<&WorkspaceId> {
         self.0.target.get()
+    }
+
+    /// Sets the run of the change that the request makes.
+    pub(super) fn runs(&self, run: Run) {
+        let _ = self.0.run.set(run);
+    }
+
+    /// True if the request is a dry run.
+    pub(super) fn is_dry(&self) -> bool {
+        self.0.run.get().is_some_and(|run| run.is_dry())
     }
 
     /// Holds the memory share of the request's body until the answer.
@@ -223,11 +245,26 @@ impl Admitted {
     }
 }
 
+/// Checks a proven request of a route without a dry run.
+///
+/// # Errors
+/// Those of [`judge`]; `invalid_params` for `dry_run`.
+pub(super) fn admit(gateway: &Gateway, parts: &Parts, proof: &Arc<Proof>) -> Result<(), Rejection> {
+    judge(gateway, parts, proof)?;
+    refuse_dry_run(parts)
+}
+
+fn refuse_dry_run(parts: &Parts) -> Result<(), Rejection> {
+    let pattern = parts.extensions.get::<MatchedPath>();
+    let route = pattern.map_or("", MatchedPath::as_str);
+    Run::refuse_in(parts.uri.query(), parts.method.as_str(), route)
+}
+
 /// Checks a proven request: the caller it claims, its rate, and the role of an operator.
 ///
 /// # Errors
 /// `caller_mismatch`, `rate_limited` and `not_permitted`.
-pub(super) fn admit(gateway: &Gateway, parts: &Parts, proof: &Arc<Proof>) -> Result<(), Rejection> {
+fn judge(gateway: &Gateway, parts: &Parts, proof: &Arc<Proof>) -> Result<(), Rejection> {
     let admitted = parts.extensions.get::<Admitted>();
     if let Some(admitted) = admitted {
         let _ = admitted.0.proof.set(Arc::clone(proof));

@@ -9,6 +9,7 @@ use http::StatusCode;
 use serde::{Deserialize, Serialize};
 
 use super::body::{Json, check_note};
+use super::dry_run::{Changer, Told, told};
 use super::extract::{Caller, PathGrantId};
 use super::page::{Ends, Page};
 use crate::audit::change::About;
@@ -51,7 +52,7 @@ pub(super) struct Removed {
 /// `POST /grants`.
 pub(super) async fn create(
     State(gateway): State<Arc<Gateway>>,
-    caller: Caller,
+    Changer { caller, run }: Changer,
     Json(new): Json<New>,
 ) -> Result<Response, Rejection> {
     if let Ok(target) = WorkspaceId::parse(&new.target_id) {
@@ -68,12 +69,17 @@ pub(super) async fn create(
         expires_at,
         note: new.note,
     };
-    let grant = gateway.hierarchy.grant(&new).await?;
+    let grant = gateway.hierarchy.grant(&new, run).await?;
     let about = About::workspace(&new.target)
         .with("caller_id", new.caller.as_str())
         .with("expires_at", new.expires_at.map(|at| at.to_string()))
         .with("grant_id", grant.id.as_str());
-    Ok((StatusCode::CREATED, Extension(about), Answer(shown(grant))).into_response())
+    Ok((
+        StatusCode::CREATED,
+        Extension(about),
+        told(run, shown(grant)),
+    )
+        .into_response())
 }
 
 fn expiry(text: Option<&str>) -> Result<Option<Timestamp>, Rejection> {
@@ -111,11 +117,11 @@ pub(super) async fn list(
 pub(super) async fn remove(
     State(gateway): State<Arc<Gateway>>,
     PathGrantId(id): PathGrantId,
-    caller: Caller,
-) -> Result<Answer<Removed>, Rejection> {
+    Changer { caller, run }: Changer,
+) -> Result<Answer<Told<Removed>>, Rejection> {
     caller.require_operator()?;
-    if gateway.hierarchy.remove_grant(&id).await? {
-        return Ok(Answer(Removed { status: "removed" }));
+    if gateway.hierarchy.remove_grant(&id, run).await? {
+        return Ok(told(run, Removed { status: "removed" }));
     }
     Err(Rejection::new(
         Reason::NotFound,

@@ -9,6 +9,7 @@ use serde_json::value::RawValue;
 
 use super::body::{Json, OptionalJson};
 use super::changed::about_change;
+use super::dry_run::{Changer, Told, told};
 use super::extract::{Caller, PathId, not_permitted};
 use super::workspaces::{
     operators_only, parse_optional, parse_probe, parse_upstream_auth, parse_upstream_tls,
@@ -146,7 +147,7 @@ impl Patch {
 pub(super) async fn change(
     State(gateway): State<Arc<Gateway>>,
     PathId(id): PathId,
-    caller: Caller,
+    Changer { caller, run }: Changer,
     Json(patch): Json<Patch>,
 ) -> Result<Response, Rejection> {
     let editor = editor(&gateway, &caller, &id).await?;
@@ -154,10 +155,10 @@ pub(super) async fn change(
     let workspace = gateway
         .directory
         .registrations
-        .change(&id, &change, editor)
+        .change(&id, &change, editor, run)
         .await?;
     let about = about_change(About::workspace(&id), &change);
-    let shown = shown(&gateway, &caller, workspace).await;
+    let shown = shown(&gateway, &caller, workspace, run).await;
     let mut response = shown.map_err(|why| why.after_commit(false))?;
     response.extensions_mut().insert(about);
     Ok(response)
@@ -171,12 +172,12 @@ pub(super) struct Nothing {}
 pub(super) async fn pause(
     State(gateway): State<Arc<Gateway>>,
     PathId(id): PathId,
-    caller: Caller,
+    Changer { caller, run }: Changer,
     OptionalJson(Nothing {}): OptionalJson<Nothing>,
 ) -> Result<Response, Rejection> {
     editor(&gateway, &caller, &id).await?;
-    let workspace = gateway.directory.registrations.pause(&id).await?;
-    let shown = shown(&gateway, &caller, workspace).await;
+    let workspace = gateway.directory.registrations.pause(&id, run).await?;
+    let shown = shown(&gateway, &caller, workspace, run).await;
     shown.map_err(|why| why.after_commit(false))
 }
 
@@ -184,12 +185,12 @@ pub(super) async fn pause(
 pub(super) async fn resume(
     State(gateway): State<Arc<Gateway>>,
     PathId(id): PathId,
-    caller: Caller,
+    Changer { caller, run }: Changer,
     OptionalJson(Nothing {}): OptionalJson<Nothing>,
 ) -> Result<Response, Rejection> {
     editor(&gateway, &caller, &id).await?;
-    let workspace = gateway.directory.registrations.resume(&id).await?;
-    let shown = shown(&gateway, &caller, workspace).await;
+    let workspace = gateway.directory.registrations.resume(&id, run).await?;
+    let shown = shown(&gateway, &caller, workspace, run).await;
     shown.map_err(|why| why.after_commit(false))
 }
 
@@ -202,16 +203,16 @@ pub(super) struct Removed {
 pub(super) async fn remove(
     State(gateway): State<Arc<Gateway>>,
     PathId(id): PathId,
-    caller: Caller,
-) -> Result<axum::Json<Removed>, Rejection> {
+    Changer { caller, run }: Changer,
+) -> Result<axum::Json<Told<Removed>>, Rejection> {
     // Also if it was removed before: the earlier removal may not have completed.
     if let Err(refusal) = editor(&gateway, &caller, &id).await
         && !is_gone(&refusal)
     {
         return Err(refusal);
     }
-    let removed = gateway.directory.registrations.remove(&id).await;
-    if removed.as_ref().err().is_none_or(is_gone) {
+    let removed = gateway.directory.registrations.remove(&id, run).await;
+    if !run.is_dry() && removed.as_ref().err().is_none_or(is_gone) {
         let revoked = gateway.identity.tokens.revoke_all(&id).await;
         revoked.map_err(|away| match removed {
             Ok(()) => Rejection::from(away).after_commit(false),
@@ -219,7 +220,7 @@ pub(super) async fn remove(
         })?;
     }
     removed?;
-    Ok(axum::Json(Removed { status: "removed" }))
+    Ok(told(run, Removed { status: "removed" }))
 }
 
 fn is_gone(refusal: &Rejection) -> bool {

@@ -13,6 +13,7 @@ mod caps;
 mod changed;
 mod delegations;
 mod discovery;
+mod dry_run;
 mod events;
 mod extract;
 mod grants;

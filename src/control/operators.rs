@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::body::Json;
+use super::dry_run::{Changer, Told, shown_secret, told};
 use super::extract::{Caller, PathTokenId, not_permitted};
 use super::page::Page;
 use super::tokens::{Listed, NewToken, Revoked, listed_by, revoked};
@@ -78,7 +79,8 @@ pub(super) struct New {
 #[derive(Serialize)]
 struct Issued<'a> {
     id: &'a str,
-    token: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token: Option<&'a str>,
     prefix: &'a str,
     role: &'static str,
     created_at: Timestamp,
@@ -91,7 +93,7 @@ struct Issued<'a> {
 /// `POST /operators/tokens`. The role of the caller covers that of the token, since only `admin` comes here.
 pub(super) async fn issue(
     State(gateway): State<Arc<Gateway>>,
-    caller: Caller,
+    Changer { caller, run }: Changer,
     Json(new): Json<New>,
 ) -> Result<Response, Rejection> {
     caller.require_operator()?;
@@ -105,7 +107,8 @@ pub(super) async fn issue(
         expires_in: new.expires_in,
     };
     let terms = terms.terms(Timestamp::now())?;
-    let token = gateway.identity.tokens.issue_operator(role, &terms).await?;
+    let issue = gateway.identity.tokens.issue_operator(role, &terms, run);
+    let token = issue.await?;
     let (label, expires_at) = (terms.label.as_deref(), terms.expires_at.map(Timestamp));
     let mut about = About::default()
         .with("token_id", token.token_id.as_str())
@@ -118,22 +121,23 @@ pub(super) async fn issue(
     }
     let answer = Issued {
         id: &token.token_id,
-        token: token.token.expose_secret(),
+        token: shown_secret(run, token.token.expose_secret()),
         prefix: &token.prefix,
         role: role.as_str(),
         created_at: Timestamp(token.created_at),
         label,
         expires_at,
     };
-    Ok((StatusCode::CREATED, Extension(about), Answer(answer)).into_response())
+    Ok((StatusCode::CREATED, Extension(about), told(run, answer)).into_response())
 }
 
 /// `DELETE /operators/tokens/{token_id}`: also ends the session of a person.
 pub(super) async fn revoke(
     State(gateway): State<Arc<Gateway>>,
     PathTokenId(token_id): PathTokenId,
-    caller: Caller,
-) -> Result<Answer<Revoked>, Rejection> {
+    Changer { caller, run }: Changer,
+) -> Result<Answer<Told<Revoked>>, Rejection> {
     caller.require_operator()?;
-    revoked(gateway.identity.tokens.revoke_operator(&token_id).await?)
+    let found = gateway.identity.tokens.revoke_operator(&token_id, run);
+    revoked(run, found.await?)
 }

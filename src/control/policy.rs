@@ -7,9 +7,9 @@ use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json as Answer};
 use http::request::Parts;
 use serde_json::{Value, json};
-use url::form_urlencoded;
 
 use super::body::PolicyJson;
+use super::dry_run::Applier;
 use super::extract::Caller;
 use crate::audit::change::About;
 use crate::audit::{Detail, Draft, EventType};
@@ -17,48 +17,10 @@ use crate::gateway::Gateway;
 use crate::identity::ClientAddr;
 use crate::ids::RequestId;
 use crate::policy::{self, Applied, Raw, Wish};
-use crate::rejection::{Reason, Rejection};
+use crate::rejection::Rejection;
 
 /// Changes that one record of the audit names.
 const CHANGES_OF_A_RECORD: usize = 100;
-
-/// `?dry_run=` and `?prune=`, each `true` or `false`.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Switches {
-    dry_run: bool,
-    prune: bool,
-}
-
-impl<S: Send + Sync> FromRequestParts<S> for Switches {
-    type Rejection = Rejection;
-
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Rejection> {
-        let query = parts.uri.query().unwrap_or_default();
-        let (mut dry_run, mut prune) = (None, None);
-        for (name, value) in form_urlencoded::parse(query.as_bytes()) {
-            let switch = match &*name {
-                "dry_run" => &mut dry_run,
-                "prune" => &mut prune,
-                _ => return Err(wrong_query()),
-            };
-            let value = value.parse().map_err(|_| wrong_query())?;
-            if switch.replace(value).is_some() {
-                return Err(wrong_query());
-            }
-        }
-        Ok(Self {
-            dry_run: dry_run.unwrap_or_default(),
-            prune: prune.unwrap_or_default(),
-        })
-    }
-}
-
-fn wrong_query() -> Rejection {
-    Rejection::new(
-        Reason::InvalidParams,
-        "the query is `dry_run` and `prune`, each `true` or `false`, and once at most",
-    )
-}
 
 /// `GET /policy`.
 pub(super) async fn export(
@@ -89,28 +51,30 @@ impl<S: Send + Sync> FromRequestParts<S> for Origin {
 /// `POST /policy`.
 pub(super) async fn apply(
     State(gateway): State<Arc<Gateway>>,
-    caller: Caller,
-    switches: Switches,
+    Applier { caller, run, prune }: Applier,
     origin: Origin,
     PolicyJson(raw): PolicyJson<Raw>,
 ) -> Result<Response, Rejection> {
     caller.require_operator()?;
     let wish = Wish {
-        dry_run: switches.dry_run,
-        prune: switches.prune,
+        dry_run: run.is_dry(),
+        prune,
         by: caller.0.principal.name().into_owned(),
     };
     let applied = policy::apply(&gateway, raw, &wish).await?;
-    let about = record(&gateway, &caller, origin, &applied, switches);
     let body = json!({
-        "dry_run": switches.dry_run,
-        "prune": switches.prune,
+        "dry_run": run.is_dry(),
+        "prune": prune,
         "revision": applied.revision,
         "changes": applied.changes,
         "unmanaged": applied.unmanaged,
         "expired": applied.expired,
         "unchanged": applied.unchanged,
     });
+    if run.is_dry() {
+        return Ok(Answer(body).into_response());
+    }
+    let about = record(&gateway, &caller, origin, &applied, prune);
     Ok((Extension(about), Answer(body)).into_response())
 }
 
@@ -120,15 +84,12 @@ fn record(
     caller: &Caller,
     origin: Origin,
     applied: &Applied,
-    switches: Switches,
+    prune: bool,
 ) -> About {
     let about = About::default()
         .with("changed", applied.changes.len())
-        .with("prune", switches.prune)
+        .with("prune", prune)
         .with("revision", applied.revision.as_str());
-    if switches.dry_run {
-        return about.with("dry_run", true);
-    }
     let mut parts = applied.changes.chunks(CHANGES_OF_A_RECORD);
     let first = parts.next().unwrap_or_default();
     let client = gateway.audit.shown(origin.client.map(|client| client.0));
@@ -159,40 +120,4 @@ fn told(changes: &[Value]) -> Value {
         told
     };
     changes.iter().map(of).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    async fn read(query: &str) -> Result<Switches, Rejection> {
-        let request = http::Request::get(format!("/policy{query}"))
-            .body(())
-            .unwrap();
-        let (mut parts, ()) = request.into_parts();
-        Switches::from_request_parts(&mut parts, &()).await
-    }
-
-    #[tokio::test]
-    async fn switches_are_true_or_false_and_nothing_else() {
-        for (query, dry_run, prune) in [
-            ("", false, false),
-            ("?dry_run=true", true, false),
-            ("?prune=true&dry_run=false", false, true),
-        ] {
-            let read = read(query).await.unwrap();
-            assert_eq!((read.dry_run, read.prune), (dry_run, prune), "{query}");
-        }
-        for query in [
-            "?dry_run",
-            "?dry_run=1",
-            "?dry_run=yes",
-            "?dry_run=True",
-            "?dryrun=true",
-            "?prune=true&prune=true",
-        ] {
-            let refusal = read(query).await.unwrap_err();
-            assert_eq!(refusal.reason, Reason::InvalidParams, "{query}");
-        }
-    }
 }

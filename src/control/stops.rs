@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::body::Json;
+use super::dry_run::{Changer, told};
 use super::extract::{Caller, PathStopId, not_permitted};
 use super::page::Page;
 use crate::audit::change::About;
@@ -78,7 +79,7 @@ fn authority(caller: &Caller) -> Result<Option<&str>, Rejection> {
 /// `POST /stops`.
 pub(super) async fn create(
     State(gateway): State<Arc<Gateway>>,
-    caller: Caller,
+    Changer { caller, run }: Changer,
     Json(new): Json<New>,
 ) -> Result<Response, Rejection> {
     let by_org = authority(&caller)?.map(str::to_owned);
@@ -104,14 +105,14 @@ pub(super) async fn create(
         expires_at: expiry(new.expires_at.as_deref())?,
         cancel_tasks: new.cancel_tasks,
     };
-    let stop = gateway.stops.stop(&new).await?;
+    let stop = gateway.stops.stop(&new, run).await?;
     let about = about(&stop)
         .with("cancel_tasks", new.cancel_tasks)
         .with("expires_at", stop.expires_at.map(|at| at.to_string()))
         .with("mode", stop.mode.as_str())
         .with("reason", stop.reason.as_str());
     let shown = shown(stop, &Counts::default());
-    Ok((StatusCode::CREATED, Extension(about), Answer(shown)).into_response())
+    Ok((StatusCode::CREATED, Extension(about), told(run, shown)).into_response())
 }
 
 /// `GET /stops`.
@@ -142,7 +143,7 @@ pub(super) async fn list(
 pub(super) async fn release(
     State(gateway): State<Arc<Gateway>>,
     PathStopId(id): PathStopId,
-    caller: Caller,
+    Changer { caller, run }: Changer,
 ) -> Result<Response, Rejection> {
     if let Some(org) = authority(&caller)? {
         let found = gateway.stops.get(&id).await?;
@@ -153,7 +154,7 @@ pub(super) async fn release(
             ));
         }
     }
-    let Some((stop, counts)) = gateway.stops.release(&id).await? else {
+    let Some((stop, counts)) = gateway.stops.release(&id, run).await? else {
         return Err(Rejection::new(
             Reason::NotFound,
             "there is no such stop: it was released, or has expired; GET /stops has the ids",
@@ -164,7 +165,7 @@ pub(super) async fn release(
         status: "released",
         stop: shown(stop, &counts),
     };
-    Ok((Extension(about), Answer(released)).into_response())
+    Ok((Extension(about), told(run, released)).into_response())
 }
 
 fn about(stop: &Stop) -> About {

@@ -12,6 +12,7 @@ use secrecy::ExposeSecret;
 use serde::{Deserialize, Serialize};
 
 use super::body::{Json, OptionalJson, check_note, check_token_label};
+use super::dry_run::{Changer, Told, shown_secret, told};
 use super::extract::{Caller, PathId, PathOrg, PathTokenId, not_permitted};
 use super::lifecycle::editor;
 use super::page::Page;
@@ -23,6 +24,7 @@ use crate::identity::{
 };
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
+use crate::store::Run;
 use crate::workspace::Timestamp;
 
 /// Maximum workspaces in one canvas token: each is looked up before the token is created.
@@ -34,7 +36,9 @@ const EXPIRES_IN_MAX: u64 = 315_576_000;
 #[derive(Serialize)]
 struct Issued<'a> {
     id: &'a str,
-    token: &'a str,
+    /// Absent from a dry run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token: Option<&'a str>,
     prefix: &'a str,
     created_at: Timestamp,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -113,7 +117,7 @@ pub(super) struct NewToken {
 pub(super) async fn issue(
     State(gateway): State<Arc<Gateway>>,
     PathId(id): PathId,
-    caller: Caller,
+    Changer { caller, run }: Changer,
     OptionalJson(new): OptionalJson<NewToken>,
 ) -> Result<Response, Rejection> {
     caller.require_own_existing(&gateway, &id).await?;
@@ -122,8 +126,8 @@ pub(super) async fn issue(
     }
     let terms = new.terms(Timestamp::now())?;
     refuse_outliving(&caller, &terms)?;
-    let issue = gateway.identity.tokens.issue_workspace(&id, &terms);
-    Ok(issued(&issue.await?, &terms))
+    let issue = gateway.identity.tokens.issue_workspace(&id, &terms, run);
+    Ok(issued(&issue.await?, &terms, run))
 }
 
 impl NewToken {
@@ -193,16 +197,20 @@ pub(super) async fn revoke(
     State(gateway): State<Arc<Gateway>>,
     PathId(id): PathId,
     PathTokenId(token_id): PathTokenId,
-    caller: Caller,
-) -> Result<Answer<Revoked>, Rejection> {
+    Changer { caller, run }: Changer,
+) -> Result<Answer<Told<Revoked>>, Rejection> {
     caller.require_own_existing(&gateway, &id).await?;
-    let found = gateway.identity.tokens.revoke_workspace(&id, &token_id);
-    revoked(found.await?)
+    let found = gateway
+        .identity
+        .tokens
+        .revoke_workspace(&id, &token_id, run);
+    revoked(run, found.await?)
 }
 
 #[derive(Serialize)]
 struct Enrolment<'a> {
-    enrolment_token: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    enrolment_token: Option<&'a str>,
     expires_at: Timestamp,
 }
 
@@ -210,19 +218,20 @@ struct Enrolment<'a> {
 pub(super) async fn enrol(
     State(gateway): State<Arc<Gateway>>,
     PathId(id): PathId,
-    caller: Caller,
+    Changer { caller, run }: Changer,
 ) -> Result<Response, Rejection> {
     editor(&gateway, &caller, &id).await?;
     if let Principal::Org { .. } = caller.principal() {
         gateway.hierarchy.require_ungranted(&id).await?;
     }
-    let (token, expires_at) = gateway.identity.tokens.issue_enrolment(&id).await?;
+    let issue = gateway.identity.tokens.issue_enrolment(&id, run);
+    let (token, expires_at) = issue.await?;
     let about = About::default().with("token_id", token.token_id.as_str());
     let answer = Enrolment {
-        enrolment_token: token.token.expose_secret(),
+        enrolment_token: shown_secret(run, token.token.expose_secret()),
         expires_at: Timestamp(expires_at),
     };
-    Ok((StatusCode::CREATED, Extension(about), Answer(answer)).into_response())
+    Ok((StatusCode::CREATED, Extension(about), told(run, answer)).into_response())
 }
 
 /// `GET /orgs/{org}/tokens`.
@@ -253,14 +262,14 @@ pub(super) struct NewOrgToken {
 pub(super) async fn issue_org(
     State(gateway): State<Arc<Gateway>>,
     PathOrg(org): PathOrg,
-    caller: Caller,
+    Changer { caller, run }: Changer,
     OptionalJson(new): OptionalJson<NewOrgToken>,
 ) -> Result<Response, Rejection> {
     caller.require_operator()?;
     let note = new.note.as_deref();
     check_note(note)?;
-    let token = gateway.identity.tokens.issue_org(&org, note).await?;
-    Ok(issued(&token, &TokenTerms::default()))
+    let token = gateway.identity.tokens.issue_org(&org, note, run).await?;
+    Ok(issued(&token, &TokenTerms::default(), run))
 }
 
 /// `DELETE /orgs/{org}/tokens/{token_id}`.
@@ -268,10 +277,11 @@ pub(super) async fn revoke_org(
     State(gateway): State<Arc<Gateway>>,
     PathOrg(org): PathOrg,
     PathTokenId(token_id): PathTokenId,
-    caller: Caller,
-) -> Result<Answer<Revoked>, Rejection> {
+    Changer { caller, run }: Changer,
+) -> Result<Answer<Told<Revoked>>, Rejection> {
     caller.require_operator()?;
-    revoked(gateway.identity.tokens.revoke_org(&org, &token_id).await?)
+    let found = gateway.identity.tokens.revoke_org(&org, &token_id, run);
+    revoked(run, found.await?)
 }
 
 /// The body of `POST /canvas/tokens`.
@@ -285,7 +295,8 @@ pub(super) struct NewCanvasToken {
 
 #[derive(Serialize)]
 struct IssuedCanvas {
-    token: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token: Option<String>,
     expires_at: Timestamp,
     /// Lifetime in seconds.
     expires_in: u64,
@@ -294,7 +305,7 @@ struct IssuedCanvas {
 /// `POST /canvas/tokens`.
 pub(super) async fn issue_canvas(
     State(gateway): State<Arc<Gateway>>,
-    caller: Caller,
+    Changer { caller, run }: Changer,
     Json(new): Json<NewCanvasToken>,
 ) -> Result<Response, Rejection> {
     let org = match caller.principal() {
@@ -328,11 +339,11 @@ pub(super) async fn issue_canvas(
         .with("org", org)
         .with("user", new.user.as_str());
     let answer = IssuedCanvas {
-        token,
+        token: shown_secret(run, token),
         expires_at: Timestamp(expires_at),
         expires_in: ttl.as_secs(),
     };
-    Ok((StatusCode::CREATED, Extension(about), Answer(answer)).into_response())
+    Ok((StatusCode::CREATED, Extension(about), told(run, answer)).into_response())
 }
 
 fn parse_list(ids: &[String]) -> Result<Vec<WorkspaceId>, Rejection> {
@@ -344,11 +355,11 @@ fn parse_list(ids: &[String]) -> Result<Vec<WorkspaceId>, Rejection> {
     Ok(ids.collect::<Result<_, _>>()?)
 }
 
-fn issued(token: &IssuedToken, terms: &TokenTerms) -> Response {
+fn issued(token: &IssuedToken, terms: &TokenTerms, run: Run) -> Response {
     let (label, expires_at) = (terms.label.as_deref(), terms.expires_at.map(Timestamp));
     let answer = Issued {
         id: &token.token_id,
-        token: token.token.expose_secret(),
+        token: shown_secret(run, token.token.expose_secret()),
         prefix: &token.prefix,
         created_at: Timestamp(token.created_at),
         label,
@@ -361,7 +372,7 @@ fn issued(token: &IssuedToken, terms: &TokenTerms) -> Response {
     if let Some(at) = expires_at {
         about = about.with("expires_at", at.to_string());
     }
-    (StatusCode::CREATED, Extension(about), Answer(answer)).into_response()
+    (StatusCode::CREATED, Extension(about), told(run, answer)).into_response()
 }
 
 fn listed<T>(page: &Page, rows: Vec<TokenRow>, show: impl Fn(TokenRow) -> T) -> Answer<Listed<T>> {
@@ -383,9 +394,9 @@ pub(super) fn listed_by<R, T>(
     })
 }
 
-pub(super) fn revoked(found: bool) -> Result<Answer<Revoked>, Rejection> {
+pub(super) fn revoked(run: Run, found: bool) -> Result<Answer<Told<Revoked>>, Rejection> {
     if found {
-        return Ok(Answer(Revoked { status: "revoked" }));
+        return Ok(told(run, Revoked { status: "revoked" }));
     }
     Err(Rejection::new(
         Reason::NotFound,

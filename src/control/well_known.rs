@@ -45,6 +45,8 @@ pub(super) async fn discovery(State(gateway): State<Arc<Gateway>>, headers: Head
         "issuer": config.issuer(),
         "jwks_uri": format!("{}/.well-known/jwks.json", config.public_url()),
         "algorithms": [SigningAlgorithm::EdDsa.as_str(), SigningAlgorithm::Es256.as_str()],
+        // Earlier releases pass over the parameter, and make the change.
+        "dry_run": true,
         "tokens": {
             "pair": {
                 "typ": PAIR_TYP,

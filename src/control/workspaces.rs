@@ -13,6 +13,7 @@ use serde_json::value::RawValue;
 
 use super::body::Json;
 use super::changed::{about_workspace, kind, probe, waker};
+use super::dry_run::{Changer, shown_secret, told};
 use super::extract::{Caller, PathId, not_permitted};
 use crate::config::{Bridging, CardAccess, Complete};
 use crate::directory::{Creation, Editor, Probe, UpstreamAuth, UpstreamTls, Wake};
@@ -21,6 +22,7 @@ use crate::identity::Principal;
 use crate::ids::WorkspaceId;
 use crate::policy;
 use crate::rejection::{Reason, Rejection};
+use crate::store::Run;
 use crate::workspace::{
     CallerProof, DeliveryMode, Liveness, Resolve, Status, Urls, View, Workspace,
 };
@@ -59,13 +61,14 @@ pub(super) struct New {
 struct Created<'a> {
     #[serde(flatten)]
     workspace: View<'a>,
-    enrolment_token: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    enrolment_token: Option<&'a str>,
 }
 
 /// `POST /workspaces`.
 pub(super) async fn create(
     State(gateway): State<Arc<Gateway>>,
-    caller: Caller,
+    Changer { caller, run }: Changer,
     Json(new): Json<New>,
 ) -> Result<Response, Rejection> {
     let recreates = new.recreate && new.id.is_some();
@@ -74,13 +77,16 @@ pub(super) async fn create(
     }
     let creation = creation(&gateway, &caller, new).await?;
     let (workspace, enrolment) = match recreates && is_removed(&gateway, &creation.id).await? {
-        true => recreated(&gateway, &creation).await?,
-        false => created(&gateway, &creation).await?,
+        true => recreated(&gateway, &creation, run).await?,
+        false => created(&gateway, &creation, run).await?,
     };
     let created = Created {
         workspace: workspace.view(urls(caller.principal(), &workspace.id)),
-        enrolment_token: enrolment.expose_secret(),
+        enrolment_token: enrolment.as_ref().map(SecretString::expose_secret),
     };
+    if run.is_dry() {
+        return Ok((StatusCode::CREATED, told(run, created)).into_response());
+    }
     let location = [(LOCATION, format!("/workspaces/{}", workspace.id))];
     let auth = kind(creation.upstream_auth.as_ref());
     let wake = waker(creation.wake.as_ref());
@@ -109,26 +115,32 @@ async fn is_removed(gateway: &Gateway, id: &WorkspaceId) -> Result<bool, Rejecti
 async fn recreated(
     gateway: &Gateway,
     creation: &Creation,
-) -> Result<(Workspace, SecretString), Rejection> {
-    let workspace = policy::recreate(gateway, creation).await?;
-    let issued = gateway.identity.tokens.issue_enrolment(&workspace.id).await;
-    let (enrolment, _) = issued.map_err(|why| why.after_commit(true))?;
-    Ok((workspace, enrolment.token))
+    run: Run,
+) -> Result<(Workspace, Option<SecretString>), Rejection> {
+    let workspace = policy::recreate(gateway, creation, run).await?;
+    if run.is_dry() {
+        return Ok((workspace, None));
+    }
+    let issued = gateway.identity.tokens.issue_enrolment(&workspace.id, run);
+    let (enrolment, _) = issued.await.map_err(|why| why.after_commit(true))?;
+    Ok((workspace, Some(enrolment.token)))
 }
 
 /// Creates a workspace with its enrolment token.
 async fn created(
     gateway: &Gateway,
     creation: &Creation,
-) -> Result<(Workspace, SecretString), Rejection> {
+    run: Run,
+) -> Result<(Workspace, Option<SecretString>), Rejection> {
     // First, so that there is no workspace without an enrolment token.
     let (enrolment, _) = gateway
         .identity
         .tokens
-        .issue_enrolment(&creation.id)
+        .issue_enrolment(&creation.id, run)
         .await?;
     let enrolment = enrolment.token;
-    let workspace = match gateway.directory.registrations.create(creation).await {
+    let registrations = &gateway.directory.registrations;
+    let workspace = match registrations.create(creation, run).await {
         Ok(workspace) => workspace,
         Err(refusal) => {
             if let Err(error) = gateway.identity.tokens.withdraw_enrolment(&enrolment).await {
@@ -137,7 +149,7 @@ async fn created(
             return Err(refusal);
         }
     };
-    Ok((workspace, enrolment))
+    Ok((workspace, shown_secret(run, enrolment)))
 }
 
 /// Checks a creation: an org token stays within its org.
@@ -216,10 +228,10 @@ pub(super) async fn read(
         gateway.hierarchy.permit(&caller.0, &id).await?;
     }
     let workspace = gateway.directory.views.find(&id).await?;
-    shown(&gateway, &caller, workspace).await
+    shown(&gateway, &caller, workspace, Run::Real).await
 }
 
-/// Returns one workspace in the form for the caller.
+/// Returns one workspace in the form for the caller, as it is, or as a change made it.
 ///
 /// # Errors
 /// `store_unavailable`, if its instances cannot be read.
@@ -227,6 +239,7 @@ pub(super) async fn shown(
     gateway: &Gateway,
     caller: &Caller,
     workspace: Workspace,
+    run: Run,
 ) -> Result<Response, Rejection> {
     let instances = match urls(caller.principal(), &workspace.id) {
         Urls::Hidden => Vec::new(),
@@ -237,7 +250,7 @@ pub(super) async fn shown(
     let mut one = [workspace];
     let view = views(gateway, caller, &mut one).await.pop();
     let view = view.map(|view| view.with_instances(instances));
-    Ok(axum::Json(view).into_response())
+    Ok(told(run, view).into_response())
 }
 
 /// Returns workspaces in the form for the caller.

@@ -28,7 +28,7 @@ use self::pooler::Pooler;
 pub use self::statements::{Connection, Pool, Transaction};
 use crate::config;
 use crate::metrics::Metrics;
-use crate::store::{Answering, Cause, InvalidUrl, Refused, TooSlow, Unavailable};
+use crate::store::{Answering, Cause, InvalidUrl, Refused, Run, TooSlow, Unavailable};
 
 /// A handle to the SQL store. Clones share one pool.
 #[derive(Clone)]
@@ -242,6 +242,24 @@ impl Db {
         change: Query<'_, Any, AnyArguments>,
     ) -> Result<Option<AnyRow>, sqlx::Error> {
         Ok(change.fetch_all(self.pool()).await?.into_iter().next())
+    }
+
+    /// As [`Db::changed`]; a dry run is rolled back.
+    ///
+    /// # Errors
+    /// As [`Db::changed`].
+    pub async fn changed_in(
+        &self,
+        run: Run,
+        change: Query<'_, Any, AnyArguments>,
+    ) -> Result<Option<AnyRow>, sqlx::Error> {
+        if run == Run::Real {
+            return self.changed(change).await;
+        }
+        let mut tx = self.begin().await?;
+        let rows = change.fetch_all(&mut *tx).await?;
+        tx.end(run).await?;
+        Ok(rows.into_iter().next())
     }
 
     /// Runs a trivial query, to check that the store responds and is migrated.

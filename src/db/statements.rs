@@ -16,6 +16,7 @@ use sqlx::pool::PoolConnection;
 use sqlx::{Any, AnyConnection, AnyPool, Either, Error, Execute, Executor, SqlStr};
 
 use super::pooler::Pooler;
+use crate::store::Run;
 
 /// The pool of the SQL store. As an executor it runs one statement, which commits by itself.
 pub struct Pool {
@@ -89,6 +90,18 @@ impl Transaction {
         match self.0.held {
             Held::Plain(_) => Ok(()),
             Held::Begun(transaction) => transaction.commit().await,
+        }
+    }
+
+    /// Commits, or rolls back if it was a dry run.
+    ///
+    /// # Errors
+    /// As [`Transaction::commit`].
+    pub async fn end(self, run: Run) -> Result<(), Error> {
+        match (run, self.0.held) {
+            (_, Held::Plain(_)) => Ok(()),
+            (Run::Real, Held::Begun(transaction)) => transaction.commit().await,
+            (Run::Dry, Held::Begun(transaction)) => transaction.rollback().await,
         }
     }
 }

@@ -19,7 +19,7 @@ use crate::explain::{Check, Fact, Source, Witness};
 use crate::ids::WorkspaceId;
 use crate::metrics::{self, Metrics};
 use crate::rejection::{Reason, Rejection};
-use crate::store::Unavailable;
+use crate::store::{Run, Unavailable};
 use crate::time::Timestamp;
 
 const FIND: &str = "SELECT id, expires_at FROM access_grants \
@@ -208,10 +208,10 @@ impl Grants {
         self.db.run("grant_find", work).await
     }
 
-    async fn put(&self, new: &NewGrant, now: Timestamp) -> Result<Grant, Unavailable> {
+    async fn put(&self, new: &NewGrant, now: Timestamp, run: Run) -> Result<Grant, Unavailable> {
         let query = put(new, now);
         let work = async {
-            let row = self.db.changed(query).await?;
+            let row = self.db.changed_in(run, query).await?;
             grant(&row.ok_or(sqlx::Error::RowNotFound)?)
         };
         self.db.run("grant_put", work).await
@@ -284,14 +284,17 @@ impl Hierarchy {
     /// # Errors
     /// `invalid_params` for a pair of one, or an expiry that has passed; `workspace_not_found`,
     /// `workspace_removed`; `store_unavailable`.
-    pub async fn grant(&self, new: &NewGrant) -> Result<Grant, Rejection> {
+    pub async fn grant(&self, new: &NewGrant, run: Run) -> Result<Grant, Rejection> {
         let now = Timestamp::now();
         new.check(now)?;
         for (member, id) in [("caller_id", &new.caller), ("target_id", &new.target)] {
             let found = self.find(id).await?;
             check_end(member, found.map(|place| place.removed))?;
         }
-        let granted = self.grants.put(new, now).await;
+        let granted = self.grants.put(new, now, run).await;
+        if run.is_dry() {
+            return Ok(granted?);
+        }
         let pair = (new.caller.clone(), new.target.clone());
         Ok(self.forget_grant(pair, granted).await?)
     }
@@ -316,12 +319,15 @@ impl Hierarchy {
     ///
     /// # Errors
     /// `store_unavailable`.
-    pub async fn remove_grant(&self, id: &str) -> Result<bool, Rejection> {
+    pub async fn remove_grant(&self, id: &str, run: Run) -> Result<bool, Rejection> {
         // Read before the change: if the change is not confirmed, the pair must be known to invalidate
         // caches.
         let Some(pair) = self.grants.pair(id).await? else {
             return Ok(false);
         };
+        if run.is_dry() {
+            return Ok(true);
+        }
         let removed = self.grants.remove(id).await;
         self.forget_grant(pair, removed).await?;
         Ok(true)

@@ -15,7 +15,7 @@ use crate::coherence::{Coherence, Invalidation};
 use crate::db::Connection;
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
-use crate::store::Unavailable;
+use crate::store::{Run, Unavailable};
 use crate::time::Timestamp;
 
 /// Lifetime of an enrolment token.
@@ -43,8 +43,10 @@ impl Issuance {
         &self,
         workspace: &WorkspaceId,
         terms: &TokenTerms,
+        run: Run,
     ) -> Result<IssuedToken, Rejection> {
-        let issued = self.issue_below(workspace, terms, LIVE_TOKENS_MAX).await?;
+        let issued = self.issue_below(workspace, terms, LIVE_TOKENS_MAX, run);
+        let issued = issued.await?;
         issued.ok_or_else(|| too_many("workspace"))
     }
 
@@ -57,7 +59,8 @@ impl Issuance {
         &self,
         workspace: &WorkspaceId,
     ) -> Result<Option<IssuedToken>, Rejection> {
-        self.issue_below(workspace, &TokenTerms::default(), 1).await
+        self.issue_below(workspace, &TokenTerms::default(), 1, Run::Real)
+            .await
     }
 
     async fn issue_below(
@@ -65,11 +68,12 @@ impl Issuance {
         workspace: &WorkspaceId,
         terms: &TokenTerms,
         live_max: i64,
+        run: Run,
     ) -> Result<Option<IssuedToken>, Rejection> {
         let (token, hash) = fresh(Form::Workspace);
         let issue = self
             .tokens
-            .issue_workspace(workspace, (&token, hash), terms, live_max);
+            .issue_workspace(workspace, (&token, hash), terms, live_max, run);
         let issued = issue.await;
         if issued.as_ref().is_err_and(|error| !error.is_refusal()) {
             self.withdraw_later(workspace, &token.token_id);
@@ -132,8 +136,13 @@ impl Issuance {
         &self,
         workspace: &WorkspaceId,
         token_id: &str,
+        run: Run,
     ) -> Result<bool, Unavailable> {
-        if self.revoke(Owner::Workspace(workspace), token_id).await? {
+        let owner = Owner::Workspace(workspace);
+        if self.revoke(owner, token_id, run).await? {
+            if run.is_dry() {
+                return Ok(true);
+            }
             let ended = self
                 .tokens
                 .end_enrolments_with_last(workspace, Timestamp::now().0);
@@ -142,7 +151,7 @@ impl Issuance {
         // Enrolment tokens are never cached, so there is nothing to invalidate.
         let revoked = self
             .tokens
-            .revoke_enrolment(workspace, token_id, Timestamp::now().0);
+            .revoke_enrolment(workspace, token_id, Timestamp::now().0, run);
         Ok(revoked.await?.is_some())
     }
 
@@ -186,6 +195,7 @@ impl Issuance {
     pub async fn issue_enrolment(
         &self,
         workspace: &WorkspaceId,
+        run: Run,
     ) -> Result<(IssuedToken, i64), Rejection> {
         let (token, hash) = fresh(Form::Enrolment);
         let expires_at = token.created_at + ENROLMENT_TTL_MS;
@@ -195,7 +205,7 @@ impl Issuance {
             hash,
             expires_at,
         };
-        if !self.tokens.insert_enrolment(&new).await? {
+        if !self.tokens.insert_enrolment(&new, run).await? {
             return Err(too_many("workspace"));
         }
         Ok((token, expires_at))
@@ -254,9 +264,15 @@ impl Issuance {
     ///
     /// # Errors
     /// `conflict` when the org has [`LIVE_TOKENS_MAX`] already.
-    pub async fn issue_org(&self, org: &str, note: Option<&str>) -> Result<IssuedToken, Rejection> {
+    pub async fn issue_org(
+        &self,
+        org: &str,
+        note: Option<&str>,
+        run: Run,
+    ) -> Result<IssuedToken, Rejection> {
         let (token, hash) = fresh(Form::Org);
-        if !self.tokens.issue_org(org, note, &token, hash).await? {
+        let issue = self.tokens.issue_org(org, note, (&token, hash), run);
+        if !issue.await? {
             return Err(too_many("org"));
         }
         Ok(token)
@@ -279,8 +295,13 @@ impl Issuance {
     ///
     /// # Errors
     /// When the store cannot be asked.
-    pub async fn revoke_org(&self, org: &str, token_id: &str) -> Result<bool, Unavailable> {
-        self.revoke(Owner::Org(org), token_id).await
+    pub async fn revoke_org(
+        &self,
+        org: &str,
+        token_id: &str,
+        run: Run,
+    ) -> Result<bool, Unavailable> {
+        self.revoke(Owner::Org(org), token_id, run).await
     }
 
     /// Issues a token of an operator with this role.
@@ -291,10 +312,11 @@ impl Issuance {
         &self,
         role: Role,
         terms: &TokenTerms,
+        run: Run,
     ) -> Result<IssuedToken, Rejection> {
         let (token, hash) = fresh(Form::Admin);
         let operators = self.tokens.operators();
-        if !operators.issue(role, terms, (&token, hash)).await? {
+        if !operators.issue(role, terms, (&token, hash), run).await? {
             return Err(too_many_of("operators have"));
         }
         Ok(token)
@@ -332,17 +354,25 @@ impl Issuance {
     ///
     /// # Errors
     /// When the store cannot be asked.
-    pub async fn revoke_operator(&self, token_id: &str) -> Result<bool, Unavailable> {
-        self.revoke(Owner::Operators, token_id).await
+    pub async fn revoke_operator(&self, token_id: &str, run: Run) -> Result<bool, Unavailable> {
+        self.revoke(Owner::Operators, token_id, run).await
     }
 
     /// Revokes a token. True if there was one.
-    async fn revoke(&self, owner: Owner<'_>, token_id: &str) -> Result<bool, Unavailable> {
+    async fn revoke(
+        &self,
+        owner: Owner<'_>,
+        token_id: &str,
+        run: Run,
+    ) -> Result<bool, Unavailable> {
         // Read before the change: if the change is not confirmed, the hash must be known to invalidate
         // caches.
         let Some(hash) = self.tokens.hash(owner, token_id).await? else {
             return Ok(false);
         };
+        if run.is_dry() {
+            return Ok(true);
+        }
         let revoked = self.tokens.revoke(owner, token_id).await;
         let known = vec![hash];
         self.invalidate_revoked(known, revoked.map(Vec::from_iter))

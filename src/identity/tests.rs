@@ -14,6 +14,7 @@ use crate::ids::WorkspaceId;
 use crate::metrics::Metrics;
 use crate::rejection::{Reason, Rejection};
 use crate::shared::Shared;
+use crate::store::Run::Real;
 use crate::time::Timestamp;
 use crate::trust::Keys;
 
@@ -63,7 +64,7 @@ impl House {
 
     async fn issue(&self, id: &WorkspaceId) -> Result<IssuedToken, Rejection> {
         let terms = TokenTerms::default();
-        self.tokens().issue_workspace(id, &terms).await
+        self.tokens().issue_workspace(id, &terms, Real).await
     }
 
     async fn plain() -> Self {
@@ -118,13 +119,12 @@ async fn a_workspace_token_proves_its_workspace_until_revoked() {
     assert_eq!(proof.kind, CredentialKind::Workspace);
     assert_eq!(proof.prefix, text(&token)[..8]);
 
-    let revoke = || house.tokens().revoke_workspace(&id, &token.token_id);
-    assert!(revoke().await.unwrap());
+    let revoke = |id| house.tokens().revoke_workspace(id, &token.token_id, Real);
+    assert!(revoke(&id).await.unwrap());
     assert_eq!(house.reason(text(&token)).await, Reason::Unauthenticated);
-    assert!(revoke().await.unwrap(), "repeating it is harmless");
+    assert!(revoke(&id).await.unwrap(), "repeating it is harmless");
     let other = WorkspaceId::parse("ws-2").unwrap();
-    let foreign = house.tokens().revoke_workspace(&other, &token.token_id);
-    assert!(!foreign.await.unwrap());
+    assert!(!revoke(&other).await.unwrap());
 }
 
 #[tokio::test]
@@ -144,7 +144,7 @@ async fn a_revocation_that_the_store_is_too_slow_to_answer_for_is_not_overlooked
         if everything {
             house.tokens().revoke_all(&id).await.unwrap_err();
         } else {
-            let revoked = house.tokens().revoke_workspace(&id, &token.token_id);
+            let revoked = house.tokens().revoke_workspace(&id, &token.token_id, Real);
             revoked.await.unwrap_err();
         }
         // And commits the statement after its caller has timed out.
@@ -210,7 +210,7 @@ async fn a_removed_workspaces_tokens_prove_nothing_and_no_new_one_is_made() {
     let house = House::plain().await;
     let id = house.workspace("ws-1").await;
     let token = house.issue(&id).await.unwrap();
-    let (enrolment, _) = house.tokens().issue_enrolment(&id).await.unwrap();
+    let (enrolment, _) = house.tokens().issue_enrolment(&id, Real).await.unwrap();
     let enrolment = enrolment.token;
     house.remove(&id).await;
     assert_eq!(house.reason(text(&token)).await, Reason::Unauthenticated);
@@ -240,7 +240,8 @@ async fn fifty_live_tokens_are_enough() {
     let last = &page[19].token_id;
     let rest = house.tokens().list_workspace(&id, last, 500).await;
     assert_eq!(rest.unwrap().len(), 30);
-    house.tokens().revoke_workspace(&id, last).await.unwrap();
+    let revoked = house.tokens().revoke_workspace(&id, last, Real);
+    revoked.await.unwrap();
     house.issue(&id).await.unwrap();
 }
 
@@ -258,7 +259,7 @@ async fn the_first_token_is_given_once() {
 async fn an_enrolment_token_registers_once_and_does_nothing_else() {
     let house = House::plain().await;
     let id = house.workspace("ws-1").await;
-    let (token, _) = house.tokens().issue_enrolment(&id).await.unwrap();
+    let (token, _) = house.tokens().issue_enrolment(&id, Real).await.unwrap();
     let token = token.token.expose_secret();
     assert_eq!(house.reason(token).await, Reason::Unauthenticated);
 
@@ -299,7 +300,7 @@ async fn an_enrolment_token_registers_once_and_does_nothing_else() {
     );
     let issued = house.issue(&id).await.unwrap();
     assert_eq!(enrol().await.unwrap_err().reason, Reason::Unauthenticated);
-    let revoked = house.tokens().revoke_workspace(&id, &issued.token_id);
+    let revoked = house.tokens().revoke_workspace(&id, &issued.token_id, Real);
     assert!(revoked.await.unwrap());
     assert_eq!(enrol().await.unwrap_err().reason, Reason::Unauthenticated);
     assert!(!house.tokens().redeem_enrolment(&proof).await.unwrap());
@@ -308,13 +309,13 @@ async fn an_enrolment_token_registers_once_and_does_nothing_else() {
 #[tokio::test]
 async fn org_tokens_act_in_their_org_until_revoked() {
     let house = House::plain().await;
-    let issued = house.tokens().issue_org("acme", Some("ci")).await;
+    let issued = house.tokens().issue_org("acme", Some("ci"), Real).await;
     let token = issued.unwrap();
     let proof = house.ask(text(&token)).await.unwrap();
     assert_eq!(proof.principal, Principal::Org { org: "acme".into() });
     let listed = house.tokens().list_org("acme", "", 10).await;
     assert_eq!(listed.unwrap()[0].label.as_deref(), Some("ci"));
-    let revoke = |org| house.tokens().revoke_org(org, &token.token_id);
+    let revoke = |org| house.tokens().revoke_org(org, &token.token_id, Real);
     assert!(!revoke("other").await.unwrap());
     assert!(revoke("acme").await.unwrap());
     assert_eq!(house.reason(text(&token)).await, Reason::Unauthenticated);
@@ -466,7 +467,7 @@ async fn the_callers_own_word_counts_only_when_it_is_proven() {
 async fn an_operator_has_what_the_role_of_now_covers() {
     let house = House::plain().await;
     let terms = TokenTerms::default();
-    let token = house.tokens().issue_operator(Role::Admin, &terms);
+    let token = house.tokens().issue_operator(Role::Admin, &terms, Real);
     let token = token.await.unwrap();
     let before = house.ask(text(&token)).await.unwrap();
     let lower = sqlx::query("UPDATE operator_tokens SET role = 'read'");

@@ -20,6 +20,7 @@ use crate::identity::Issuance;
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
 use crate::stops::{self, Stop, Stops};
+use crate::store::Run;
 use crate::tasks::OpenTasks;
 use crate::time::Timestamp;
 use crate::workspace::{
@@ -349,6 +350,7 @@ async fn publish(gateway: &Gateway, vetted: &Vetted<'_>, done: Done) -> Result<(
 pub(super) async fn recreate(
     gateway: &Gateway,
     creation: &Creation,
+    run: Run,
 ) -> Result<Workspace, Rejection> {
     let mut new = RegistrationsInBulk::of(&gateway.directory.registrations)
         .vet_creation(creation)
@@ -362,7 +364,7 @@ pub(super) async fn recreate(
         end_of(&mut tx, &new.id, now, &mut done).await?;
         match InBulk::revive(&mut tx, &new, now).await? {
             Created::Done(workspace) => {
-                tx.commit().await?;
+                tx.end(run).await?;
                 done.created.push(*workspace);
                 Ok(Ok(done))
             }
@@ -371,16 +373,19 @@ pub(super) async fn recreate(
         }
     };
     let done = gateway.db.run("workspace_recreate", work).await;
-    if done.is_err() {
+    if done.is_err() && !run.is_dry() {
         gateway
             .coherence
             .invalidate_after(&done, Invalidation::Everything)
             .await;
     }
     let mut done = done??;
+    let created = done.created.pop().ok_or_else(id_taken)?;
+    if run.is_dry() {
+        return Ok(created);
+    }
     gateway.identity.tokens.forget(done.hashes).await;
     gateway.hierarchy.forget_pairs(done.pairs).await;
-    let created = done.created.pop().ok_or_else(id_taken)?;
     let registrations = RegistrationsInBulk::of(&gateway.directory.registrations);
     registrations.publish_created(&created, true).await;
     Ok(created)

@@ -67,8 +67,9 @@ pub(super) struct Entry {
     pub(super) resolve: Option<Resolve>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) probe: Option<Value>,
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub(super) paused: bool,
+    /// Absent: a workspace that is there stays as it is, so that a policy undoes no pause without saying so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) paused: Option<bool>,
 }
 
 /// A grant of a document.
@@ -196,7 +197,7 @@ impl Entry {
             bridge: None,
             resolve: None,
             probe: None,
-            paused: false,
+            paused: None,
         }
     }
 }

@@ -27,6 +27,7 @@ use crate::directory::{Creation, RegistrationsInBulk};
 use crate::gateway::Gateway;
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
+use crate::store::Run;
 use crate::workspace::Workspace;
 
 /// The result of a policy.
@@ -91,8 +92,12 @@ pub async fn apply(gateway: &Gateway, raw: Raw, wish: &Wish) -> Result<Applied, 
 ///
 /// # Errors
 /// As `Registrations::create`; `conflict` if no removed workspace has the id.
-pub async fn recreate(gateway: &Gateway, creation: &Creation) -> Result<Workspace, Rejection> {
-    commit::recreate(gateway, creation).await
+pub async fn recreate(
+    gateway: &Gateway,
+    creation: &Creation,
+    run: Run,
+) -> Result<Workspace, Rejection> {
+    commit::recreate(gateway, creation, run).await
 }
 
 async fn read(gateway: &Gateway, ids: Vec<WorkspaceId>, max: usize) -> Result<State, Rejection> {

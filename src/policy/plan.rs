@@ -213,7 +213,7 @@ impl Plan {
         self.births.push(Birth {
             path: one.path.clone(),
             creation: one.creation(),
-            paused: one.entry.paused,
+            paused: one.entry.paused == Some(true),
             revives,
         });
         Ok(())

@@ -195,7 +195,7 @@ fn entry_of(row: &Workspace, instances: &[StoredInstance]) -> Entry {
     entry.bridge = row.bridge;
     entry.resolve = row.resolve;
     entry.probe = row.probe.as_ref().map(|probe| json!(probe));
-    entry.paused = row.status == Status::Paused;
+    entry.paused = Some(true).filter(|_| row.status == Status::Paused);
     entry
 }
 

@@ -10,7 +10,7 @@ use crate::directory::{
 };
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
-use crate::workspace::{DeliveryMode, Liveness, Move};
+use crate::workspace::{DeliveryMode, Liveness, Move, Status};
 
 /// A workspace of a document.
 #[derive(Debug)]
@@ -45,11 +45,14 @@ impl Wanted {
         };
         let stored = &mut wanted.entry;
         stored.name = entry.name.clone().filter(|name| *name != entry.id);
-        // Agents may say these two when they register, so a policy that does not say them leaves them as they are.
+        // A policy that does not say these leaves them as they are: agents may say two of them when they register, and the
+        // pause may be an operator's.
         let delivery_mode = entry
             .delivery_mode
             .or(held.map(|held| held.row.delivery_mode));
         stored.delivery_mode = delivery_mode.filter(|mode| *mode != DeliveryMode::Push);
+        let is_paused = held.is_some_and(|held| held.row.status == Status::Paused);
+        stored.paused = Some(entry.paused.unwrap_or(is_paused)).filter(|paused| *paused);
         stored.proof = entry.proof.or(held.and_then(|held| held.row.proof));
         stored.liveness = entry
             .liveness
@@ -126,7 +129,7 @@ impl Wanted {
         }
         Update {
             change,
-            paused: set("paused").map(|()| entry.paused),
+            paused: set("paused").map(|()| entry.paused == Some(true)),
         }
     }
 

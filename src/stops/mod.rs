@@ -41,7 +41,7 @@ use crate::identity::Principal;
 use crate::ids::WorkspaceId;
 use crate::metrics::Metrics;
 use crate::rejection::{Reason, Rejection};
-use crate::store::Unavailable;
+use crate::store::{Run, Unavailable};
 use crate::telemetry::Chain;
 use crate::time::Timestamp;
 use crate::workspace::Workspaces;
@@ -214,7 +214,7 @@ impl Stops {
     ///
     /// # Errors
     /// `conflict` if there are as many as may be; `store_unavailable`: it may have been made.
-    pub async fn stop(self: &Arc<Self>, new: &NewStop) -> Result<Stop, Rejection> {
+    pub async fn stop(self: &Arc<Self>, new: &NewStop, run: Run) -> Result<Stop, Rejection> {
         let room = match new.by_org {
             Some(_) => (ALL_ORGS_STOPS_MAX, ORG_STOPS_MAX),
             None => (STOPS_MAX, STOPS_MAX),
@@ -223,9 +223,11 @@ impl Stops {
         let (all, own) = (bound(room.0), bound(room.1));
         let made = self
             .table
-            .insert(new, Timestamp::now(), Room { all, own })
+            .insert(new, Timestamp::now(), Room { all, own }, run)
             .await;
-        self.announce(&made).await;
+        if !run.is_dry() {
+            self.announce(&made).await;
+        }
         let Some(stop) = made? else {
             let message = match new.by_org {
                 Some(_) => format!(
@@ -236,6 +238,9 @@ impl Stops {
             };
             return Err(Rejection::new(Reason::Conflict, message).fact("limit", room.1));
         };
+        if run.is_dry() {
+            return Ok(stop);
+        }
         if stop.cancel == Cancel::Wanted {
             self.cancels.notify_one();
         }
@@ -247,9 +252,16 @@ impl Stops {
     ///
     /// # Errors
     /// `store_unavailable`.
-    pub async fn release(self: &Arc<Self>, id: &str) -> Result<Option<(Stop, Counts)>, Rejection> {
+    pub async fn release(
+        self: &Arc<Self>,
+        id: &str,
+        run: Run,
+    ) -> Result<Option<(Stop, Counts)>, Rejection> {
         let counts = self.counts(id).await?;
-        let released = self.table.delete(id).await;
+        let released = self.table.delete(id, run).await;
+        if run.is_dry() {
+            return Ok(released?.map(|stop| (stop, counts)));
+        }
         self.announce(&released).await;
         let Some(stop) = released? else {
             return Ok(None);

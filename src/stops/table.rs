@@ -8,7 +8,7 @@ use sqlx::any::AnyRow;
 use super::scope::Scope;
 use super::{Cancel, Mode, NewStop, Stop};
 use crate::db::{Connection, Db};
-use crate::store::Unavailable;
+use crate::store::{Run, Unavailable};
 use crate::time::Timestamp;
 
 /// The columns of [`Stop`]. Their order does not matter.
@@ -126,12 +126,13 @@ impl Table {
         new: &NewStop,
         now: Timestamp,
         room: Room,
+        run: Run,
     ) -> Result<Option<Stop>, Unavailable> {
         let work = async {
             let mut tx = self.0.begin().await?;
             let inserted = insert(&mut tx, new, now, room).await?;
             if inserted.is_some() {
-                tx.commit().await?;
+                tx.end(run).await?;
             }
             Ok(inserted)
         };
@@ -139,12 +140,12 @@ impl Table {
     }
 
     /// Deletes a stop, and returns it.
-    pub(super) async fn delete(&self, id: &str) -> Result<Option<Stop>, Unavailable> {
+    pub(super) async fn delete(&self, id: &str, run: Run) -> Result<Option<Stop>, Unavailable> {
         let work = async {
             let mut tx = self.0.begin().await?;
             let deleted = delete(&mut tx, id).await?;
             if deleted.is_some() {
-                tx.commit().await?;
+                tx.end(run).await?;
             }
             Ok(deleted)
         };

@@ -1,11 +1,13 @@
 //! The errors and the health of stores, shared by the SQL and the shared store.
 
+mod run;
 pub mod skew;
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+pub use self::run::{DRY_RUN, Run};
 use crate::rejection::{Reason, Rejection};
 use crate::telemetry::Chain;
 

@@ -12,7 +12,7 @@ use super::{
 use crate::config::{Bridging, CardAccess, Complete};
 use crate::db::Connection;
 use crate::ids::WorkspaceId;
-use crate::store::Unavailable;
+use crate::store::{Run, Unavailable};
 use crate::trust::Sealed;
 
 /// Settings of a workspace that can be changed, with their new values.
@@ -173,7 +173,7 @@ impl Workspaces {
         id: &WorkspaceId,
         wanted: &Move,
         origins: &Origins,
-        now: Timestamp,
+        (now, run): (Timestamp, Run),
         judge: impl FnOnce(&Workspace, &Surroundings) -> Result<Settings, R>,
     ) -> Result<Result<Option<Changed>, R>, Unavailable> {
         let work = async {
@@ -203,7 +203,7 @@ impl Workspaces {
                 Ok(row) => row,
                 Err(taken) => return Ok(Err(taken.into())),
             };
-            tx.commit().await?;
+            tx.end(run).await?;
             Ok(Ok(row.map(|after| Changed {
                 before,
                 after,
@@ -217,7 +217,12 @@ impl Workspaces {
     ///
     /// # Errors
     /// When the store cannot be asked; then it may still have been removed.
-    pub async fn remove(&self, id: &WorkspaceId, now: Timestamp) -> Result<Removed, Unavailable> {
+    pub async fn remove(
+        &self,
+        id: &WorkspaceId,
+        now: Timestamp,
+        run: Run,
+    ) -> Result<Removed, Unavailable> {
         let work = async {
             // An exclusive transaction, so that it gets no child at the same moment.
             let mut tx = self.db.begin_alone().await?;
@@ -228,7 +233,7 @@ impl Workspaces {
                 Some(_) => {}
             }
             end(&mut tx, id, now).await?;
-            tx.commit().await?;
+            tx.end(run).await?;
             Ok(Removed::Now(line))
         };
         self.db.run("workspace_remove", work).await

@@ -17,7 +17,7 @@ use super::{CallerProof, NewWorkspace, Resolve, Status, Timestamp, Workspace};
 use crate::config::{Bridging, CardAccess};
 use crate::db::{Connection, Db};
 use crate::ids::WorkspaceId;
-use crate::store::Unavailable;
+use crate::store::{Run, Unavailable};
 use crate::trust::Sealed;
 
 /// Maximum workspaces in one line, itself included. A longer one is treated as a cycle.
@@ -107,12 +107,17 @@ impl Workspaces {
     ///
     /// # Errors
     /// When the store cannot be asked.
-    pub async fn create(&self, new: &NewWorkspace, now: Timestamp) -> Result<Created, Unavailable> {
+    pub async fn create(
+        &self,
+        new: &NewWorkspace,
+        now: Timestamp,
+        run: Run,
+    ) -> Result<Created, Unavailable> {
         let work = async {
             let mut tx = self.db.begin().await?;
             let created = insert(&mut tx, new, new.org.as_deref(), now).await?;
             if matches!(created, Created::Done(_)) {
-                tx.commit().await?;
+                tx.end(run).await?;
             }
             Ok(created)
         };
@@ -128,7 +133,7 @@ impl Workspaces {
         &self,
         parent: &WorkspaceId,
         new: &NewWorkspace,
-        now: Timestamp,
+        (now, run): (Timestamp, Run),
         judge: impl FnOnce(&[Step]) -> Result<Option<String>, R>,
     ) -> Result<Result<Created, R>, Unavailable> {
         let work = async {
@@ -139,7 +144,7 @@ impl Workspaces {
             };
             let created = insert(&mut tx, new, org.as_deref(), now).await?;
             if matches!(created, Created::Done(_)) {
-                tx.commit().await?;
+                tx.end(run).await?;
             }
             Ok(Ok(created))
         };

@@ -17,6 +17,7 @@ use a2a_gateway::ids::WorkspaceId;
 use a2a_gateway::metrics::{Format, Metrics};
 use a2a_gateway::rejection::Reason;
 use a2a_gateway::shared::Shared;
+use a2a_gateway::store::Run;
 use a2a_gateway::trust::{Keys, Seal};
 use a2a_gateway::workspace::{DeliveryMode, Liveness, Status, Workspaces};
 
@@ -383,11 +384,15 @@ async fn lines_are_read_alike_on_postgresql() {
             wake: None,
             probe: None,
         };
-        one.directory.registrations.create(&creation).await.unwrap();
+        one.directory
+            .registrations
+            .create(&creation, Run::Real)
+            .await
+            .unwrap();
         let taken = one
             .directory
             .registrations
-            .create(&creation)
+            .create(&creation, Run::Real)
             .await
             .unwrap_err();
         assert_eq!(taken.reason, Reason::Conflict);

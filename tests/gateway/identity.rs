@@ -10,6 +10,7 @@ use a2a_gateway::identity::{LIVE_TOKENS_MAX, Principal, TokenTerms};
 use a2a_gateway::ids::WorkspaceId;
 use a2a_gateway::metrics::Metrics;
 use a2a_gateway::rejection::Reason;
+use a2a_gateway::store::Run;
 use a2a_gateway::workspace::{DeliveryMode, Liveness};
 use secrecy::{ExposeSecret as _, SecretString};
 
@@ -74,7 +75,7 @@ async fn workspace(gateway: &Gateway) -> WorkspaceId {
     gateway
         .directory
         .registrations
-        .create(&creation)
+        .create(&creation, Run::Real)
         .await
         .unwrap()
         .id
@@ -99,7 +100,7 @@ async fn every_kind_of_token_lives_and_dies_on_both_pairs() {
         let (identity, id) = (&gateway.identity, workspace(&gateway).await);
         let token = identity
             .tokens
-            .issue_workspace(&id, &FOREVER)
+            .issue_workspace(&id, &FOREVER, Run::Real)
             .await
             .unwrap();
         let own = Principal::Workspace { id: id.clone() };
@@ -109,14 +110,18 @@ async fn every_kind_of_token_lives_and_dies_on_both_pairs() {
         assert!(
             identity
                 .tokens
-                .revoke_workspace(&id, &token.token_id)
+                .revoke_workspace(&id, &token.token_id, Run::Real)
                 .await
                 .unwrap()
         );
         let refused = ask(&gateway, &token.token).await;
         assert_eq!(refused, Err(Reason::Unauthenticated));
 
-        let org = identity.tokens.issue_org("acme", None).await.unwrap();
+        let org = identity
+            .tokens
+            .issue_org("acme", None, Run::Real)
+            .await
+            .unwrap();
         let acme = Principal::Org {
             org: "acme".to_owned(),
         };
@@ -126,14 +131,18 @@ async fn every_kind_of_token_lives_and_dies_on_both_pairs() {
         assert!(
             identity
                 .tokens
-                .revoke_org("acme", &org.token_id)
+                .revoke_org("acme", &org.token_id, Run::Real)
                 .await
                 .unwrap()
         );
         let refused = ask(&gateway, &org.token).await;
         assert_eq!(refused, Err(Reason::Unauthenticated));
 
-        let (enrolment, _) = identity.tokens.issue_enrolment(&id).await.unwrap();
+        let (enrolment, _) = identity
+            .tokens
+            .issue_enrolment(&id, Run::Real)
+            .await
+            .unwrap();
         let field = format!("Bearer {}", enrolment.token.expose_secret());
         let proof = identity
             .authenticate_enrolment(Some(field.as_bytes()))
@@ -163,7 +172,7 @@ async fn limits_hold_for_those_who_come_at_once() {
                     }
                     identity
                         .tokens
-                        .issue_workspace(&id, &FOREVER)
+                        .issue_workspace(&id, &FOREVER, Run::Real)
                         .await
                         .map(|_| ())
                 });
@@ -198,13 +207,16 @@ async fn replicas_agree_on_the_first_admin_and_hear_of_a_revocation() {
     let token = one
         .identity
         .tokens
-        .issue_workspace(&id, &FOREVER)
+        .issue_workspace(&id, &FOREVER, Run::Real)
         .await
         .unwrap();
     for gateway in [&one, &other] {
         assert!(ask(gateway, &token.token).await.is_ok());
     }
-    let revoked = one.identity.tokens.revoke_workspace(&id, &token.token_id);
+    let revoked = one
+        .identity
+        .tokens
+        .revoke_workspace(&id, &token.token_id, Run::Real);
     assert!(revoked.await.unwrap());
     assert!(ask(&one, &token.token).await.is_err());
     let refused = async {

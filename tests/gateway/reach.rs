@@ -12,6 +12,7 @@ use a2a_gateway::hierarchy::{Hierarchy, NewGrant, Reached};
 use a2a_gateway::ids::WorkspaceId;
 use a2a_gateway::metrics::Metrics;
 use a2a_gateway::shared::Shared;
+use a2a_gateway::store::Run;
 use a2a_gateway::workspace::{Search, Wish, Workspaces};
 use serde_json::{Value, json};
 
@@ -387,7 +388,7 @@ on_both_pairs! {
             }
             for target in ["ext", "loop", "low"] {
                 let grant = NewGrant { caller: id("orphan"), target: id(target), note: None, expires_at: None };
-                room.grant(&grant).await.unwrap();
+                room.grant(&grant, Run::Real).await.unwrap();
             }
             let any = reach == LineageReach::Any;
             for (from, expected) in [

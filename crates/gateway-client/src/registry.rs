@@ -16,6 +16,9 @@ pub const BEAT: Duration = Duration::from_secs(30);
 /// Timeout of one request; the registry never waits for an agent.
 const WITHIN: Duration = Duration::from_secs(10);
 
+/// Timeout of a file.
+const FILE_WITHIN: Duration = Duration::from_secs(600);
+
 /// Entries of one page: the most that the gateway gives.
 const PAGE: &str = "500";
 
@@ -135,6 +138,38 @@ impl Registry {
             .await
     }
 
+    /// Opens what is at a path of the gateway, with a query, as this media type; it may be long.
+    ///
+    /// # Errors
+    /// [`RegistryError`].
+    pub async fn open(
+        &self,
+        path: &str,
+        token: &str,
+        query: &[(&str, &str)],
+        accept: &'static str,
+    ) -> Result<Answer, RegistryError> {
+        let mut url = self.at(path);
+        url.query_pairs_mut().extend_pairs(query);
+        let route = format!("GET {path}");
+        let request = Ask {
+            token: Some(token),
+            accept,
+            ..Ask::get(&url, FILE_WITHIN)
+        };
+        let unanswered = |source| RegistryError::Unanswered {
+            route: route.clone(),
+            source,
+        };
+        let answer = request.send().await.map_err(unanswered)?;
+        if answer.status().is_success() {
+            return Ok(answer);
+        }
+        let retry_after = answer.retry_after();
+        let (status, body) = answer.json().await.map_err(unanswered)?;
+        Err(refused(route.clone(), status, &body, retry_after))
+    }
+
     /// Returns one page of a list with the cursor of the next one: `next_cursor`, or that in `Link` of an array. A
     /// request that exceeds a rate is repeated when the gateway says so.
     ///
@@ -211,27 +246,27 @@ impl Registry {
         Err(RegistryError::Endless { route })
     }
 
-    /// Changes what is at a path of the gateway and returns the JSON of the response.
+    /// Changes what is at a path of the gateway, with a query; a body of `null` is none. Returns the JSON of the response.
     ///
     /// # Errors
     /// [`RegistryError`].
-    pub async fn patch(
+    pub async fn change(
         &self,
-        path: &str,
+        (method, path): (Method, &str),
+        query: &[(&str, &str)],
         token: &str,
         body: &Value,
     ) -> Result<Value, RegistryError> {
-        let body = body.to_string().into_bytes();
-        self.exchange(Method::PATCH, path, Some(token), body).await
-    }
-
-    /// Deletes what is at a path of the gateway and returns the JSON of the response.
-    ///
-    /// # Errors
-    /// [`RegistryError`].
-    pub async fn delete(&self, path: &str, token: &str) -> Result<Value, RegistryError> {
-        self.exchange(Method::DELETE, path, Some(token), Vec::new())
-            .await
+        let mut url = self.at(path);
+        if !query.is_empty() {
+            url.query_pairs_mut().extend_pairs(query);
+        }
+        let route = format!("{method} {path}");
+        let body = match body {
+            Value::Null => Vec::new(),
+            body => body.to_string().into_bytes(),
+        };
+        self.ask(method, url, route, Some(token), body).await
     }
 
     fn at(&self, path: &str) -> Url {
@@ -313,14 +348,23 @@ fn accepted(
     if (200..300).contains(&status) {
         return Ok(body);
     }
+    Err(refused(route, status, &body, retry_after))
+}
+
+fn refused(
+    route: String,
+    status: u16,
+    body: &Value,
+    retry_after: Option<Duration>,
+) -> RegistryError {
     let word = |name: &str| body[name].as_str().unwrap_or("?").to_owned();
-    Err(RegistryError::Refused {
+    RegistryError::Refused {
         route,
         status,
         reason: word("reason"),
         message: word("error"),
         retry_after,
-    })
+    }
 }
 
 /// Returns the cursor of the page that `Link` calls the next one (RFC 8288).

@@ -3,11 +3,13 @@
 use std::time::{Duration, SystemTime};
 
 use clap_complete::engine::ArgValueCompleter;
+use http::Method;
 use serde_json::{Value, json};
 
 use super::super::access::Operating;
 use super::super::client::{Failure, document, segment};
 use super::super::complete;
+use super::super::dry_run::DryRun;
 use super::super::table::{age, aligned, cell};
 
 pub(super) const CREATE_EXAMPLES: &str = "\
@@ -15,6 +17,7 @@ Examples:
   a2a-gateway token create acme-dev --label laptop --expires-in 90days
   a2a-gateway token create acme-dev --enrolment > token        for `a2a-gateway run --token-file token`
   a2a-gateway token create --org acme --note 'ticket 12' --json
+  a2a-gateway token create acme-dev --dry-run
 
 Only the token is printed. It is shown once.";
 
@@ -26,7 +29,8 @@ Examples:
 pub(super) const REVOKE_EXAMPLES: &str = "\
 Examples:
   a2a-gateway token revoke acme-dev 019aa9d2-6c1e-7b3a-9d52-0f7d4a1e2c33        an id of `token list`
-  a2a-gateway token revoke --org acme 019aa9d2-6c1e-7b3a-9d52-0f7d4a1e2c33";
+  a2a-gateway token revoke --org acme 019aa9d2-6c1e-7b3a-9d52-0f7d4a1e2c33
+  a2a-gateway token revoke acme-dev 019aa9d2-6c1e-7b3a-9d52-0f7d4a1e2c33 --dry-run";
 
 /// `a2a-gateway token create`.
 #[derive(clap::Args, Debug)]
@@ -53,6 +57,8 @@ pub(super) struct CreateArguments {
     /// Print JSON: the token with its id
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    dry_run: DryRun,
     #[command(flatten)]
     gateway: Operating,
 }
@@ -87,6 +93,8 @@ pub(super) struct RevokeArguments {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
+    dry_run: DryRun,
+    #[command(flatten)]
     gateway: Operating,
 }
 
@@ -113,11 +121,11 @@ fn path(id: Option<&str>, org: Option<&str>) -> Result<String, Failure> {
 
 pub(super) async fn create(arguments: &CreateArguments) -> Result<String, Failure> {
     let CreateArguments { id, org, note, .. } = arguments;
-    let client = arguments.gateway.client()?;
-    let made = match id {
+    let (client, dry_run) = (arguments.gateway.client()?, arguments.dry_run);
+    let (path, wanted) = match id {
         Some(id) if arguments.enrolment => {
             let path = format!("/workspaces/{}/enrolment", segment(id)?);
-            client.post(&path, &json!({})).await?
+            (path, json!({}))
         }
         id => {
             let path = path(id.as_deref(), org.as_deref())?;
@@ -125,11 +133,29 @@ pub(super) async fn create(arguments: &CreateArguments) -> Result<String, Failur
             if let Some(note) = note {
                 wanted["note"] = note.as_str().into();
             }
-            client.post(&path, &wanted).await?
+            (path, wanted)
         }
     };
+    let route = (Method::POST, path.as_str());
+    let made = dry_run.ask(&client, route, &wanted).await?;
     if arguments.json {
         return Ok(document(&made));
+    }
+    if dry_run.is_set() {
+        let kind = if arguments.enrolment {
+            "an enrolment token"
+        } else {
+            "a token"
+        };
+        let holder = match (id, org) {
+            (Some(id), _) => id.clone(),
+            (None, org) => format!("the org {}", org.as_deref().unwrap_or_default()),
+        };
+        let until = match made["expires_at"].as_str() {
+            Some(at) => format!(" until {at}"),
+            None => String::new(),
+        };
+        return Ok(format!("{kind} of {holder} would be made{until}\n"));
     }
     let token = made["token"].as_str().or(made["enrolment_token"].as_str());
     let token = token.ok_or_else(|| Failure::Failed("the gateway gave no token".to_owned()))?;
@@ -177,9 +203,12 @@ pub(super) async fn revoke(arguments: &RevokeArguments) -> Result<String, Failur
         }
     };
     let path = format!("{}/{}", path(id, org)?, segment(token)?);
-    let revoked = arguments.gateway.client()?.delete(&path).await?;
+    let (client, dry_run) = (arguments.gateway.client()?, arguments.dry_run);
+    let route = (Method::DELETE, path.as_str());
+    let revoked = dry_run.ask(&client, route, &Value::Null).await?;
     if arguments.json {
         return Ok(document(&revoked));
     }
-    Ok(format!("{token} is revoked\n"))
+    let is = dry_run.words("is", "would be");
+    Ok(format!("{token} {is} revoked\n"))
 }

@@ -3,11 +3,13 @@
 use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
 
 use clap_complete::engine::ArgValueCompleter;
+use http::Method;
 use serde_json::{Map, Value};
 
 use super::super::access::Operating;
 use super::super::client::{Failure, document, segment};
 use super::super::complete;
+use super::super::dry_run::DryRun;
 use super::super::table::{cell, printable};
 use super::all_workspaces;
 use super::create::member;
@@ -21,6 +23,7 @@ Examples:
   a2a-gateway workspace set acme-dev role=builds max_concurrent=4
   a2a-gateway workspace set acme-dev role=null               null clears
   a2a-gateway workspace set acme-dev bridge=off --json
+  a2a-gateway workspace set acme-dev max_concurrent=4 --dry-run
 
 MEMBER is one of PATCH /workspaces/{id}, VALUE is JSON or a text. All are changed, or none.";
 
@@ -28,19 +31,23 @@ pub(super) const MOVE_EXAMPLES: &str = "\
 Examples:
   a2a-gateway workspace move acme-dev --parent acme-qa
   a2a-gateway workspace move acme-dev --root
-  a2a-gateway workspace move acme-dev --parent rival-pm --org rival";
+  a2a-gateway workspace move acme-dev --parent rival-pm --org rival
+  a2a-gateway workspace move acme-dev --parent acme-qa --dry-run        would it be refused?";
 
 pub(super) const PAUSE_EXAMPLES: &str = "\
 Examples:
-  a2a-gateway workspace pause acme-dev";
+  a2a-gateway workspace pause acme-dev
+  a2a-gateway workspace pause acme-dev --dry-run";
 
 pub(super) const RESUME_EXAMPLES: &str = "\
 Examples:
-  a2a-gateway workspace resume acme-dev";
+  a2a-gateway workspace resume acme-dev
+  a2a-gateway workspace resume acme-dev --dry-run";
 
 pub(super) const REMOVE_EXAMPLES: &str = "\
 Examples:
   a2a-gateway workspace remove acme-dev
+  a2a-gateway workspace remove acme-pm --dry-run    which workspaces are below it?
   a2a-gateway workspace remove acme-pm --yes        though there are workspaces below it";
 
 /// `a2a-gateway workspace set ID MEMBER=VALUE…`.
@@ -55,6 +62,8 @@ pub(super) struct SetArguments {
     /// Print JSON
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    dry_run: DryRun,
     #[command(flatten)]
     gateway: Operating,
 }
@@ -82,6 +91,8 @@ pub(super) struct MoveArguments {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
+    dry_run: DryRun,
+    #[command(flatten)]
     gateway: Operating,
 }
 
@@ -94,6 +105,8 @@ pub(super) struct OneArguments {
     /// Print JSON
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    dry_run: DryRun,
     #[command(flatten)]
     gateway: Operating,
 }
@@ -111,18 +124,23 @@ pub(super) struct RemoveArguments {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
+    dry_run: DryRun,
+    #[command(flatten)]
     gateway: Operating,
 }
 
 pub(super) async fn set(arguments: &SetArguments) -> Result<String, Failure> {
     let changes: Map<String, Value> = arguments.members.iter().cloned().collect();
     let path = format!("/workspaces/{}", segment(&arguments.id)?);
-    let client = arguments.gateway.client()?;
-    let changed = client.patch(&path, &changes.clone().into()).await?;
+    let (client, dry_run) = (arguments.gateway.client()?, arguments.dry_run);
+    let route = (Method::PATCH, path.as_str());
+    let body = changes.clone().into();
+    let changed = dry_run.ask(&client, route, &body).await?;
     if arguments.json {
         return Ok(document(&changed));
     }
-    let mut told = format!("{} was changed", arguments.id);
+    let was = dry_run.words("was", "would be");
+    let mut told = format!("{} {was} changed", arguments.id);
     for name in changes.keys() {
         // A credential is written only.
         if changed.get(name).is_some() {
@@ -147,8 +165,9 @@ pub(super) async fn move_to(arguments: &MoveArguments) -> Result<String, Failure
         changes.insert("org".to_owned(), Value::Null);
     }
     let path = format!("/workspaces/{}", segment(&arguments.id)?);
-    let client = arguments.gateway.client()?;
-    let moved = client.patch(&path, &changes.into()).await?;
+    let (client, dry_run) = (arguments.gateway.client()?, arguments.dry_run);
+    let route = (Method::PATCH, path.as_str());
+    let moved = dry_run.ask(&client, route, &changes.into()).await?;
     if arguments.json {
         return Ok(document(&moved));
     }
@@ -160,7 +179,10 @@ pub(super) async fn move_to(arguments: &MoveArguments) -> Result<String, Failure
         Some(org) => format!("in the org {org}"),
         None => "in no org".to_owned(),
     };
-    Ok(format!("{} is {place} now, {org}\n", arguments.id))
+    Ok(match dry_run.is_set() {
+        true => format!("{} would be {place}, {org}\n", arguments.id),
+        false => format!("{} is {place} now, {org}\n", arguments.id),
+    })
 }
 
 pub(super) async fn pause(arguments: &OneArguments) -> Result<String, Failure> {
@@ -173,49 +195,66 @@ pub(super) async fn resume(arguments: &OneArguments) -> Result<String, Failure> 
 
 async fn turn(arguments: &OneArguments, verb: &str) -> Result<String, Failure> {
     let path = format!("/workspaces/{}/{verb}", segment(&arguments.id)?);
-    let client = arguments.gateway.client()?;
-    let turned = client.post(&path, &Map::new().into()).await?;
+    let (client, dry_run) = (arguments.gateway.client()?, arguments.dry_run);
+    let route = (Method::POST, path.as_str());
+    let turned = dry_run.ask(&client, route, &Value::Null).await?;
     if arguments.json {
         return Ok(document(&turned));
     }
-    Ok(format!("{} is {}\n", arguments.id, cell(&turned["status"])))
+    let is = dry_run.words("is", "would be");
+    let status = cell(&turned["status"]);
+    Ok(format!("{} {is} {status}\n", arguments.id))
 }
 
 pub(super) async fn remove(arguments: &RemoveArguments) -> Result<String, Failure> {
     let id = segment(&arguments.id)?;
-    let client = arguments.gateway.client()?;
+    let (client, dry_run) = (arguments.gateway.client()?, arguments.dry_run);
+    let mut about = String::new();
     if !arguments.yes {
         let tree = Tree::new(all_workspaces(&client, None, None, None).await?);
         let below = tree.descendants(id);
         if !below.is_empty() {
-            confirm(id, &below)?;
+            about = consequences(id, &below);
+            if !dry_run.is_set() {
+                confirm(id, &about)?;
+            }
         }
     }
-    let removed = client.delete(&format!("/workspaces/{id}")).await?;
+    let path = format!("/workspaces/{id}");
+    let route = (Method::DELETE, path.as_str());
+    let removed = dry_run.ask(&client, route, &Value::Null).await?;
     if arguments.json {
         return Ok(document(&removed));
     }
-    Ok(format!("{id} is removed\n"))
+    Ok(match (dry_run.is_set(), about.as_str()) {
+        (false, _) => format!("{id} is removed\n"),
+        (true, "") => format!("{id} would be removed\n"),
+        (true, about) => format!("{id} would be removed. {about}\n"),
+    })
 }
 
-/// Says what a removal does to the workspaces below, and asks on a terminal.
-///
-/// # Errors
-/// [`Failure::Usage`] without a terminal, [`Failure::Failed`] without a yes.
-fn confirm(id: &str, below: &[&str]) -> Result<(), Failure> {
+/// Says what a removal does to the workspaces below.
+fn consequences(id: &str, below: &[&str]) -> String {
     let named = below[..below.len().min(NAMED_MAX)].join(", ");
     let further = match below.len().saturating_sub(NAMED_MAX) {
         0 => String::new(),
         more => format!(" and {more} more"),
     };
-    let about = format!(
+    format!(
         "{id} has {} below it ({named}{further}). They stay, and lose their relation to it and to what is above it; its \
          tokens end within 1 s, and its id is not given away again",
         match below.len() {
             1 => "1 workspace".to_owned(),
             count => format!("{count} workspaces"),
         }
-    );
+    )
+}
+
+/// Asks on a terminal whether to remove a workspace with others below it.
+///
+/// # Errors
+/// [`Failure::Usage`] without a terminal, [`Failure::Failed`] without a yes.
+fn confirm(id: &str, about: &str) -> Result<(), Failure> {
     if !io::stdin().is_terminal() {
         let complaint = format!("{about}. Nothing was removed: --yes removes it all the same");
         return Err(Failure::Usage(complaint));

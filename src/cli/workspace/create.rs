@@ -6,11 +6,13 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use clap_complete::engine::ArgValueCompleter;
+use http::Method;
 use serde_json::{Map, Value};
 use url::Url;
 
 use super::super::access::Operating;
 use super::super::client::{Failure, document};
+use super::super::dry_run::DryRun;
 use super::super::table::cell;
 use super::super::{complete, http_url};
 
@@ -20,7 +22,8 @@ Examples:
   a2a-gateway workspace create acme-qa --name QA --parent acme-pm --role tests
   a2a-gateway workspace create billing --token-file token        for `a2a-gateway run --token-file token`
   a2a-gateway workspace create acme-search --parent acme-pm --agent-url http://127.0.0.1:8000/ --assumed
-  a2a-gateway workspace create acme-mail --parent acme-pm --poll --set max_concurrent=4 --json";
+  a2a-gateway workspace create acme-mail --parent acme-pm --poll --set max_concurrent=4 --json
+  a2a-gateway workspace create acme-ops --parent acme-pm --dry-run        would it be refused?";
 
 /// `a2a-gateway workspace create ID`.
 #[derive(clap::Args, Debug)]
@@ -57,6 +60,8 @@ pub(super) struct Arguments {
     /// Print JSON
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    dry_run: DryRun,
     #[command(flatten)]
     gateway: Operating,
 }
@@ -98,23 +103,21 @@ fn body(arguments: &Arguments) -> Value {
 }
 
 pub(super) async fn create(arguments: &Arguments) -> Result<String, Failure> {
-    let client = arguments.gateway.client()?;
+    let (client, dry_run) = (arguments.gateway.client()?, arguments.dry_run);
     // Before the workspace: its token is shown once.
     let file = arguments
         .token_file
         .as_deref()
         .map(Kept::open)
         .transpose()?;
-    let made = client.post("/workspaces", &body(arguments)).await;
-    let mut made = match (made, file) {
-        (Ok(made), None) => made,
-        (Ok(mut made), Some(mut file)) => {
-            let token = made["enrolment_token"].take();
-            file.keep(token.as_str().unwrap_or_default())?;
-            made
-        }
-        (Err(error), _) => return Err(error.into()),
-    };
+    let route = (Method::POST, "/workspaces");
+    let mut made = dry_run.ask(&client, route, &body(arguments)).await?;
+    if let Some(mut file) = file
+        && !dry_run.is_set()
+    {
+        let token = made["enrolment_token"].take();
+        file.keep(token.as_str().unwrap_or_default())?;
+    }
     let token = made["enrolment_token"].take();
     if arguments.json {
         match token {
@@ -128,14 +131,18 @@ pub(super) async fn create(arguments: &Arguments) -> Result<String, Failure> {
         return Ok(document(&made));
     }
     let mut told = format!(
-        "{} was created: {}",
+        "{} {} created: {}",
         cell(&made["id"]),
+        dry_run.words("was", "would be"),
         cell(&made["status"])
     );
     for (member, words) in [("parent_id", "below"), ("org", "in the org")] {
         if let Some(value) = made[member].as_str() {
             told.push_str(&format!(", {words} {value}"));
         }
+    }
+    if dry_run.is_set() {
+        return Ok(told + "\n");
     }
     let kept = match (token.as_str(), &arguments.token_file) {
         (Some(token), _) => format!("enrolment token, shown once, good for 24 h: {token}"),

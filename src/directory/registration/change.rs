@@ -24,6 +24,7 @@ use crate::directory::views::Views;
 use crate::directory::waking::Wake;
 use crate::ids::{InstanceId, WorkspaceId};
 use crate::rejection::Rejection;
+use crate::store::Run;
 use crate::time::Timestamp;
 use crate::trust::{Seal, Sealed};
 use crate::workspace::{
@@ -115,6 +116,7 @@ impl Registrations {
         id: &WorkspaceId,
         change: &Change,
         editor: Editor,
+        run: Run,
     ) -> Result<Workspace, Rejection> {
         check(change)?;
         let began = Instant::now();
@@ -123,8 +125,11 @@ impl Registrations {
             judge(workspace, around, &vetted, editor)
         };
         let changed = self
-            .alter(id, &change.place, &vetted.origins, judge)
+            .alter(id, &change.place, &vetted.origins, run, judge)
             .await?;
+        if run.is_dry() {
+            return Ok(self.heartbeats.as_of_now(changed.after));
+        }
         let published = self.publish_change(&vetted, &changed).await;
         // The keys come before SQL, so entries that were loaded in between are stale.
         self.announcer.invalidate(id).await;
@@ -140,12 +145,13 @@ impl Registrations {
         Ok(self.heartbeats.as_of_now(changed.after))
     }
 
-    /// Applies `judge` to the row, and publishes the result.
+    /// Applies `judge` to the row, and publishes the result unless it is a dry run.
     pub(super) async fn alter(
         &self,
         id: &WorkspaceId,
         wanted: &Move,
         origins: &Origins,
+        run: Run,
         judge: impl FnOnce(&Workspace, &Surroundings) -> Result<Settings, Rejection>,
     ) -> Result<Changed, Rejection> {
         let now = Timestamp::now();
@@ -164,8 +170,11 @@ impl Registrations {
         };
         let outcome = self
             .workspaces
-            .change(id, wanted, origins, now, judge)
+            .change(id, wanted, origins, (now, run), judge)
             .await;
+        if run.is_dry() {
+            return outcome??.ok_or_else(not_found);
+        }
         if let Ok(Ok(Some(changed))) = &outcome {
             self.announcer.announce_change(changed);
         }
@@ -193,9 +202,10 @@ impl Registrations {
     pub(super) async fn alter_in_place(
         &self,
         id: &WorkspaceId,
+        run: Run,
         judge: impl FnOnce(&Workspace, &Surroundings) -> Result<Settings, Rejection>,
     ) -> Result<Changed, Rejection> {
-        self.alter(id, &Move::default(), &Origins::default(), judge)
+        self.alter(id, &Move::default(), &Origins::default(), run, judge)
             .await
     }
 

@@ -9,7 +9,7 @@ use crate::directory::liveness::Lease;
 use crate::directory::rejections::{conflict, no_instance, not_found, removed};
 use crate::ids::{InstanceId, WorkspaceId};
 use crate::rejection::Rejection;
-use crate::store::Unavailable;
+use crate::store::{Run, Unavailable};
 use crate::time::Timestamp;
 use crate::workspace::{
     Changed, Liveness, Removed, Settings, Status, StoredInstance, Surroundings, Workspace,
@@ -36,13 +36,13 @@ impl Registrations {
     ///
     /// # Errors
     /// `workspace_not_found`, `workspace_removed`, `store_unavailable`.
-    pub async fn pause(&self, id: &WorkspaceId) -> Result<Workspace, Rejection> {
+    pub async fn pause(&self, id: &WorkspaceId, run: Run) -> Result<Workspace, Rejection> {
         let pause = |workspace: &Workspace, _: &Surroundings| {
             let mut settings = Settings::of(workspace);
             settings.status = Status::Paused;
             Ok(settings)
         };
-        let changed = self.alter_in_place(id, pause).await?;
+        let changed = self.alter_in_place(id, run, pause).await?;
         Ok(self.heartbeats.as_of_now(changed.after))
     }
 
@@ -52,7 +52,7 @@ impl Registrations {
     /// # Errors
     /// `conflict` if only its registration can bring it back; `workspace_not_found`, `workspace_removed`,
     /// `store_unavailable`.
-    pub async fn resume(&self, id: &WorkspaceId) -> Result<Workspace, Rejection> {
+    pub async fn resume(&self, id: &WorkspaceId, run: Run) -> Result<Workspace, Rejection> {
         // If the lease cannot be read, the last sign of life counts.
         let lease = self.presence.leases.read(id).await;
         let resume = |workspace: &Workspace, _: &Surroundings| {
@@ -61,7 +61,7 @@ impl Registrations {
             settings.status = resumed(workspace, &settings, lives)?;
             Ok(settings)
         };
-        let changed = self.alter_in_place(id, resume).await?;
+        let changed = self.alter_in_place(id, run, resume).await?;
         Ok(self.heartbeats.as_of_now(changed.after))
     }
 
@@ -80,7 +80,7 @@ impl Registrations {
             leave(&mut settings, workspace);
             Ok(settings)
         };
-        let changed = self.alter_in_place(id, leave).await?;
+        let changed = self.alter_in_place(id, Run::Real, leave).await?;
         self.withdraw(&changed, &ended).await
     }
 
@@ -130,7 +130,7 @@ impl Registrations {
             settings.instances = Some(others);
             Ok(settings)
         };
-        let changed = self.alter_in_place(id, leave_one).await?;
+        let changed = self.alter_in_place(id, Run::Real, leave_one).await?;
         let after = &changed.after;
         // An earlier departure of the last one may have left its keys.
         let has_left = after.status == Status::Offline && after.url.is_none();
@@ -196,7 +196,7 @@ impl Registrations {
             }
             Ok(settings)
         };
-        self.alter_in_place(id, revive).await.map(drop)
+        self.alter_in_place(id, Run::Real, revive).await.map(drop)
     }
 
     /// Lets an instance drain: it gets only calls that are bound to it, until it deregisters, lapses or registers
@@ -282,8 +282,15 @@ impl Registrations {
     /// # Errors
     /// `workspace_removed` if it was removed before (remains of that removal are cleared now);
     /// `workspace_not_found`, `store_unavailable`.
-    pub async fn remove(&self, id: &WorkspaceId) -> Result<(), Rejection> {
-        let outcome = self.workspaces.remove(id, Timestamp::now()).await;
+    pub async fn remove(&self, id: &WorkspaceId, run: Run) -> Result<(), Rejection> {
+        let outcome = self.workspaces.remove(id, Timestamp::now(), run).await;
+        if run.is_dry() {
+            return match outcome? {
+                Removed::Unknown => Err(not_found()),
+                Removed::Before => Err(removed()),
+                Removed::Now(_) => Ok(()),
+            };
+        }
         self.announcer.invalidate_lineage_after(id, &outcome).await;
         let outcome = outcome?;
         match &outcome {

@@ -19,6 +19,7 @@ use crate::directory::upstream::{UpstreamAuth, UpstreamTls, require_https};
 use crate::directory::waking::Wake;
 use crate::ids::{InstanceId, WorkspaceId};
 use crate::rejection::Rejection;
+use crate::store::Run;
 use crate::time::Timestamp;
 use crate::workspace::{
     CallerProof, Created, DeliveryMode, Liveness, Move, NewWorkspace, Register, Registering,
@@ -164,7 +165,7 @@ impl Registrations {
             let creation = unregistered(&registration.id, mode, registrar);
             check_creation(&creation)?;
             // In one transaction with its origins, so that a rejection leaves no workspace behind.
-            match self.write_new(&creation, urls.clone()).await? {
+            match self.write_new(&creation, urls.clone(), Run::Real).await? {
                 Created::Done(_) => {}
                 Created::Taken if foreign => return Err(elsewhere()),
                 Created::Taken => return Ok(None),
@@ -208,7 +209,9 @@ impl Registrations {
             place,
             ..Change::default()
         };
-        self.change(id, &change, Editor::Operator).await.map(drop)
+        self.change(id, &change, Editor::Operator, Run::Real)
+            .await
+            .map(drop)
     }
 
     async fn bring_online(
@@ -269,17 +272,13 @@ impl Registrations {
     /// # Errors
     /// `invalid_workspace_id`, `invalid_params`, `address_forbidden`, `agent_unreachable`, `conflict` (the id
     /// is or was taken; the parent cannot have children), `store_unavailable`.
-    pub async fn create(&self, creation: &Creation) -> Result<Workspace, Rejection> {
-        match self.try_create(creation).await? {
+    pub async fn create(&self, creation: &Creation, run: Run) -> Result<Workspace, Rejection> {
+        let urls = self.vet_new(creation).await?;
+        match self.write_new(creation, urls, run).await? {
             Created::Done(workspace) => Ok(*workspace),
             Created::Taken => Err(taken()),
             Created::OriginTaken(taken) => Err(taken.into()),
         }
-    }
-
-    async fn try_create(&self, creation: &Creation) -> Result<Created, Rejection> {
-        let urls = self.vet_new(creation).await?;
-        self.write_new(creation, urls).await
     }
 
     /// Checks a creation, apart from its place, and its URLs.
@@ -296,10 +295,17 @@ impl Registrations {
     }
 
     /// Writes a new workspace with these URLs.
-    async fn write_new(&self, creation: &Creation, urls: VettedUrls) -> Result<Created, Rejection> {
+    async fn write_new(
+        &self,
+        creation: &Creation,
+        urls: VettedUrls,
+        run: Run,
+    ) -> Result<Created, Rejection> {
         let new = self.prepare(creation, urls).await?;
-        let created = self.insert(&new, creation).await?;
-        if let Created::Done(workspace) = &created {
+        let created = self.insert(&new, creation, run).await?;
+        if let Created::Done(workspace) = &created
+            && !run.is_dry()
+        {
             self.announce_created(workspace).await;
         }
         Ok(created)
@@ -379,13 +385,18 @@ impl Registrations {
         Some(warning)
     }
 
-    async fn insert(&self, new: &NewWorkspace, creation: &Creation) -> Result<Created, Rejection> {
+    async fn insert(
+        &self,
+        new: &NewWorkspace,
+        creation: &Creation,
+        run: Run,
+    ) -> Result<Created, Rejection> {
         let (id, now) = (&new.id, Timestamp::now());
         let Some(parent) = &creation.parent_id else {
-            return Ok(self.workspaces.create(new, now).await?);
+            return Ok(self.workspaces.create(new, now, run).await?);
         };
         let judge = |line: &[Step]| org_below(id, line, creation.org.as_deref());
-        let created = self.workspaces.create_below(parent, new, now, judge);
+        let created = self.workspaces.create_below(parent, new, (now, run), judge);
         created.await?
     }
 }

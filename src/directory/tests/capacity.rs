@@ -104,7 +104,7 @@ async fn a_workspace_of_assumed_liveness_is_degraded_while_its_breaker_is_open()
     };
     room.directory
         .registrations
-        .create(&outsider)
+        .create(&outsider, Run::Real)
         .await
         .unwrap();
     let status = async || room.directory.views.find(&id("x")).await.unwrap().status;

@@ -12,7 +12,10 @@ fn name(text: &str) -> InstanceId {
 async fn room_of_two() -> Room {
     let room = room().await;
     let registrations = &room.directory.registrations;
-    registrations.create(&creation("a")).await.unwrap();
+    registrations
+        .create(&creation("a"), Run::Real)
+        .await
+        .unwrap();
     for (instance, port) in [("one", 9001), ("two", 9002)] {
         let registration = Registration {
             instance: Some(name(instance)),

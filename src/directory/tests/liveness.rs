@@ -67,7 +67,7 @@ async fn the_sweep_finds_what_lapsed_and_only_that() {
     for name in ["dead", "assumed", "paused"] {
         room.directory
             .registrations
-            .create(&creation(name))
+            .create(&creation(name), Run::Real)
             .await
             .unwrap();
     }
@@ -78,7 +78,11 @@ async fn the_sweep_finds_what_lapsed_and_only_that() {
         url: registration("x").url,
         ..creation("outsider")
     };
-    room.directory.registrations.create(&assumed).await.unwrap();
+    room.directory
+        .registrations
+        .create(&assumed, Run::Real)
+        .await
+        .unwrap();
     assert_eq!(room.directory.lapses.sweep().await.unwrap(), [id("dead")]);
     assert_eq!(room.status("dead").await, Status::Offline);
     assert_eq!(room.directory.lapses.sweep().await.unwrap(), []);
@@ -217,7 +221,7 @@ async fn a_heartbeat_before_registration_makes_nobody_reachable() {
     let room = room().await;
     room.directory
         .registrations
-        .create(&creation("a"))
+        .create(&creation("a"), Run::Real)
         .await
         .unwrap();
     assert_eq!(
@@ -300,7 +304,9 @@ async fn a_url_key_does_not_come_back_after_its_agent_left_on_another_replica() 
     };
     let now = Timestamp::now();
     let (id, stay, nowhere) = (id("a"), Move::default(), Origins::default());
-    let left = room.workspaces.change(&id, &stay, &nowhere, now, leave);
+    let left = room
+        .workspaces
+        .change(&id, &stay, &nowhere, (now, Run::Real), leave);
     left.await.unwrap().unwrap().unwrap();
     let keys = ["ws:a:url", "ws:a:internal_url"];
     room.shared.delete(&keys).await.unwrap();

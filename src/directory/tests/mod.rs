@@ -13,6 +13,7 @@ use crate::hierarchy::Permit;
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
 use crate::shares::Account;
+use crate::store::Run;
 use crate::time::Timestamp;
 use crate::workspace::{DeliveryMode, Liveness, Status};
 
@@ -150,7 +151,7 @@ impl Room {
     async fn online(&self, name: &str) {
         self.directory
             .registrations
-            .create(&creation(name))
+            .create(&creation(name), Run::Real)
             .await
             .unwrap();
         let itself = Registrar::Itself;

@@ -11,7 +11,7 @@ async fn a_registration_is_checked_before_it_counts() {
     let room = room().await;
     room.directory
         .registrations
-        .create(&creation("a"))
+        .create(&creation("a"), Run::Real)
         .await
         .unwrap();
     let with = |change: fn(&mut Registration)| {
@@ -87,7 +87,7 @@ async fn a_name_that_cannot_be_looked_up_is_a_mistake_only_where_we_connect() {
     let room = room().await;
     room.directory
         .registrations
-        .create(&creation("a"))
+        .create(&creation("a"), Run::Real)
         .await
         .unwrap();
     let unknown = Some("http://agent.invalid:8000/".to_owned());
@@ -169,7 +169,7 @@ async fn an_operator_moves_but_makes_no_cycle_and_crosses_no_org() {
     for name in ["a", "b", "c"] {
         room.directory
             .registrations
-            .create(&creation(name))
+            .create(&creation(name), Run::Real)
             .await
             .unwrap();
     }
@@ -179,7 +179,7 @@ async fn an_operator_moves_but_makes_no_cycle_and_crosses_no_org() {
     };
     room.directory
         .registrations
-        .create(&elsewhere)
+        .create(&elsewhere, Run::Real)
         .await
         .unwrap();
     let below = |parent: &str| {
@@ -212,7 +212,7 @@ async fn of_two_opposite_moves_at_once_one_is_made() {
         for name in [&a, &b] {
             room.directory
                 .registrations
-                .create(&creation(name))
+                .create(&creation(name), Run::Real)
                 .await
                 .unwrap();
         }
@@ -247,7 +247,7 @@ async fn of_many_that_register_a_new_workspace_at_once_all_do() {
     let room = Arc::new(room().await);
     room.directory
         .registrations
-        .create(&creation("top"))
+        .create(&creation("top"), Run::Real)
         .await
         .unwrap();
     let mut all = tokio::task::JoinSet::new();
@@ -270,7 +270,7 @@ async fn a_url_is_kept_as_it_was_understood_or_not_at_all() {
     let room = room().await;
     room.directory
         .registrations
-        .create(&creation("a"))
+        .create(&creation("a"), Run::Real)
         .await
         .unwrap();
     let with = |url: &str| Registration {
@@ -304,13 +304,13 @@ async fn a_url_is_kept_as_it_was_understood_or_not_at_all() {
             card_url: Some(wrong.to_owned()),
             ..creation("new")
         };
-        let outcome = reason(room.directory.registrations.create(&creation)).await;
+        let outcome = reason(room.directory.registrations.create(&creation, Run::Real)).await;
         assert_eq!(outcome, Some(Reason::InvalidParams), "{wrong:?}");
     }
     // A move that comes with a wrong URL is not made.
     room.directory
         .registrations
-        .create(&creation("b"))
+        .create(&creation("b"), Run::Real)
         .await
         .unwrap();
     let by = Registrar::Operator(Terms {
@@ -330,13 +330,23 @@ async fn a_creation_is_checked_and_an_id_is_given_once() {
         org: Some("acme".to_owned()),
         ..creation("p")
     };
-    let parent = room.directory.registrations.create(&acme).await.unwrap();
+    let parent = room
+        .directory
+        .registrations
+        .create(&acme, Run::Real)
+        .await
+        .unwrap();
     assert_eq!(parent.status, Status::Provisioning);
     let child = Creation {
         parent_id: Some(id("p")),
         ..creation("c")
     };
-    let made = room.directory.registrations.create(&child).await.unwrap();
+    let made = room
+        .directory
+        .registrations
+        .create(&child, Run::Real)
+        .await
+        .unwrap();
     assert_eq!(
         made.org.as_deref(),
         Some("acme"),
@@ -374,7 +384,7 @@ async fn a_creation_is_checked_and_an_id_is_given_once() {
             Reason::AddressForbidden,
         ),
     ] {
-        let outcome = reason(room.directory.registrations.create(&creation)).await;
+        let outcome = reason(room.directory.registrations.create(&creation, Run::Real)).await;
         assert_eq!(outcome, Some(expected), "{creation:?}");
     }
 }
@@ -384,7 +394,7 @@ async fn a_removed_parent_has_no_new_children_and_a_nameless_creation_gets_an_id
     let room = room().await;
     room.directory
         .registrations
-        .create(&creation("p"))
+        .create(&creation("p"), Run::Real)
         .await
         .unwrap();
     room.set_status("p", Status::Removed).await;
@@ -393,7 +403,7 @@ async fn a_removed_parent_has_no_new_children_and_a_nameless_creation_gets_an_id
         ..creation("new")
     };
     assert_eq!(
-        reason(room.directory.registrations.create(&orphan)).await,
+        reason(room.directory.registrations.create(&orphan, Run::Real)).await,
         Some(Reason::Conflict)
     );
 }
@@ -410,7 +420,7 @@ async fn an_assumed_workspace_is_online_without_heartbeats() {
     };
     room.directory
         .registrations
-        .create(&outsider)
+        .create(&outsider, Run::Real)
         .await
         .unwrap();
     pass(2 * TTL).await;

@@ -85,7 +85,7 @@ async fn a_poll_target_is_an_inbox_also_while_its_agent_is_away() {
     let room = room().await;
     room.directory
         .registrations
-        .create(&creation("p"))
+        .create(&creation("p"), Run::Real)
         .await
         .unwrap();
     let poll = Registration {
@@ -198,7 +198,7 @@ async fn when_the_shared_state_is_away_sql_says_where_the_agent_is() {
     let room = room_on("redis://127.0.0.1:1/").await;
     room.directory
         .registrations
-        .create(&creation("a"))
+        .create(&creation("a"), Run::Real)
         .await
         .unwrap();
     let refusal = room
@@ -252,7 +252,7 @@ async fn long_cards_leave_room_for_fewer_entries() {
         let name = format!("w{n}");
         room.directory
             .registrations
-            .create(&creation(&name))
+            .create(&creation(&name), Run::Real)
             .await
             .unwrap();
         let registration = Registration {

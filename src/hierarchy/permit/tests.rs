@@ -7,6 +7,7 @@ use crate::db::Db;
 use crate::hierarchy::{Grant, NewGrant};
 use crate::ids::RequestId;
 use crate::shared::Shared;
+use crate::store::Run;
 use crate::time::Timestamp;
 use crate::workspace::{DeliveryMode, Liveness, NewWorkspace, Status};
 
@@ -106,7 +107,7 @@ impl Room {
             max_concurrent: None,
         };
         self.workspaces
-            .create(&new, Timestamp::now())
+            .create(&new, Timestamp::now(), Run::Real)
             .await
             .unwrap();
         self.coherence
@@ -322,7 +323,7 @@ impl Room {
             note: None,
             expires_at: expires_in.map(|ms| Timestamp(Timestamp::now().0 + ms)),
         };
-        self.hierarchy.grant(&new).await.unwrap()
+        self.hierarchy.grant(&new, Run::Real).await.unwrap()
     }
 
     async fn refused(&self, caller: &str, target: &str, expires_in: Option<i64>) -> Reason {
@@ -332,7 +333,11 @@ impl Room {
             note: None,
             expires_at: expires_in.map(|ms| Timestamp(Timestamp::now().0 + ms)),
         };
-        self.hierarchy.grant(&new).await.unwrap_err().reason
+        self.hierarchy
+            .grant(&new, Run::Real)
+            .await
+            .unwrap_err()
+            .reason
     }
 }
 
@@ -348,12 +353,23 @@ async fn a_grant_is_for_one_ordered_pair_and_crosses_orgs() {
         let back = room.ask(&workspace(target), caller).await;
         assert_eq!(back, Err(Reason::NotPermitted), "{target} to {caller}");
         for _ in 0..2 {
-            assert!(room.hierarchy.remove_grant(&grant.id).await.unwrap());
+            assert!(
+                room.hierarchy
+                    .remove_grant(&grant.id, Run::Real)
+                    .await
+                    .unwrap()
+            );
             let said = room.ask(&workspace(caller), target).await;
             assert_eq!(said, Err(Reason::NotPermitted), "{caller} to {target}");
         }
     }
-    assert!(!room.hierarchy.remove_grant("never").await.unwrap());
+    assert!(
+        !room
+            .hierarchy
+            .remove_grant("never", Run::Real)
+            .await
+            .unwrap()
+    );
     // A relation comes first.
     room.grant("pm", "dev", None).await;
     assert_eq!(room.ask(&workspace("pm"), "dev").await, Ok(Rule::Parent));
@@ -386,10 +402,21 @@ async fn a_grant_ends_to_the_millisecond_and_no_permission_asks_a_store_for_it()
     let third = room.grant("pm", "ext", None).await;
     assert_eq!((&third.id, third.expires_at), (&second.id, None));
     assert_eq!(third.created_at, second.created_at);
-    assert!(room.hierarchy.remove_grant(&second.id).await.unwrap());
+    assert!(
+        room.hierarchy
+            .remove_grant(&second.id, Run::Real)
+            .await
+            .unwrap()
+    );
     let fourth = room.grant("pm", "ext", None).await;
     assert_ne!(fourth.id, second.id, "a grant that was taken back counted");
-    assert!(!room.hierarchy.remove_grant(&second.id).await.unwrap());
+    assert!(
+        !room
+            .hierarchy
+            .remove_grant(&second.id, Run::Real)
+            .await
+            .unwrap()
+    );
     let all = room.hierarchy.list_grants(None, None, "", 10).await;
     assert_eq!(all.unwrap(), [fourth]);
 }

@@ -6,7 +6,7 @@ use sqlx::Row as _;
 use super::{IssuedToken, LIVE_TOKENS_MAX, Tokens, is_before_its_end, workspace_id};
 use crate::identity::credential::CredentialHash;
 use crate::ids::WorkspaceId;
-use crate::store::Unavailable;
+use crate::store::{Run, Unavailable};
 
 /// Time after which a registration that holds an enrolment token counts as interrupted: longer than all of
 /// its timeouts together.
@@ -50,7 +50,7 @@ const FIND: &str = concat!(
 const INSERT: &str = "INSERT INTO enrolment_tokens \
     (token_hash, workspace_id, created_at, expires_at, id, prefix) SELECT $1, $2, $3, $4, $5, $6 \
     WHERE (SELECT COUNT(*) FROM enrolment_tokens WHERE workspace_id = $2 AND revoked_at IS NULL \
-      AND redeemed_at IS NULL AND expires_at > $3) < $7";
+      AND redeemed_at IS NULL AND expires_at > $3) < $7 RETURNING id";
 const REDEEM: &str = concat!(
     "UPDATE enrolment_tokens AS t SET redeemed_at = $2 \
      WHERE t.token_hash = $1 AND t.expires_at > $2 AND ",
@@ -103,6 +103,7 @@ impl Tokens {
     pub(crate) async fn insert_enrolment(
         &self,
         new: &NewEnrolment<'_>,
+        run: Run,
     ) -> Result<bool, Unavailable> {
         let query = sqlx::query(INSERT)
             .bind(new.hash.to_hex())
@@ -112,9 +113,9 @@ impl Tokens {
             .bind(new.token.token_id.as_str())
             .bind(new.token.prefix.as_str())
             .bind(LIVE_TOKENS_MAX);
-        let work = async { query.execute(self.db.pool()).await };
-        let done = self.db.run("issue_enrolment", work).await?;
-        Ok(done.rows_affected() == 1)
+        let work = async { self.db.changed_in(run, query).await };
+        let inserted = self.db.run("issue_enrolment", work).await?;
+        Ok(inserted.is_some())
     }
 
     /// Redeems a token. True if this call used it up.
@@ -146,13 +147,14 @@ impl Tokens {
         workspace: &WorkspaceId,
         token_id: &str,
         now: i64,
+        run: Run,
     ) -> Result<Option<String>, Unavailable> {
         let query = sqlx::query(REVOKE)
             .bind(workspace.as_str())
             .bind(token_id)
             .bind(now);
         let work = async {
-            let row = self.db.changed(query).await?;
+            let row = self.db.changed_in(run, query).await?;
             row.map(|row| row.try_get(0)).transpose()
         };
         self.db.run("revoke_enrolment", work).await

@@ -19,7 +19,7 @@ pub(super) use self::uses::Uses;
 use super::credential::{CredentialHash, Form, Fresh};
 use crate::db::Db;
 use crate::ids::WorkspaceId;
-use crate::store::Unavailable;
+use crate::store::{Run, Unavailable};
 use crate::time::Timestamp;
 
 /// Live tokens of one workspace, or of one org, at most (`docs/reference/http-api.md`, "Tokens").
@@ -76,7 +76,7 @@ const LIVE_ORG: &str = "SELECT prefix, token_hash FROM org_tokens \
 // One statement: two concurrent ones may pass the limit by one, which is harmless.
 const INSERT_ORG: &str = "INSERT INTO org_tokens (id, org, token_hash, prefix, note, created_at) \
     SELECT $1, $2, $3, $4, $5, $6 \
-    WHERE (SELECT COUNT(*) FROM org_tokens WHERE org = $2 AND revoked_at IS NULL) < $7";
+    WHERE (SELECT COUNT(*) FROM org_tokens WHERE org = $2 AND revoked_at IS NULL) < $7 RETURNING id";
 const LIST_ORG: &str = "SELECT id, prefix, note, created_at, CAST(NULL AS BIGINT), CAST(NULL AS BIGINT) \
     FROM org_tokens WHERE org = $1 AND revoked_at IS NULL AND id > $2 ORDER BY id LIMIT $3";
 
@@ -258,6 +258,7 @@ impl Tokens {
         (token, hash): (&IssuedToken, CredentialHash),
         terms: &TokenTerms,
         live_max: i64,
+        run: Run,
     ) -> Result<Issue, Unavailable> {
         let work = async {
             let mut tx = self.db.begin().await?;
@@ -282,7 +283,7 @@ impl Tokens {
                 .bind(terms.expires_at)
                 .execute(&mut *tx)
                 .await?;
-            tx.commit().await?;
+            tx.end(run).await?;
             Ok(Issue::Done)
         };
         self.db.run("issue_token", work).await
@@ -365,8 +366,8 @@ impl Tokens {
         &self,
         org: &str,
         note: Option<&str>,
-        token: &IssuedToken,
-        hash: CredentialHash,
+        (token, hash): (&IssuedToken, CredentialHash),
+        run: Run,
     ) -> Result<bool, Unavailable> {
         let query = sqlx::query(INSERT_ORG)
             .bind(token.token_id.as_str())
@@ -376,9 +377,9 @@ impl Tokens {
             .bind(note)
             .bind(token.created_at)
             .bind(LIVE_TOKENS_MAX);
-        let work = async { query.execute(self.db.pool()).await };
-        let done = self.db.run("issue_org_token", work).await?;
-        Ok(done.rows_affected() == 1)
+        let work = async { self.db.changed_in(run, query).await };
+        let inserted = self.db.run("issue_org_token", work).await?;
+        Ok(inserted.is_some())
     }
 }
 

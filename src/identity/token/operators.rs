@@ -8,7 +8,7 @@ use super::{IssuedToken, LIVE_TOKENS_MAX, TokenTerms};
 use crate::db::Db;
 use crate::identity::credential::CredentialHash;
 use crate::identity::role::{Operator, Person, Role};
-use crate::store::Unavailable;
+use crate::store::{Run, Unavailable};
 use crate::time::Timestamp;
 
 /// The row that serializes the first starts of several replicas. It does not have the form of a hash, so it
@@ -35,7 +35,7 @@ const INSERT: &str = "INSERT INTO operator_tokens \
       (id, token_hash, prefix, role, label, created_at, expires_at) \
     SELECT $1, $2, $3, $4, $5, $6, $7 \
     WHERE (SELECT COUNT(*) FROM operator_tokens WHERE subject IS NULL AND revoked_at IS NULL \
-      AND (expires_at IS NULL OR expires_at > $6)) < $8";
+      AND (expires_at IS NULL OR expires_at > $6)) < $8 RETURNING id";
 const INSERT_SESSION: &str = "INSERT INTO operator_tokens \
       (id, token_hash, prefix, role, issuer, subject, name, created_at, expires_at) \
     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)";
@@ -131,6 +131,7 @@ impl<'a> OperatorTokens<'a> {
         role: Role,
         terms: &TokenTerms,
         (token, hash): (&IssuedToken, CredentialHash),
+        run: Run,
     ) -> Result<bool, Unavailable> {
         let query = sqlx::query(INSERT)
             .bind(token.token_id.as_str())
@@ -141,9 +142,9 @@ impl<'a> OperatorTokens<'a> {
             .bind(token.created_at)
             .bind(terms.expires_at)
             .bind(LIVE_TOKENS_MAX);
-        let work = async { query.execute(self.db.pool()).await };
-        let done = self.db.run("issue_operator_token", work).await?;
-        Ok(done.rows_affected() == 1)
+        let work = async { self.db.changed_in(run, query).await };
+        let inserted = self.db.run("issue_operator_token", work).await?;
+        Ok(inserted.is_some())
     }
 
     /// Inserts the token of a person's session, and deletes those of sessions that are long over.

@@ -230,6 +230,15 @@ impl Stage {
             );
             files.insert("before", add);
         }
+        if line.contains("policy.yaml") && !line.contains("> policy.yaml") {
+            files.insert("policy.yaml", "version: 1\n".to_owned());
+        }
+        if line.contains("main:policy.yaml") {
+            let git = "git -c user.name=ada -c user.email=ada@example.com";
+            let commit =
+                format!("git init -q -b main\ngit add policy.yaml\n{git} commit -qm policy");
+            files.insert("before", commit);
+        }
         if line.contains("--context staging") {
             let add = format!(
                 "a2a-gateway context add staging --url http://{} --token-file operator-token",

@@ -2,8 +2,10 @@
 
 mod completion;
 mod contexts;
+mod dry_runs;
 mod examples;
 mod tail;
+mod usage;
 mod workspaces;
 
 use std::path::Path;

@@ -142,7 +142,10 @@ on_both_pairs! {
         let of = |n: usize| json!({"id": format!("w{n}"), "org": "acme"});
         let policy = json!({"version": 1, "workspaces": (0..150).map(of).collect::<Vec<_>>()});
         apply(&gateway, "", &policy).await;
+        // A dry run leaves no record, unless it is refused.
         apply(&gateway, "?dry_run=true", &json!({"version": 1})).await;
+        let refused = Request::post("/policy?dry_run=true", r#"{"version": 2}"#);
+        assert_eq!(gateway.as_operator(refused).await.status, 400);
         let records = crate::audit::recorded(&gateway, "event_type=POLICY_APPLIED", 3).await;
         let mut names = Vec::new();
         for record in &records {
@@ -157,5 +160,6 @@ on_both_pairs! {
         assert_eq!(names.len(), 150);
         let dry: Vec<_> = records.iter().filter(|record| record["detail"]["dry_run"] == true).collect();
         assert_eq!(dry.len(), 1);
+        assert_eq!(dry[0]["outcome"], "invalid_params");
     }
 }

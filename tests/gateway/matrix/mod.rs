@@ -2,6 +2,7 @@
 //! right). One table says who may; everything else is refused, in JSON, and changes nothing.
 
 mod broken;
+mod dry_runs;
 mod roles;
 mod table;
 

@@ -69,7 +69,12 @@ fn said(answer: &Answer) -> Value {
 }
 
 /// Whether the console serves a route in its place below `/api`, or one of its own.
-async fn at_console(case: &Case, (method, pattern): (&str, &str), token: &str) -> Answer {
+pub(super) async fn at_console(
+    case: &Case,
+    (method, pattern): (&str, &str),
+    token: &str,
+    query: &str,
+) -> Answer {
     let at = case.gateway.admin;
     let mut request = match pattern.strip_prefix("/api") {
         Some(inner) => {
@@ -84,6 +89,7 @@ async fn at_console(case: &Case, (method, pattern): (&str, &str), token: &str) -
             request
         }
     };
+    request.path.push_str(query);
     request = request.bearer(token).field("X-Request-Id", "seen");
     let mut connection = Connection::open(at).await;
     connection.send(&request.wire(&at.to_string())).await;
@@ -122,7 +128,7 @@ on_both_pairs! {
                 if may && needed != "read" {
                     continue;
                 }
-                let answer = at_console(&case, (method, pattern), token).await;
+                let answer = at_console(&case, (method, pattern), token, "").await;
                 let what = format!("{method} {pattern} with {role}: {}", answer.text());
                 if may {
                     assert_eq!(answer.status, 200, "{what}");

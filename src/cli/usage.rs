@@ -1,0 +1,252 @@
+//! `a2a-gateway usage`: calls, streams, bytes and time of workspaces and orgs, by day.
+
+use std::io::{self, Write as _};
+use std::process::ExitCode;
+
+use clap_complete::engine::ArgValueCompleter;
+use serde_json::Value;
+
+use super::access::Operating;
+use super::client::{Client, Failure, document, run as run_to_end};
+use super::table::{aligned, cell};
+use super::{complete, remark};
+
+const PATH: &str = "/usage";
+
+const EXAMPLES: &str = "\
+Examples:
+  a2a-gateway usage
+  a2a-gateway usage --by org --per total --from 2026-11-01 --to 2026-11-30
+  a2a-gateway usage --workspace acme-dev --side target
+  a2a-gateway usage --by org --per total --csv > usage.csv
+  a2a-gateway usage --org acme --json
+
+Days are UTC. A call is counted a moment after it ended. A table has bytes in Ki, Mi and Gi (powers of 1024), CSV and
+JSON have them exactly; docs/reference/usage.md says what each number counts. Exit status: 0, 1 refused or failed, 64
+wrong arguments.";
+
+/// `a2a-gateway usage`.
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Arguments {
+    /// First day [default: the first of the month of --to]
+    #[arg(long, value_name = "DAY")]
+    from: Option<String>,
+    /// Last day [default: today]
+    #[arg(long, value_name = "DAY")]
+    to: Option<String>,
+    /// A line for each workspace or each org
+    #[arg(long, default_value = "workspace", value_parser = ["workspace", "org"])]
+    by: String,
+    /// A line for each day, or one for all days
+    #[arg(long, default_value = "day", value_parser = ["day", "total"])]
+    per: String,
+    /// Calls that the workspaces made, or that were made to them
+    #[arg(long, default_value = "caller", value_parser = ["caller", "target"])]
+    side: String,
+    /// Only of this org; '' stands for none
+    #[arg(long, value_name = "NAME")]
+    org: Option<String>,
+    /// Only of this workspace
+    #[arg(long, value_name = "ID", add = ArgValueCompleter::new(complete::workspaces))]
+    workspace: Option<String>,
+    /// Print CSV
+    #[arg(long)]
+    csv: bool,
+    /// Print JSON
+    #[arg(long, conflicts_with = "csv")]
+    json: bool,
+    #[command(flatten)]
+    gateway: Operating,
+}
+
+impl Arguments {
+    fn query(&self) -> Vec<(&str, &str)> {
+        let mut query = vec![
+            ("by", self.by.as_str()),
+            ("per", self.per.as_str()),
+            ("side", self.side.as_str()),
+        ];
+        for (name, value) in [
+            ("from", &self.from),
+            ("to", &self.to),
+            ("org", &self.org),
+            ("workspace", &self.workspace),
+        ] {
+            query.extend(value.as_deref().map(|value| (name, value)));
+        }
+        query
+    }
+}
+
+pub(super) fn run(arguments: &Arguments) -> ExitCode {
+    run_to_end(show(arguments))
+}
+
+async fn show(arguments: &Arguments) -> Result<String, Failure> {
+    let client = arguments.gateway.client()?;
+    let query = arguments.query();
+    if arguments.csv {
+        return pass_file(&client, &query).await;
+    }
+    let (mut usage, next) = client.page(PATH, &query, None).await?;
+    if next.is_some() {
+        let all = client.list(PATH, &query, Some("usage")).await?;
+        usage["usage"] = all.into();
+        usage["next_cursor"] = Value::Null;
+    }
+    if usage["recording"] == false {
+        remark("the audit is switched off (audit.enabled), so nothing is counted");
+    }
+    if usage["complete"] == false {
+        remark("records of an earlier release are still being added; ask again later");
+    }
+    if arguments.json {
+        return Ok(document(&usage));
+    }
+    Ok(table(&usage))
+}
+
+/// Passes the gateway's CSV on to standard output as it comes.
+async fn pass_file(client: &Client, query: &[(&str, &str)]) -> Result<String, Failure> {
+    let query = [query, &[("format", "csv")]].concat();
+    let mut answer = client.open(PATH, &query, "text/csv").await?;
+    let mut out = io::stdout().lock();
+    loop {
+        match answer.piece().await {
+            Ok(Some(piece)) => out.write_all(&piece)?,
+            Ok(None) => break,
+            Err(error) => {
+                let complaint = format!("the file is not whole, ask again: {error}");
+                return Err(Failure::Failed(complaint));
+            }
+        }
+    }
+    out.flush()?;
+    Ok(String::new())
+}
+
+/// Returns a line for each sum, and one for all of them.
+fn table(usage: &Value) -> String {
+    let lines = usage["usage"].as_array().map_or(&[][..], Vec::as_slice);
+    if lines.is_empty() {
+        let [from, to] = ["from", "to"].map(|name| cell(&usage[name]));
+        return format!("no call from {from} to {to} fits\n");
+    }
+    let names: Vec<&str> = [
+        ("day", "per", "day"),
+        ("org", "", ""),
+        ("workspace", "by", "workspace"),
+    ]
+    .into_iter()
+    .filter(|(_, member, value)| member.is_empty() || usage[*member] == *value)
+    .map(|(name, ..)| name)
+    .collect();
+    let mut rows = Vec::with_capacity(lines.len() + 1);
+    for line in lines {
+        let mut row: Vec<String> = names.iter().map(|name| cell(&line[*name])).collect();
+        row.extend(sums(line));
+        rows.push(row);
+    }
+    let mut total = vec![String::new(); names.len()];
+    if let Some(first) = total.first_mut() {
+        "TOTAL".clone_into(first);
+    }
+    total.extend(sums(&usage["total"]));
+    rows.push(total);
+    let mut titles: Vec<String> = names.iter().map(|name| name.to_uppercase()).collect();
+    titles.extend(
+        [
+            "CALLS", "STREAMS", "REFUSED", "FAILED", "IN", "OUT", "SECONDS",
+        ]
+        .map(str::to_owned),
+    );
+    let titles: Vec<&str> = titles.iter().map(String::as_str).collect();
+    aligned(&titles, &rows)
+}
+
+fn sums(line: &Value) -> Vec<String> {
+    let seconds = line["seconds"].as_f64().unwrap_or_default();
+    vec![
+        cell(&line["calls"]),
+        cell(&line["streams"]),
+        cell(&line["refused"]),
+        cell(&line["failed"]),
+        brief(line["bytes_in"].as_u64().unwrap_or_default()),
+        brief(line["bytes_out"].as_u64().unwrap_or_default()),
+        format!("{seconds:.1}"),
+    ]
+}
+
+/// Returns a number of bytes in four figures at most.
+fn brief(bytes: u64) -> String {
+    if bytes < 1024 {
+        return bytes.to_string();
+    }
+    let units = ["Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
+    let mut tenths = u128::from(bytes) * 10 / 1024;
+    let mut unit = 0;
+    while tenths >= 10_240 && unit + 1 < units.len() {
+        tenths /= 1024;
+        unit += 1;
+    }
+    let unit = units.get(unit).copied().unwrap_or_default();
+    match tenths {
+        small @ 0..1000 => format!("{}.{}{unit}", small / 10, small % 10),
+        large => format!("{}{unit}", large / 10),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn line(names: &Value, calls: u64) -> Value {
+        let mut line = json!({"calls": calls, "streams": 1, "refused": 2, "failed": 0, "bytes_in": 18211,
+            "bytes_out": 90, "seconds": 61.25});
+        for (name, value) in names.as_object().into_iter().flatten() {
+            line[name] = value.clone();
+        }
+        line
+    }
+
+    #[test]
+    fn each_sum_has_a_line_and_all_have_one() {
+        let usage = json!({"per": "day", "by": "workspace", "usage": [
+            line(&json!({"day": "2026-11-28", "org": "acme", "workspace": "acme-pm"}), 42),
+            line(&json!({"day": "2026-11-28", "org": null, "workspace": "operator:"}), 1),
+        ], "total": line(&json!({}), 43)});
+        let expected = "\
+DAY         ORG   WORKSPACE  CALLS  STREAMS  REFUSED  FAILED  IN      OUT  SECONDS
+2026-11-28  acme  acme-pm    42     1        2        0       17.7Ki  90   61.2
+2026-11-28  -     operator:  1      1        2        0       17.7Ki  90   61.2
+TOTAL       -     -          43     1        2        0       17.7Ki  90   61.2
+";
+        assert_eq!(table(&usage), expected);
+        let usage = json!({"per": "total", "by": "org", "usage": [line(&json!({"org": "acme"}), 42)],
+            "total": line(&json!({}), 42)});
+        let rows = table(&usage);
+        assert!(rows.starts_with("ORG    CALLS"), "{rows}");
+        assert!(rows.contains("\nTOTAL  42"), "{rows}");
+        let none = json!({"usage": [], "from": "2026-11-01", "to": "2026-11-28"});
+        assert_eq!(table(&none), "no call from 2026-11-01 to 2026-11-28 fits\n");
+    }
+
+    #[test]
+    fn bytes_are_told_in_few_figures() {
+        for (bytes, told) in [
+            (0, "0"),
+            (1023, "1023"),
+            (1024, "1.0Ki"),
+            (102_399, "99.9Ki"),
+            (102_400, "100Ki"),
+            (1_048_575, "1023Ki"),
+            (1_048_576, "1.0Mi"),
+            (u64::MAX, "15.9Ei"),
+        ] {
+            assert_eq!(brief(bytes), told);
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! `--dry-run` of the commands that change something.
+
+use serde_json::{Value, json};
+
+use super::{ended, family, operating, run};
+use crate::harness::{Agent, Gateway, Pair, Request};
+
+/// What a change would change: the policy, and tokens.
+async fn all(gateway: &Gateway) -> Value {
+    let mut all = Vec::new();
+    for path in [
+        "/policy",
+        "/workspaces/acme-dev/tokens",
+        "/orgs/acme/tokens",
+    ] {
+        all.push(gateway.as_operator(Request::get(path)).await.json());
+    }
+    all.into()
+}
+
+async fn made(gateway: &Gateway, path: &str, body: Value) -> String {
+    let answer = gateway
+        .as_operator(Request::post(path, body.to_string()))
+        .await;
+    assert_eq!(answer.status, 201, "{}", answer.text());
+    answer.json()["id"].as_str().unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn a_dry_run_says_what_it_would_do_and_changes_nothing() {
+    let gateway = Gateway::start(Pair::Embedded).await;
+    family(&gateway).await;
+    let pair = json!({"caller_id": "rival-spy", "target_id": "acme-qa"});
+    let grant = made(&gateway, "/grants", pair).await;
+    let stop = json!({"scope": {"workspace": "acme-qa"}, "mode": "new", "reason": "loop"});
+    let stop = made(&gateway, "/stops", stop).await;
+    let token = made(&gateway, "/workspaces/acme-dev/tokens", json!({})).await;
+    let file = gateway.dir.join("token");
+    let before = all(&gateway).await;
+    let create = format!(
+        "workspace create acme-ops --parent acme-pm --token-file {}",
+        file.display()
+    );
+    for (line, told) in [
+        (
+            create.as_str(),
+            "acme-ops would be created: provisioning, below acme-pm, in the org acme\n",
+        ),
+        (
+            "workspace set acme-dev role=tests",
+            "acme-dev would be changed, role: tests\n",
+        ),
+        (
+            "workspace move acme-dev --parent acme-qa",
+            "acme-dev would be below acme-qa, in the org acme\n",
+        ),
+        ("workspace pause acme-dev", "acme-dev would be paused\n"),
+        (
+            "workspace resume acme-dev",
+            "acme-dev would be provisioning\n",
+        ),
+        ("workspace remove acme-dev", "acme-dev would be removed\n"),
+        (
+            "grant create rival-spy acme-dev",
+            "rival-spy would get leave to message acme-dev\n",
+        ),
+        (
+            &format!("grant remove {grant}"),
+            &format!("{grant} would be removed\n"),
+        ),
+        (
+            "stop --workspace acme-dev --reason drill",
+            "would be stopped: workspace acme-dev  new  drill\n",
+        ),
+        (
+            &format!("release {stop}"),
+            &format!("would be released: {stop}  workspace acme-qa  new  loop\n"),
+        ),
+        (
+            "token create acme-dev --label laptop",
+            "a token of acme-dev would be made\n",
+        ),
+        (
+            "token create --org acme",
+            "a token of the org acme would be made\n",
+        ),
+        (
+            &format!("token revoke acme-dev {token}"),
+            &format!("{token} would be revoked\n"),
+        ),
+    ] {
+        let out = run(&gateway, &format!("{line} --dry-run")).await.done();
+        assert_eq!(out, told, "{line}");
+    }
+    let enrolment = run(&gateway, "token create acme-dev --enrolment --dry-run")
+        .await
+        .done();
+    assert!(
+        enrolment.starts_with("an enrolment token of acme-dev would be made until 20"),
+        "{enrolment}"
+    );
+    let removal = run(&gateway, "workspace remove acme-pm --dry-run")
+        .await
+        .done();
+    assert!(
+        removal.contains("2 workspaces below it (acme-dev, acme-qa)"),
+        "{removal}"
+    );
+    let paused = run(&gateway, "workspace pause acme-dev --dry-run --json")
+        .await
+        .json();
+    assert_eq!(
+        (&paused["dry_run"], &paused["status"]),
+        (&json!(true), &json!("paused"))
+    );
+    let circle = run(
+        &gateway,
+        "workspace move acme-pm --parent acme-dev --dry-run",
+    )
+    .await;
+    circle.refused(1, "conflict");
+    assert_eq!(all(&gateway).await, before);
+    assert!(!file.exists());
+}
+
+#[tokio::test]
+async fn a_gateway_without_dry_runs_is_asked_for_none() {
+    let gateway = Gateway::start(Pair::Embedded).await;
+    let older = Agent::json(r#"{"issuer":"http://gateway.test","status":"paused"}"#).await;
+    let mut pause = operating(&gateway);
+    pause
+        .env("A2A_GATEWAY_URL", older.url())
+        .args(["workspace", "pause", "acme-dev", "--dry-run"]);
+    ended(&mut pause).await.refused(1, "nothing was sent");
+    let asked = older.requests();
+    assert_eq!(asked.len(), 1);
+    assert!(
+        asked[0].head.starts_with("GET /.well-known/a2a-gateway "),
+        "{}",
+        asked[0].head
+    );
+}
