@@ -20,6 +20,13 @@ pub fn wrong_member(error: &serde_path_to_error::Error<serde_json::Error>) -> Re
                 (true, Some(known)) => {
                     format!("`{path}` is no value that is known; known are {known}")
                 }
+                (_, Some(wanted)) if path == "." && wanted.starts_with("struct ") => {
+                    "it has the wrong type: an object is expected".to_owned()
+                }
+                (_, Some(wanted)) => match words_of(wanted) {
+                    Some(words) => format!("`{path}` has the wrong type: {words} is expected"),
+                    None => format!("`{path}` has the wrong type"),
+                },
                 _ => format!("`{path}` has the wrong type"),
             },
         }
@@ -40,6 +47,18 @@ pub fn shown(name: &str) -> String {
     } else {
         "a member".to_owned()
     }
+}
+
+/// Returns JSON's words for the type that serde expects.
+fn words_of(wanted: &str) -> Option<&'static str> {
+    Some(match wanted {
+        "u8" | "u16" | "u32" | "u64" | "usize" | "i32" | "i64" => "a whole number",
+        "a string" | "a borrowed string" => "a string",
+        "a boolean" => "`true` or `false`",
+        "a sequence" => "a list",
+        "a map" => "an object",
+        _ => return None,
+    })
 }
 
 /// Returns the known members in serde's error.

@@ -374,7 +374,8 @@ mod tests {
             refusal(r#"{"liveness":5}"#),
             "`liveness` has the wrong type"
         );
-        assert_eq!(refusal(r#"{"count":"5"}"#), "`count` has the wrong type");
+        let number = "`count` has the wrong type: a whole number is expected";
+        assert_eq!(refusal(r#"{"count":"5, expected a string"}"#), number);
     }
 
     #[test]

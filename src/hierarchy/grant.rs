@@ -394,7 +394,7 @@ pub fn check_end(member: &str, removed: Option<bool>) -> Result<(), Rejection> {
         ),
         None => (
             Reason::WorkspaceNotFound,
-            format!("`{member}` names no workspace: create it with POST /workspaces"),
+            format!("`{member}` names no workspace: create it first"),
         ),
     };
     Err(Rejection::new(reason, message))

@@ -162,13 +162,8 @@ impl Plan {
     }
 
     fn edit(&mut self, one: &Wanted, held: &Held) -> Result<(), Rejection> {
-        if let Some(parent) = &one.parent
-            && self.removals.contains(parent)
-        {
-            return Err(Rejection::new(
-                Reason::Conflict,
-                "the parent is not in the policy, and is removed with prune: put it in, or name another",
-            ));
+        if let Some(parent) = &one.parent {
+            self.check_parent(parent)?;
         }
         let differences = one.differences(held);
         if differences.is_empty() {
@@ -190,12 +185,27 @@ impl Plan {
         Ok(())
     }
 
+    /// Fails unless a parent will be there.
+    fn check_parent(&self, parent: &WorkspaceId) -> Result<(), Rejection> {
+        let message = match self.after.get(parent) {
+            _ if self.removals.contains(parent) => {
+                format!(
+                    "the parent `{parent}` is not in the policy, and is removed with prune: put it in, or name another"
+                )
+            }
+            None => format!("the parent `{parent}` does not exist: put it in, or name another"),
+            Some(_) => return Ok(()),
+        };
+        Err(Rejection::new(Reason::Conflict, message))
+    }
+
     fn birth(&mut self, one: &Wanted, recreate: bool) -> Result<(), Rejection> {
         let revives = self.before.get(&one.id).is_some();
         if revives && !recreate {
             return Err(id_removed());
         }
         if let Some(parent) = &one.parent {
+            self.check_parent(parent)?;
             let line = self.after.line(parent);
             org_of_new(&one.id, &line, one.entry.org.as_deref())?;
             // A new one has a level below it only if other workspaces of the document, or of an earlier life, have it as
@@ -277,6 +287,13 @@ impl Plan {
     fn grant(&mut self, new: NewGrant, state: &State, now: Timestamp) -> Result<(), Rejection> {
         new.check(now)?;
         for (member, id) in [("caller_id", &new.caller), ("target_id", &new.target)] {
+            if self.removals.contains(id) {
+                let message = format!(
+                    "`{member}` names `{id}`, which is not in the policy, and is removed with prune: take the grant out, \
+                     too, or put the workspace in"
+                );
+                return Err(Rejection::new(Reason::Conflict, message));
+            }
             check_end(member, self.after.get(id).map(|place| place.removed))?;
         }
         let name = grant_name(&new.caller, &new.target);
@@ -352,7 +369,12 @@ impl Plan {
         for stop in others {
             let name = stop_name(&stop_entry(stop));
             if wish.prune {
-                self.note("remove", "stop", &name, None);
+                self.note(
+                    "remove",
+                    "stop",
+                    &name,
+                    Some(("before", json!({"reason": stop.reason}))),
+                );
                 self.released.push(stop.id.clone());
             } else {
                 self.unmanaged.push(json!({"kind": "stop", "name": name}));

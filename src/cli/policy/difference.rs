@@ -50,7 +50,9 @@ impl<'a> Difference<'a> {
                 _ => "-",
             };
             let _ = writeln!(text, "{sign} {}", named(change));
-            for (member, value) in change["after"].as_object().into_iter().flatten() {
+            // Only a change of one object has both, in its fields.
+            let members = ["before", "after"].map(|name| change[name].as_object());
+            for (member, value) in members.into_iter().flatten().flatten() {
                 let _ = writeln!(text, "    {member}: {value}");
             }
             for field in change["fields"].as_array().into_iter().flatten() {
@@ -121,12 +123,14 @@ mod tests {
             {"action": "change", "kind": "workspace", "name": "pm",
                 "fields": [{"field": "role", "before": null, "after": "plans"}]},
             {"action": "recreate", "kind": "workspace", "name": "qa", "after": {}},
+            {"action": "remove", "kind": "stop", "name": "workspace dev (new)", "before": {"reason": "loop"}},
         ], "unmanaged": [{"kind": "grant", "name": "a -> b"}], "expired": [], "unchanged": 7});
         let text = Difference::of(&answer, false).text();
         assert_eq!(
             text,
             "+ workspace dev\n    org: \"acme\"\n~ workspace pm\n    role: null -> \"plans\"\n+ (again) workspace qa\n\
-             ? grant a -> b is not in the policy\n\n2 to create, 1 to change, 0 to remove; 7 as the policy says.\n\
+             - stop workspace dev (new)\n    reason: \"loop\"\n\
+             ? grant a -> b is not in the policy\n\n2 to create, 1 to change, 1 to remove; 7 as the policy says.\n\
              1 not in the policy: with --prune they would be removed.\n"
         );
         let none = json!({"changes": [], "unmanaged": [], "unchanged": 3});

@@ -119,6 +119,10 @@ enum Failure {
     NoTerminal,
     #[error("nothing was applied")]
     Declined,
+    #[error(
+        "the gateway was changed since the revision of the file, so `apply` refuses it: export it again, or take `revision` out"
+    )]
+    Stale,
     #[error("cannot print")]
     Io(#[from] io::Error),
 }
@@ -226,6 +230,12 @@ async fn apply(arguments: &ApplyArguments) -> Result<ExitCode, Failure> {
     let difference = Difference::of(&answer, arguments.prune);
     if arguments.dry_run {
         print(&shown(arguments, &answer, &difference))?;
+        if policy
+            .get("revision")
+            .is_some_and(|said| *said != answer["revision"])
+        {
+            return Err(Failure::Stale);
+        }
         let tells = arguments.exit_code && !difference.is_empty();
         return Ok(ExitCode::from(if tells { CHANGES } else { 0 }));
     }

@@ -44,7 +44,8 @@ impl From<ClientError> for RequestFailure {
 
 /// Returns the present state as a policy.
 pub(super) async fn export(gateway: &Operating) -> Result<Value, Failure> {
-    ask(gateway, Method::GET, "", Vec::new()).await
+    let answer = ask(gateway, Method::GET, "", Vec::new()).await?;
+    answer.map_err(|(status, body)| refused(status, &body, &Map::new()).into())
 }
 
 /// Compares a policy with the present state and, unless it is a dry run, applies it.
@@ -56,7 +57,8 @@ pub(super) async fn apply(
 ) -> Result<Value, Failure> {
     let query = format!("dry_run={dry_run}&prune={prune}");
     let body = Value::Object(policy.clone()).to_string().into_bytes();
-    ask(gateway, Method::POST, &query, body).await
+    let answer = ask(gateway, Method::POST, &query, body).await?;
+    answer.map_err(|(status, body)| refused(status, &body, policy).into())
 }
 
 async fn ask(
@@ -64,7 +66,7 @@ async fn ask(
     method: Method,
     query: &str,
     body: Vec<u8>,
-) -> Result<Value, Failure> {
+) -> Result<Result<Value, (u16, Value)>, Failure> {
     let (mut url, token) = gateway.resolve()?;
     url.set_path(&format!("{}/policy", url.path().trim_end_matches('/')));
     url.set_query(Some(query).filter(|query| !query.is_empty()));
@@ -78,19 +80,35 @@ async fn ask(
     };
     let answer = ask.send().await.map_err(RequestFailure::from)?;
     let (status, body) = answer.json().await.map_err(RequestFailure::from)?;
-    if status == 200 {
-        return Ok(body);
-    }
-    Err(refused(status, &body).into())
+    Ok(if status == 200 {
+        Ok(body)
+    } else {
+        Err((status, body))
+    })
 }
 
-fn refused(status: u16, body: &Value) -> RequestFailure {
+/// Returns the name of the entry at a path of a policy, such as `workspaces[3].parent_id`.
+fn name_at(path: &str, policy: &Map<String, Value>) -> Option<String> {
+    let (section, rest) = path.split_once('[')?;
+    let (number, _) = rest.split_once(']')?;
+    let entry = policy.get(section)?.get(number.parse::<usize>().ok()?)?;
+    let text = |name: &str| entry[name].as_str();
+    Some(match (text("id"), text("caller_id"), text("target_id")) {
+        (Some(id), ..) => id.to_owned(),
+        (None, Some(caller), Some(target)) => format!("{caller} -> {target}"),
+        _ => return None,
+    })
+}
+
+fn refused(status: u16, body: &Value, policy: &Map<String, Value>) -> RequestFailure {
     let text = |name: &str| body[name].as_str().unwrap_or("?").to_owned();
     let mut details = String::new();
     for error in body["errors"].as_array().into_iter().flatten() {
         let text = |name: &str| error[name].as_str().unwrap_or_default();
         // Writing to a string cannot fail.
-        let _ = write!(details, "\n  {}: {}", text("path"), text("error"));
+        let name = name_at(text("path"), policy);
+        let name = name.map_or_else(String::new, |name| format!(" ({name})"));
+        let _ = write!(details, "\n  {}{name}: {}", text("path"), text("error"));
     }
     for changed in body["changed"].as_array().into_iter().flatten() {
         let _ = write!(details, "\n  changed: {}", named(changed));
@@ -115,11 +133,12 @@ mod tests {
             {"path": "workspaces[3].parent_id", "error": "the parent does not exist"},
             {"path": "grants[0]", "error": "one"},
         ], "changed": [{"kind": "workspace", "name": "dev"}]});
-        let told = refused(400, &body).to_string();
+        let policy = json!({"workspaces": [{}, {}, {}, {"id": "qa"}], "grants": [{"caller_id": "a", "target_id": "b"}]});
+        let told = refused(400, &body, policy.as_object().unwrap()).to_string();
         assert_eq!(
             told,
-            "refused with 400 invalid_params: two errors\n  workspaces[3].parent_id: the parent does not exist\n  \
-             grants[0]: one\n  changed: workspace dev"
+            "refused with 400 invalid_params: two errors\n  workspaces[3].parent_id (qa): the parent does not exist\n  \
+             grants[0] (a -> b): one\n  changed: workspace dev"
         );
     }
 }

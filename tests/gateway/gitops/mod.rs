@@ -78,6 +78,10 @@ on_both_pairs! {
         let paused = gateway.as_operator(Request::get("/workspaces/pool")).await.json();
         assert_eq!((&paused["status"], &paused["instances"].as_array().map(Vec::len)), (&json!("paused"), &Some(2)));
         assert!(apply(&gateway, "?prune=true", &team()).await["changes"].as_array().unwrap().is_empty());
+        let mut silent = team();
+        silent["workspaces"][3].as_object_mut().unwrap().remove("paused");
+        let unpaused = apply(&gateway, "", &silent).await;
+        assert_eq!(unpaused["changes"], json!([]), "a pause is undone only where the policy says so");
         let exported = export(&gateway).await;
         let again = apply(&gateway, "?prune=true", &exported).await;
         assert_eq!((&again["changes"], &again["unchanged"]), (&json!([]), &json!(7)), "{again}");
