@@ -12,14 +12,15 @@ use secrecy::ExposeSecret;
 use serde::{Deserialize, Serialize};
 
 use super::body::{Json, OptionalJson, check_note, check_token_label};
-use super::extract::{Caller, PathId, PathOrg, PathTokenId, not_permitted};
+use super::extract::{Caller, PathId, PathOrg, PathTokenId, is_root_of, not_permitted};
 use super::lifecycle::editor;
 use super::page::Page;
-use super::workspaces::require_same_org;
+use super::workspaces::{parse_optional, require_same_org};
 use crate::audit::change::About;
 use crate::gateway::Gateway;
 use crate::identity::{
-    CANVAS_TTL_DEFAULT, CredentialKind, IssuedToken, NewCanvas, Principal, TokenRow, TokenTerms,
+    CANVAS_TTL_DEFAULT, CredentialKind, IssuedToken, NewCanvas, OrgTokenRow, Principal, TokenRow,
+    TokenTerms,
 };
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
@@ -41,6 +42,8 @@ struct Issued<'a> {
     label: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     expires_at: Option<Timestamp>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    subtree: Option<&'a str>,
 }
 
 /// A page of a list of tokens.
@@ -68,6 +71,8 @@ pub(super) struct OrgToken {
     id: String,
     prefix: String,
     note: Option<String>,
+    /// The root of the subtree that it looks after; `null`: it looks after all of the org.
+    subtree: Option<String>,
     created_at: Timestamp,
 }
 
@@ -123,7 +128,7 @@ pub(super) async fn issue(
     let terms = new.terms(Timestamp::now())?;
     refuse_outliving(&caller, &terms)?;
     let issue = gateway.identity.tokens.issue_workspace(&id, &terms);
-    Ok(issued(&issue.await?, &terms))
+    Ok(issued(&issue.await?, &terms, None))
 }
 
 impl NewToken {
@@ -213,6 +218,12 @@ pub(super) async fn enrol(
     caller: Caller,
 ) -> Result<Response, Rejection> {
     editor(&gateway, &caller, &id).await?;
+    if is_root_of(&caller, &id) {
+        return Err(not_permitted(
+            "the token looks after this workspace and those below it, and a token of its own reaches further: it needs \
+             an admin token, or a token of the whole org",
+        ));
+    }
     if let Principal::Org { .. } = caller.principal() {
         gateway.hierarchy.require_ungranted(&id).await?;
     }
@@ -235,18 +246,23 @@ pub(super) async fn list_org(
     caller.require_operator()?;
     let (after, look_ahead) = (&page.after, page.look_ahead());
     let rows = gateway.identity.tokens.list_org(&org, after, look_ahead);
-    Ok(listed(&page, rows.await?, |row| OrgToken {
+    let show = |row: OrgTokenRow| OrgToken {
         id: row.token_id,
         prefix: row.prefix,
-        note: row.label,
+        note: row.note,
+        subtree: row.subtree,
         created_at: Timestamp(row.created_at),
-    }))
+    };
+    Ok(listed_by(&page, rows.await?, |row| &row.token_id, show))
 }
 
-/// The body of `POST /orgs/{org}/tokens`, which may be missing.
+/// The body of `POST /orgs/{org}/tokens`, which may be missing. A misspelt subtree would make a token of the whole org.
 #[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct NewOrgToken {
     note: Option<String>,
+    /// The workspace that the token looks after, with those below it.
+    subtree: Option<String>,
 }
 
 /// `POST /orgs/{org}/tokens`.
@@ -259,8 +275,9 @@ pub(super) async fn issue_org(
     caller.require_operator()?;
     let note = new.note.as_deref();
     check_note(note)?;
-    let token = gateway.identity.tokens.issue_org(&org, note).await?;
-    Ok(issued(&token, &TokenTerms::default()))
+    let root = parse_optional(new.subtree.as_deref())?;
+    let issue = gateway.identity.tokens.issue_org(&org, root.as_ref(), note);
+    Ok(issued(&issue.await?, &TokenTerms::default(), root.as_ref()))
 }
 
 /// `DELETE /orgs/{org}/tokens/{token_id}`.
@@ -299,7 +316,7 @@ pub(super) async fn issue_canvas(
 ) -> Result<Response, Rejection> {
     let org = match caller.principal() {
         Principal::Operator => new.org.as_deref(),
-        Principal::Org { org } => {
+        Principal::Org { org, .. } => {
             require_same_org(org, new.org.as_deref())?;
             Some(org.as_str())
         }
@@ -344,7 +361,7 @@ fn parse_list(ids: &[String]) -> Result<Vec<WorkspaceId>, Rejection> {
     Ok(ids.collect::<Result<_, _>>()?)
 }
 
-fn issued(token: &IssuedToken, terms: &TokenTerms) -> Response {
+fn issued(token: &IssuedToken, terms: &TokenTerms, root: Option<&WorkspaceId>) -> Response {
     let (label, expires_at) = (terms.label.as_deref(), terms.expires_at.map(Timestamp));
     let answer = Issued {
         id: &token.token_id,
@@ -353,6 +370,7 @@ fn issued(token: &IssuedToken, terms: &TokenTerms) -> Response {
         created_at: Timestamp(token.created_at),
         label,
         expires_at,
+        subtree: root.map(WorkspaceId::as_str),
     };
     let mut about = About::default().with("token_id", token.token_id.as_str());
     if let Some(label) = label {
@@ -360,6 +378,9 @@ fn issued(token: &IssuedToken, terms: &TokenTerms) -> Response {
     }
     if let Some(at) = expires_at {
         about = about.with("expires_at", at.to_string());
+    }
+    if let Some(root) = root {
+        about = about.with("subtree", root.as_str());
     }
     (StatusCode::CREATED, Extension(about), Answer(answer)).into_response()
 }

@@ -8,8 +8,8 @@ use super::credential::{CredentialHash, Form};
 use super::proof::Proof;
 use super::role::{Person, Role};
 use super::token::{
-    Issue, IssuedToken, LIVE_TOKENS_MAX, NewEnrolment, OperatorRow, Owner, TokenRow, TokenTerms,
-    Tokens, fresh,
+    Issue, IssuedToken, LIVE_TOKENS_MAX, NewEnrolment, OperatorRow, OrgIssue, OrgTokenRow, Owner,
+    TokenRow, TokenTerms, Tokens, fresh,
 };
 use crate::coherence::{Coherence, Invalidation};
 use crate::db::Connection;
@@ -146,7 +146,7 @@ impl Issuance {
         Ok(revoked.await?.is_some())
     }
 
-    /// Revokes every token of `workspace`, its enrolment tokens included: here at once, and on every replica
+    /// Revokes every token of `workspace`, its enrolment tokens and those of its subtree included: here at once, and on every replica
     /// within a second. Idempotent; a repetition invalidates the replicas' caches again.
     ///
     /// # Errors
@@ -250,19 +250,39 @@ impl Issuance {
         }
     }
 
-    /// Issues a token for `org`, with a note of its purpose.
+    /// Issues a token for `org`, or for the subtree of `root` in it, with a note of its purpose.
     ///
     /// # Errors
-    /// `conflict` when the org has [`LIVE_TOKENS_MAX`] already.
-    pub async fn issue_org(&self, org: &str, note: Option<&str>) -> Result<IssuedToken, Rejection> {
+    /// `conflict` when the org has [`LIVE_TOKENS_MAX`] already, or the root is in another org; `workspace_not_found` and
+    /// `workspace_removed` of the root.
+    pub async fn issue_org(
+        &self,
+        org: &str,
+        root: Option<&WorkspaceId>,
+        note: Option<&str>,
+    ) -> Result<IssuedToken, Rejection> {
         let (token, hash) = fresh(Form::Org);
-        if !self.tokens.issue_org(org, note, &token, hash).await? {
-            return Err(too_many("org"));
+        let issue = self.tokens.issue_org((org, root), note, &token, hash);
+        match issue.await? {
+            OrgIssue::Done => Ok(token),
+            OrgIssue::Full => Err(too_many("org")),
+            OrgIssue::NoRoot => Err(Rejection::new(
+                Reason::WorkspaceNotFound,
+                "there is no workspace of the id in `subtree`: create it with POST /workspaces",
+            )),
+            OrgIssue::RootRemoved => Err(Rejection::new(
+                Reason::WorkspaceRemoved,
+                "the workspace in `subtree` was removed: name another",
+            )),
+            OrgIssue::RootElsewhere => Err(Rejection::new(
+                Reason::Conflict,
+                "the workspace in `subtree` is not in the org of the path: name one of that org",
+            )),
         }
-        Ok(token)
     }
 
-    /// Returns live tokens of `org` after the token id `after` (empty: from the first), oldest first.
+    /// Returns live tokens of `org`, those of its subtrees included, after the token id `after` (empty: from the first),
+    /// oldest first.
     ///
     /// # Errors
     /// When the store cannot be asked.
@@ -271,7 +291,7 @@ impl Issuance {
         org: &str,
         after: &str,
         limit: u32,
-    ) -> Result<Vec<TokenRow>, Unavailable> {
+    ) -> Result<Vec<OrgTokenRow>, Unavailable> {
         self.tokens.list_org(org, after, limit).await
     }
 
@@ -280,7 +300,8 @@ impl Issuance {
     /// # Errors
     /// When the store cannot be asked.
     pub async fn revoke_org(&self, org: &str, token_id: &str) -> Result<bool, Unavailable> {
-        self.revoke(Owner::Org(org), token_id).await
+        Ok(self.revoke(Owner::Org(org), token_id).await?
+            || self.revoke(Owner::Subtrees(org), token_id).await?)
     }
 
     /// Issues a token of an operator with this role.

@@ -141,7 +141,7 @@ impl Identity {
             }
             CredentialKind::Org => {
                 let found = self.table.find_org(hash).await?;
-                found.map(|(org, _)| (Principal::Org { org }, None, 0))
+                found.map(|found| (found.principal(), None, 0))
             }
             CredentialKind::Admin => {
                 let found = self.operator_of(hash).await?;
@@ -191,11 +191,11 @@ impl Identity {
         };
         let load = || async {
             match self.table.find_org(maker).await {
-                Ok(Some((org, prefix))) => {
+                Ok(Some(found)) => {
                     let proof = Proof {
-                        principal: Principal::Org { org },
+                        principal: found.principal(),
                         kind: CredentialKind::Org,
-                        prefix,
+                        prefix: found.prefix,
                         credential: Some(maker),
                         ..open_proof()
                     };

@@ -157,6 +157,7 @@ impl Wanted {
             wake: None,
             probe: self.probe.clone(),
             editor: Editor::Operator,
+            within: None,
         }
     }
 

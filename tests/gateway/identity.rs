@@ -47,6 +47,7 @@ fn both(folder: &tempfile::TempDir) -> [Arc<Gateway>; 2] {
 
 async fn workspace(gateway: &Gateway) -> WorkspaceId {
     let creation = Creation {
+        within: None,
         id: WorkspaceId::random(),
         name: "n".to_owned(),
         parent_id: None,
@@ -116,13 +117,14 @@ async fn every_kind_of_token_lives_and_dies_on_both_pairs() {
         let refused = ask(&gateway, &token.token).await;
         assert_eq!(refused, Err(Reason::Unauthenticated));
 
-        let org = identity.tokens.issue_org("acme", None).await.unwrap();
+        let org = identity.tokens.issue_org("acme", None, None).await.unwrap();
         let acme = Principal::Org {
+            within: None,
             org: "acme".to_owned(),
         };
         assert_eq!(ask(&gateway, &org.token).await, Ok(acme));
         let listed = identity.tokens.list_org("acme", "", 10).await.unwrap();
-        assert_eq!(listed[0].label, None);
+        assert_eq!(listed[0].note, None);
         assert!(
             identity
                 .tokens

@@ -7,7 +7,7 @@ use crate::rejection::{Reason, Rejection};
 /// Reason why no rule was evaluated. For the log and for operators. Without a name, since the requested id need
 /// not be one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Nowhere {
+pub(in crate::hierarchy) enum Nowhere {
     #[error("there is no workspace of the caller's id")]
     Caller,
     #[error("there is no workspace of the target's id")]
@@ -16,6 +16,10 @@ pub(super) enum Nowhere {
     Org,
     #[error("the credential lists workspaces, and the target is not among them")]
     List,
+    #[error("the credential is for a subtree, and the target is not in it")]
+    Subtree,
+    #[error("the credential is for a subtree, and its root was removed or is in another org")]
+    Root,
 }
 
 pub(super) fn nowhere(why: Nowhere) -> Rejection {

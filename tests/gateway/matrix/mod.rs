@@ -130,6 +130,9 @@ impl Case {
             let token = case.made(&format!("/orgs/{org}/tokens"), json!({})).await;
             case.set(who, token["token"].as_str().unwrap().into());
         }
+        let subtree = json!({"subtree": "sibling"});
+        let token = case.made("/orgs/acme/tokens", subtree).await;
+        case.set(OtherSubtree, token["token"].as_str().unwrap().into());
         case.set(Operator, ADMIN.into());
         for (who, target) in [(PairHere, "target"), (PairElsewhere, "sibling")] {
             let path = format!("/registry/discover/{target}");
@@ -376,7 +379,7 @@ on_both_pairs! {
             for (who, token) in spent {
                 case.refused(*row, *who, &bearer(token), 401, "unauthenticated").await;
             }
-            for who in &EVERYBODY[..14] {
+            for who in &EVERYBODY[..15] {
                 let token = case.token(*who);
                 for fields in broken(token) {
                     case.refused(*row, *who, &fields, 401, "unauthenticated").await;
@@ -437,7 +440,7 @@ on_both_pairs! {
     async fn a_claim_other_than_the_proof_is_a_mismatch_on_every_route(pair: Pair) {
         let case = Case::new(pair).await;
         for row in TABLE {
-            for who in &EVERYBODY[..14] {
+            for who in &EVERYBODY[..15] {
                 if *who == Enrolment && row.1 != "/registry/register" {
                     continue;
                 }
