@@ -258,7 +258,7 @@ impl Statement {
             }
         };
         all.text = format!(
-            "{lines}SELECT w.id, w.parent_id, w.org, w.status, w.access_generation, \
+            "{lines}SELECT w.id, w.parent_id, w.org, w.status, w.access_generation, w.born_at, \
              CAST(COALESCE(OCTET_LENGTH(w.agent_card), 0) AS BIGINT) AS card_bytes \
              FROM workspaces w WHERE {which} ORDER BY w.id LIMIT {limit}"
         );

@@ -405,12 +405,22 @@ impl Registrations {
         let Some(parent) = &creation.parent_id else {
             return Ok(self.workspaces.create(new, now).await?);
         };
+        let mut is_above = false;
         let judge = |line: &[Step]| {
             require_within(line, creation.within.as_ref())?;
+            // To a caller of a subtree a workspace above it is as any other with this id.
+            is_above = creation.within.is_some() && line.iter().any(|step| step.id == *id);
+            if is_above {
+                return Err(taken());
+            }
             org_below(id, line, creation.org.as_deref())
         };
         let created = self.workspaces.create_below(parent, new, now, judge);
-        created.await?
+        let created = created.await?;
+        if is_above {
+            return Ok(Created::Taken);
+        }
+        created
     }
 }
 

@@ -7,9 +7,9 @@ use serde_json::{Value, json};
 
 use super::{ask, canvas, change, grow, listed, status_of, text, token_of};
 use crate::audit::recorded;
+use crate::events::Replicas;
 use crate::explain::explain;
-use crate::harness::servers::{self, Redis};
-use crate::harness::{ADMIN, Agent, Builder, CALL, Gateway, Pair, Request};
+use crate::harness::{ADMIN, Agent, CALL, Gateway, Request};
 use crate::on_both_pairs;
 use crate::tasks::{echoing, rpc, send};
 
@@ -129,8 +129,8 @@ on_both_pairs! {
         for (own, _) in all {
             for (who, token) in all {
                 let asked = at_tool(token, rpc("tasks/get", &json!({"id": own}))).await;
-                let expected = if who == own { 200 } else { 404 };
-                assert_eq!(asked.status, expected, "{who} asks for the task of {own}: {}", asked.text());
+                let is_unknown = asked.json()["error"]["data"][0]["reason"] == "TASK_NOT_FOUND";
+                assert_eq!(is_unknown, who != own, "{who} asks for the task of {own}: {}", asked.text());
             }
         }
     }
@@ -159,9 +159,6 @@ on_both_pairs! {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn it_ends_with_its_root_at_another_replica_within_a_second() {
-    let redis = Redis::start();
-    let (sql, shared) = (servers::postgres().database(), redis.url());
-    let replica = || Builder::new(Pair::Embedded).stores(&sql, &shared).start();
-    let (one, other) = (replica().await, replica().await);
-    removal(&one, &other).await;
+    let replicas = Replicas::start(2, &[]).await;
+    removal(&replicas.all[0], &replicas.all[1]).await;
 }

@@ -147,7 +147,7 @@ on_both_pairs! {
     }
 
     async fn it_sees_what_its_workspaces_use_of_caps(pair: Pair) {
-        let cap = |name: &str| json!({"name": name, "per": name, "count": "messages", "limit": 100});
+        let cap = |name: &str| json!({"name": name, "per": name, "count": "messages", "limit": 100, "window": "1h"});
         let caps = ["caller", "target", "pair", "org", "context"].map(cap);
         let gateway = Builder::new(pair).set("cap", &json!(caps).to_string()).start().await;
         let agent = Agent::json(ANSWER).await;
