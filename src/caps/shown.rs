@@ -79,7 +79,7 @@ pub struct Wanted<'a> {
     pub subject: Option<&'a str>,
     /// The only org.
     pub org: Option<&'a str>,
-    /// The only names of callers and targets: a subject whose name has another, or no such name, is left out.
+    /// The only names of callers and targets: a subject with another name, or without one, is left out.
     pub among: Option<&'a HashSet<String>>,
     /// Subjects of each cap at most.
     pub limit: usize,

@@ -57,10 +57,10 @@ async fn names_in(
     caller: &Caller,
     subtree: Subtree<'_>,
 ) -> Result<HashSet<String>, Rejection> {
-    let ids = gateway.workspaces.ids_below(subtree, SUBTREE_MAX).await?;
+    let ids = subtree.ids(&gateway.workspaces, SUBTREE_MAX).await?;
     let mut names = ids.ok_or_else(|| {
         let message = format!(
-            "the subtree has more than {SUBTREE_MAX} workspaces, whose use is not told apart: this needs an admin token"
+            "the subtree has more than {SUBTREE_MAX} workspaces, too many to tell their use apart: this needs an admin token"
         );
         Rejection::new(Reason::NotPermitted, message)
     })?;

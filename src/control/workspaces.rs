@@ -140,7 +140,7 @@ async fn created(
     Ok((workspace, enrolment))
 }
 
-/// Checks a creation: an org token stays within its org, and within its subtree, whose root is the parent if none is said.
+/// Checks a creation: an org token stays within its org, and within its subtree; without a parent its root is the parent.
 async fn creation(gateway: &Gateway, caller: &Caller, new: New) -> Result<Creation, Rejection> {
     let mut parent_id = parse_optional(new.parent_id.as_deref())?;
     let org = match caller.principal() {

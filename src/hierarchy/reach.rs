@@ -1,11 +1,12 @@
 //! Pages of the workspaces that a caller may reach. The table supplies candidates; the rule decides on each.
 
-use super::realm::Realm;
+use super::realm::{Nowhere, Realm};
 use super::{Hierarchy, Lineage, Rule};
 use crate::config::LineageReach;
 use crate::identity::{CredentialKind, Principal, Proof};
 use crate::ids::{Life, WorkspaceId};
 use crate::rejection::{Reason, Rejection};
+use crate::store::Unavailable;
 use crate::time::Timestamp;
 use crate::workspace::{Among, LINE_MAX, Near, Step, Subtree, Wish};
 
@@ -151,6 +152,61 @@ impl Hierarchy {
         match self.find(&step.id).await? {
             Some(place) => Ok(self.rule(own, &place).await?.ok()),
             None => Ok(None),
+        }
+    }
+}
+
+impl Hierarchy {
+    /// Returns the reason why a workspace at `place` is outside of a realm; `None`: it is inside. From memory in steady
+    /// state. A workspace is in a subtree as the hierarchy is now.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub(super) async fn outside(
+        &self,
+        realm: &Realm<'_>,
+        place: &Lineage,
+    ) -> Result<Option<Nowhere>, Unavailable> {
+        // Looked up in each case, so that an answer takes as long inside as outside.
+        let root = match realm.within {
+            Some(root) => self.place(&root.id).await?,
+            None => None,
+        };
+        Ok(realm.outside(place).or_else(|| {
+            let stands = realm.stands(root.as_deref());
+            (!stands).then_some(Nowhere::Root)
+        }))
+    }
+
+    /// True if `principal` may reach a workspace at `place`, removed or not: by its realm, or, of a workspace, by the rule
+    /// for messages.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub async fn looks_after(
+        &self,
+        principal: &Principal,
+        place: &Lineage,
+    ) -> Result<bool, Unavailable> {
+        match (principal.workspace(), Realm::of(principal)) {
+            (Some(id), _) => self.reaches(id, place).await,
+            (None, Some(realm)) => Ok(self.outside(&realm, place).await?.is_none()),
+            (None, None) => Ok(false),
+        }
+    }
+
+    /// As [`Hierarchy::looks_after`], of a workspace by its id. `false` also if there never was one.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub async fn looks_after_id(
+        &self,
+        principal: &Principal,
+        id: &WorkspaceId,
+    ) -> Result<bool, Unavailable> {
+        match self.place(id).await? {
+            Some(place) => self.looks_after(principal, &place).await,
+            None => Ok(false),
         }
     }
 }

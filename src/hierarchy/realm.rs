@@ -1,11 +1,27 @@
 //! Realms: the workspaces that a principal looks after which is no workspace itself. Calls, lists, events, stops and caps all
 //! ask here.
 
-use super::permit::Nowhere;
-use super::{Hierarchy, Lineage};
+use super::Lineage;
 use crate::identity::Principal;
 use crate::ids::{Life, WorkspaceId};
-use crate::store::Unavailable;
+
+/// Reason why no rule was evaluated. For the log and for operators. Without a name, since the requested id need
+/// not be one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Nowhere {
+    #[error("there is no workspace of the caller's id")]
+    Caller,
+    #[error("there is no workspace of the target's id")]
+    Target,
+    #[error("the credential is for the workspaces of another org")]
+    Org,
+    #[error("the credential lists workspaces, and the target is not among them")]
+    List,
+    #[error("the credential is for a subtree, and the target is not in it")]
+    Subtree,
+    #[error("the credential is for a subtree, and its root was removed or is in another org")]
+    Root,
+}
 
 /// The bounds of a realm. Without any of them it has every workspace.
 #[derive(Clone, Copy, Debug)]
@@ -15,7 +31,7 @@ pub(super) struct Realm<'p> {
     /// Only those of this org; no org counts as one org.
     org: Option<Option<&'p str>>,
     /// Only this one, in its present life, and those below it.
-    within: Option<&'p Life>,
+    pub(super) within: Option<&'p Life>,
 }
 
 impl<'p> Realm<'p> {
@@ -61,7 +77,7 @@ impl<'p> Realm<'p> {
     }
 
     /// Returns the reason why a workspace at `place` is outside; `None`: it is inside, if the root of the subtree stands.
-    fn outside(&self, place: &Lineage) -> Option<Nowhere> {
+    pub(super) fn outside(&self, place: &Lineage) -> Option<Nowhere> {
         if self.leaves_out(&place.id) {
             return Some(Nowhere::List);
         }
@@ -75,7 +91,7 @@ impl<'p> Realm<'p> {
 
     /// True if the root of the subtree stands at `place`: it is the life that the realm is of, was not removed, and is in
     /// its org.
-    fn stands(&self, place: Option<&Lineage>) -> bool {
+    pub(super) fn stands(&self, place: Option<&Lineage>) -> bool {
         let Some(root) = self.within else {
             return true;
         };
@@ -84,61 +100,6 @@ impl<'p> Realm<'p> {
                 && place.born_at == root.born_at
                 && self.org.is_none_or(|org| place.org.as_deref() == org)
         })
-    }
-}
-
-impl Hierarchy {
-    /// Returns the reason why a workspace at `place` is outside of a realm; `None`: it is inside. From memory in steady
-    /// state. A workspace is in a subtree as the hierarchy is now.
-    ///
-    /// # Errors
-    /// When the store cannot be asked.
-    pub(super) async fn outside(
-        &self,
-        realm: &Realm<'_>,
-        place: &Lineage,
-    ) -> Result<Option<Nowhere>, Unavailable> {
-        // Looked up in each case, so that an answer takes as long inside as outside.
-        let root = match realm.within {
-            Some(root) => self.place(&root.id).await?,
-            None => None,
-        };
-        Ok(realm.outside(place).or_else(|| {
-            let stands = realm.stands(root.as_deref());
-            (!stands).then_some(Nowhere::Root)
-        }))
-    }
-
-    /// True if `principal` may reach a workspace at `place`, removed or not: by its realm, or, of a workspace, by the rule
-    /// for messages.
-    ///
-    /// # Errors
-    /// When the store cannot be asked.
-    pub async fn looks_after(
-        &self,
-        principal: &Principal,
-        place: &Lineage,
-    ) -> Result<bool, Unavailable> {
-        match (principal.workspace(), Realm::of(principal)) {
-            (Some(id), _) => self.reaches(id, place).await,
-            (None, Some(realm)) => Ok(self.outside(&realm, place).await?.is_none()),
-            (None, None) => Ok(false),
-        }
-    }
-
-    /// As [`Hierarchy::looks_after`], of a workspace by its id. `false` also if there never was one.
-    ///
-    /// # Errors
-    /// When the store cannot be asked.
-    pub async fn looks_after_id(
-        &self,
-        principal: &Principal,
-        id: &WorkspaceId,
-    ) -> Result<bool, Unavailable> {
-        match self.place(id).await? {
-            Some(place) => self.looks_after(principal, &place).await,
-            None => Ok(false),
-        }
     }
 }
 

@@ -355,7 +355,7 @@ impl Identity {
                 return Ok(Arc::new(proof));
             }
             Form::Org => {
-                let found = self.table.find_org(hash).await?.ok_or(unknown)?;
+                let found = self.table.orgs().find(hash).await?.ok_or(unknown)?;
                 (found.principal(), CredentialKind::Org)
             }
             Form::Admin => {

@@ -262,8 +262,8 @@ impl Issuance {
         note: Option<&str>,
     ) -> Result<IssuedToken, Rejection> {
         let (token, hash) = fresh(Form::Org);
-        let issue = self.tokens.issue_org((org, root), note, &token, hash);
-        match issue.await? {
+        let tokens = self.tokens.orgs();
+        match tokens.issue((org, root), note, &token, hash).await? {
             OrgIssue::Done => Ok(token),
             OrgIssue::Full => Err(too_many("org")),
             OrgIssue::NoRoot => Err(Rejection::new(
@@ -292,7 +292,7 @@ impl Issuance {
         after: &str,
         limit: u32,
     ) -> Result<Vec<OrgTokenRow>, Unavailable> {
-        self.tokens.list_org(org, after, limit).await
+        self.tokens.orgs().list(org, after, limit).await
     }
 
     /// As [`Issuance::revoke_workspace`], for a token of `org`.

@@ -140,7 +140,7 @@ impl Identity {
                 })
             }
             CredentialKind::Org => {
-                let found = self.table.find_org(hash).await?;
+                let found = self.table.orgs().find(hash).await?;
                 found.map(|found| (found.principal(), None, 0))
             }
             CredentialKind::Admin => {
@@ -190,7 +190,7 @@ impl Identity {
             return Ok(true);
         };
         let load = || async {
-            match self.table.find_org(maker).await {
+            match self.table.orgs().find(maker).await {
                 Ok(Some(found)) => {
                     let proof = Proof {
                         principal: found.principal(),

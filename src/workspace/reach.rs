@@ -50,6 +50,29 @@ pub struct Subtree<'a> {
     pub root: &'a Life,
 }
 
+impl Subtree<'_> {
+    /// Returns its ids, removed workspaces included; `None`: there are more than `max`.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub async fn ids(
+        &self,
+        workspaces: &Workspaces,
+        max: usize,
+    ) -> Result<Option<HashSet<String>>, Unavailable> {
+        let text = format!("{} LIMIT $4", ids_below("$1", "$2", "$3"));
+        let limit = i64::try_from(max).map_or(i64::MAX, |max| max.saturating_add(1));
+        let query = sqlx::query_scalar(AssertSqlSafe(text))
+            .bind(self.root.id.as_str())
+            .bind(self.root.born_at)
+            .bind(self.org.unwrap_or_default())
+            .bind(limit);
+        let work = async { query.fetch_all(workspaces.db.pool()).await };
+        let ids: Vec<String> = workspaces.db.run("workspace_subtree", work).await?;
+        Ok((ids.len() <= max).then(|| ids.into_iter().collect()))
+    }
+}
+
 /// Returns a query of the ids of a [`Subtree`], removed ones included: a removed workspace is where it was, and none is
 /// below it. `root`, `born_at` and `org` are markers of parameters; the org is `''` for none.
 pub fn ids_below(root: &str, born_at: &str, org: &str) -> String {
@@ -151,27 +174,6 @@ impl Workspaces {
             candidates.collect()
         };
         self.db.run("workspace_candidates", work).await
-    }
-
-    /// Returns the ids of a subtree, removed workspaces included; `None`: there are more than `max`.
-    ///
-    /// # Errors
-    /// When the store cannot be asked.
-    pub async fn ids_below(
-        &self,
-        subtree: Subtree<'_>,
-        max: usize,
-    ) -> Result<Option<HashSet<String>>, Unavailable> {
-        let text = format!("{} LIMIT $4", ids_below("$1", "$2", "$3"));
-        let limit = i64::try_from(max).map_or(i64::MAX, |max| max.saturating_add(1));
-        let query = sqlx::query_scalar(AssertSqlSafe(text))
-            .bind(subtree.root.id.as_str())
-            .bind(subtree.root.born_at)
-            .bind(subtree.org.unwrap_or_default())
-            .bind(limit);
-        let work = async { query.fetch_all(self.db.pool()).await };
-        let ids: Vec<String> = self.db.run("workspace_subtree", work).await?;
-        Ok((ids.len() <= max).then(|| ids.into_iter().collect()))
     }
 
     /// Returns those of `ids` that exist, removed or not, in order of id.

@@ -173,6 +173,7 @@ fn each_table_is_spelled_in_one_file() {
         ("workspace_auth_tokens", "src/identity/token"),
         ("enrolment_tokens", "src/identity/token"),
         ("org_tokens", "src/identity/token"),
+        ("subtree_tokens", "src/identity/token"),
         ("activity_logs", "src/delivery/inbox"),
         ("inbox_heads", "src/delivery/inbox"),
         ("task_updates", "src/delivery/inbox"),

@@ -8,12 +8,12 @@ mod refusals;
 
 use std::sync::Arc;
 
-pub(super) use self::refusals::{Nowhere, not_found};
+pub(super) use self::refusals::not_found;
 use self::refusals::{not_permitted, nowhere, require_life};
 use super::grant::Grants;
 use super::lineage::{Found, Lineages};
 use super::reach::{unknown, why_not};
-use super::realm::Realm;
+use super::realm::{Nowhere, Realm};
 use super::{Denied, Lineage, Rule, decide};
 use crate::coherence::Coherence;
 use crate::config::{LineageReach, Live};

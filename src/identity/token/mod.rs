@@ -17,6 +17,7 @@ pub use self::operators::OperatorRow;
 use self::operators::OperatorTokens;
 pub(super) use self::orgs::OrgIssue;
 pub use self::orgs::OrgTokenRow;
+use self::orgs::OrgTokens;
 pub(super) use self::revoke::Owner;
 pub(super) use self::uses::Uses;
 use super::credential::{CredentialHash, Form, Fresh};
@@ -174,6 +175,11 @@ impl Tokens {
         OperatorTokens::new(&self.db)
     }
 
+    /// Returns those of orgs.
+    pub(super) fn orgs(&self) -> OrgTokens<'_> {
+        OrgTokens::new(&self.db)
+    }
+
     pub(super) async fn find_workspace(
         &self,
         hash: CredentialHash,
@@ -307,7 +313,7 @@ impl Tokens {
         let work = async {
             let (text, owner) = match of {
                 Holder::Workspace(id) => (LIVE_WORKSPACE, id.as_str()),
-                Holder::Org(_) | Holder::Subtree(..) => return self.live_of_org(of).await,
+                Holder::Org(_) | Holder::Subtree(..) => return self.orgs().live(of).await,
                 Holder::Operator => (operators::LIVE, operators::LIVE_BUT),
             };
             let query = sqlx::query(text).bind(owner).bind(Timestamp::now().0);

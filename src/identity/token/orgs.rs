@@ -3,14 +3,14 @@
 
 use sqlx::Row as _;
 
-use super::{Holder, IssuedToken, LIVE_TOKENS_MAX, Live, Tokens, workspace_id};
-use crate::db::Connection;
+use super::{Holder, IssuedToken, LIVE_TOKENS_MAX, Live, workspace_id};
+use crate::db::{Connection, Db};
 use crate::identity::credential::CredentialHash;
 use crate::identity::proof::Principal;
 use crate::ids::{Life, WorkspaceId};
 use crate::store::Unavailable;
 
-// The join excludes tokens whose root was removed, also if its id has a new life, whether or not they were revoked.
+// The join excludes tokens of a root that was removed, also if its id has a new life, whether or not they were revoked.
 const FIND: &str = "SELECT org, prefix, CAST(NULL AS TEXT), CAST(0 AS BIGINT) FROM org_tokens \
     WHERE token_hash = $1 AND revoked_at IS NULL \
     UNION ALL \
@@ -88,9 +88,18 @@ pub(in crate::identity) enum OrgIssue {
     RootElsewhere,
 }
 
-impl Tokens {
-    /// Returns the token of an org.
-    pub(in crate::identity) async fn find_org(
+/// The tables.
+pub(in crate::identity) struct OrgTokens<'a> {
+    db: &'a Db,
+}
+
+impl<'a> OrgTokens<'a> {
+    pub(super) fn new(db: &'a Db) -> Self {
+        Self { db }
+    }
+
+    /// Returns the token with this hash.
+    pub(in crate::identity) async fn find(
         &self,
         hash: CredentialHash,
     ) -> Result<Option<FoundOrg>, Unavailable> {
@@ -118,7 +127,7 @@ impl Tokens {
     }
 
     /// Returns the live tokens of an org, or of a subtree.
-    pub(super) async fn live_of_org(&self, of: Holder<'_>) -> Result<Vec<Live>, sqlx::Error> {
+    pub(super) async fn live(&self, of: Holder<'_>) -> Result<Vec<Live>, sqlx::Error> {
         let query = match of {
             Holder::Subtree(org, root) => sqlx::query(LIVE_SUBTREE)
                 .bind(org)
@@ -131,7 +140,7 @@ impl Tokens {
     }
 
     /// Returns live tokens of an org, those of its subtrees included.
-    pub(in crate::identity) async fn list_org(
+    pub(in crate::identity) async fn list(
         &self,
         org: &str,
         after: &str,
@@ -156,7 +165,7 @@ impl Tokens {
     }
 
     /// Inserts a token for `org`, or for the subtree of `root` in it, if the org has fewer than [`LIVE_TOKENS_MAX`].
-    pub(in crate::identity) async fn issue_org(
+    pub(in crate::identity) async fn issue(
         &self,
         (org, root): (&str, Option<&WorkspaceId>),
         note: Option<&str>,
