@@ -1,5 +1,7 @@
 //! The use of caps, for operators.
 
+use std::collections::HashSet;
+
 use serde::Serialize;
 
 use super::Caps;
@@ -77,6 +79,8 @@ pub struct Wanted<'a> {
     pub subject: Option<&'a str>,
     /// The only org.
     pub org: Option<&'a str>,
+    /// The only names of callers and targets: a subject with another name, or without one, is left out.
+    pub among: Option<&'a HashSet<String>>,
     /// Subjects of each cap at most.
     pub limit: usize,
 }
@@ -108,7 +112,10 @@ impl Caps {
         let subjects = counted.filter_map(|(member, counted)| {
             let subject = Subject::read(&member)?;
             let asked = wanted.org.is_none_or(|org| org == subject.org)
-                && wanted.subject.is_none_or(|name| name == subject.name);
+                && wanted.subject.is_none_or(|name| name == subject.name)
+                && wanted
+                    .among
+                    .is_none_or(|among| is_among(cap.per, &subject, among));
             asked.then(|| used(cap, subject, &counted))
         });
         let mut subjects: Vec<Used> = subjects.collect();
@@ -158,6 +165,19 @@ impl Caps {
             });
         }
         Ok(states)
+    }
+}
+
+/// True if the subject is a caller, a pair or a target of these. Runs, contexts and orgs cannot be told apart.
+fn is_among(per: CapPer, subject: &Subject, among: &HashSet<String>) -> bool {
+    match per {
+        CapPer::Caller | CapPer::Target => among.contains(&subject.name),
+        // `>` is in no id. A name of another kind may have it, so the last one counts.
+        CapPer::Pair => subject
+            .name
+            .rsplit_once('>')
+            .is_some_and(|(caller, target)| among.contains(caller) && among.contains(target)),
+        CapPer::Run | CapPer::Context | CapPer::Org => false,
     }
 }
 

@@ -1,6 +1,7 @@
 //! `GET /caps`: the caps with their use (`docs/reference/http-api.md`, "Caps"). Operators see all; an integration sees
-//! what counts in its org.
+//! what counts in its org, or what workspaces of its subtree use.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use axum::Json as Answer;
@@ -13,9 +14,13 @@ use crate::caps::{Shown, Wanted};
 use crate::gateway::Gateway;
 use crate::identity::Principal;
 use crate::rejection::{Reason, Rejection};
+use crate::workspace::Subtree;
 
 /// Default and greatest number of subjects of one cap in an answer.
 const SUBJECTS: (usize, usize) = (100, 500);
+
+/// Workspaces of a subtree at most, for a token that looks after it: their ids are held during the request.
+const SUBTREE_MAX: usize = 100_000;
 
 /// The subjects that are asked for.
 #[derive(Deserialize)]
@@ -46,15 +51,48 @@ pub(super) struct Listed {
     caps: Vec<Shown>,
 }
 
+/// Returns the names of the workspaces of a subtree, and that of the caller who looks after it.
+async fn names_in(
+    gateway: &Gateway,
+    caller: &Caller,
+    subtree: Subtree<'_>,
+) -> Result<HashSet<String>, Rejection> {
+    let ids = subtree.ids(&gateway.workspaces, SUBTREE_MAX).await?;
+    let mut names = ids.ok_or_else(|| {
+        let message = format!(
+            "the subtree has more than {SUBTREE_MAX} workspaces, too many to tell their use apart: this needs an admin token"
+        );
+        Rejection::new(Reason::NotPermitted, message)
+    })?;
+    names.insert(caller.principal().name().into_owned());
+    Ok(names)
+}
+
 /// `GET /caps`.
 pub(super) async fn list(
     State(gateway): State<Arc<Gateway>>,
     caller: Caller,
     asked: Asked,
 ) -> Result<Answer<Listed>, Rejection> {
-    let org = match caller.principal() {
-        Principal::Operator => None,
-        Principal::Org { org } => Some(org.as_str()),
+    let (org, among) = match caller.principal() {
+        Principal::Operator => (None, None),
+        Principal::Org { org, within } => {
+            let among = match within {
+                Some(root) => Some(
+                    names_in(
+                        &gateway,
+                        &caller,
+                        Subtree {
+                            org: Some(org),
+                            root,
+                        },
+                    )
+                    .await?,
+                ),
+                None => None,
+            };
+            (Some(org.as_str()), among)
+        }
         Principal::Workspace { .. } | Principal::Canvas { .. } => {
             return Err(not_permitted("this needs an admin token or an org token"));
         }
@@ -63,6 +101,7 @@ pub(super) async fn list(
         cap: asked.cap.as_deref(),
         subject: asked.subject.as_deref(),
         org,
+        among: among.as_ref(),
         limit: asked.limit.unwrap_or(SUBJECTS.0),
     };
     let caps = gateway.caps.shown(&wanted).await?;

@@ -281,6 +281,13 @@ fn judge(gateway: &Gateway, parts: &Parts, proof: &Arc<Proof>) -> Result<(), Rej
     proof.require_role(&parts.method, pattern.map_or("", MatchedPath::as_str))
 }
 
+/// True if the caller looks after a subtree, and `id` is its root. Its relations lead out of the subtree, to its parent and
+/// its siblings, so its credentials and its place are an operator's.
+pub(super) fn is_root_of(caller: &Caller, id: &WorkspaceId) -> bool {
+    let within = caller.principal().within();
+    within.is_some_and(|root| root.id == *id)
+}
+
 /// Builds `not_permitted`, with a message that names the required credential.
 pub(super) fn not_permitted(message: &'static str) -> Rejection {
     Rejection::new(Reason::NotPermitted, message)

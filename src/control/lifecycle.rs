@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 use super::body::{Json, OptionalJson};
 use super::changed::about_change;
 use super::dry_run::{Changer, Told, told};
-use super::extract::{Caller, PathId, not_permitted};
+use super::extract::{Caller, PathId, is_root_of, not_permitted};
 use super::workspaces::{
     operators_only, parse_optional, parse_probe, parse_upstream_auth, parse_upstream_tls,
     parse_wake, shown,
@@ -151,6 +151,12 @@ pub(super) async fn change(
     Json(patch): Json<Patch>,
 ) -> Result<Response, Rejection> {
     let editor = editor(&gateway, &caller, &id).await?;
+    if patch.parent_id.is_some() && is_root_of(&caller, &id) {
+        // Also to where it is: the answer would tell.
+        return Err(not_permitted(
+            "the token looks after this workspace and those below it: moving it needs an admin token",
+        ));
+    }
     let change = patch.change(caller.principal())?;
     let workspace = gateway
         .directory
@@ -210,6 +216,12 @@ pub(super) async fn remove(
         && !is_gone(&refusal)
     {
         return Err(refusal);
+    }
+    if is_root_of(&caller, &id) {
+        return Err(not_permitted(
+            "the token looks after this workspace and those below it: removing it needs an admin token, or a token of \
+             the whole org",
+        ));
     }
     let removed = gateway.directory.registrations.remove(&id, run).await;
     if !run.is_dry() && removed.as_ref().err().is_none_or(is_gone) {

@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 
 use super::body::Json;
 use super::changed::about_workspace;
-use super::extract::{Caller, Registrant, not_permitted};
+use super::extract::{Caller, Registrant, is_root_of, not_permitted};
 use super::workspaces::{parse_optional, require_same_org};
 use crate::audit::change::About;
 use crate::directory::{self, AGENT_CARD_BYTES_MAX, Heartbeat, Registrar, Registration, Terms};
@@ -120,14 +120,17 @@ async fn registrar(
     };
     match caller.principal() {
         Principal::Operator => Ok(Registrar::Operator(terms)),
-        Principal::Org { org } => {
+        Principal::Org { org, within } => {
             require_same_org(org, body.org.as_deref())?;
             // A caller without access to the parent learns nothing of it.
             if let Some(parent) = &terms.parent_id {
                 gateway.hierarchy.permit(&caller.0, parent).await?;
             }
-            let org = org.clone();
-            Ok(Registrar::Org { org, terms })
+            Ok(Registrar::Org {
+                org: org.clone(),
+                within: within.clone(),
+                terms,
+            })
         }
         Principal::Workspace { id: own } if own == id => {
             (terms == Terms::default()).then_some(Registrar::Itself).ok_or_else(|| {
@@ -173,9 +176,10 @@ async fn enrol(
             .await
             .map_err(|away| Rejection::from(away).after_commit(false))?;
         if let Registrar::Org { .. } = registrar
-            && gateway.hierarchy.is_granted(&registration.id).await?
+            && (is_root_of(caller, &registration.id)
+                || gateway.hierarchy.is_granted(&registration.id).await?)
         {
-            // The token would give the org access that only the workspace has.
+            // The token would give the org token's holder access that only the workspace has.
             return Ok((registered, None));
         }
         if matches!(

@@ -1,5 +1,5 @@
 //! `/stops`: stops calls of and to a workspace, a subtree, an org, a pair, or all (`docs/reference/http-api.md`, "Stops").
-//! Operators; org tokens within their org.
+//! Operators; org tokens within their org, or their subtree.
 
 use std::sync::Arc;
 
@@ -18,12 +18,16 @@ use crate::audit::change::About;
 use crate::gateway::Gateway;
 use crate::hierarchy::Permit;
 use crate::identity::Principal;
+use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
 use crate::stops::{
     Cancel, Counts, Mode, NewStop, Scope, Stop, TaskOutcome, read_expiry, read_mode, read_reason,
     read_scope,
 };
 use crate::workspace::Timestamp;
+
+/// Stops that are read at once while those of a subtree are sought.
+const LOOKED_AT: u32 = 500;
 
 /// The body of `POST /stops`.
 #[derive(Deserialize)]
@@ -62,14 +66,33 @@ pub(super) struct Released {
     stop: Shown,
 }
 
-/// Returns the org that the caller is confined to; `None` for an operator.
+/// The bounds of an org token.
+struct Bounds<'a> {
+    org: &'a str,
+    /// The root of its subtree.
+    root: Option<&'a WorkspaceId>,
+}
+
+impl Bounds<'_> {
+    /// True if a token of the same org, or of the same subtree, made the stop; a token of the whole org is over those of its
+    /// subtrees.
+    fn have_made(&self, stop: &Stop) -> bool {
+        stop.by_org.as_deref() == Some(self.org)
+            && (self.root.is_none() || stop.by_subtree.as_ref() == self.root)
+    }
+}
+
+/// Returns the bounds that the caller is confined to; `None` for an operator.
 ///
 /// # Errors
 /// `not_permitted`.
-fn authority(caller: &Caller) -> Result<Option<&str>, Rejection> {
+fn authority(caller: &Caller) -> Result<Option<Bounds<'_>>, Rejection> {
     match caller.principal() {
         Principal::Operator => Ok(None),
-        Principal::Org { org } => Ok(Some(org)),
+        Principal::Org { org, within } => {
+            let root = within.as_ref().map(|root| &root.id);
+            Ok(Some(Bounds { org, root }))
+        }
         Principal::Workspace { .. } | Principal::Canvas { .. } => Err(not_permitted(
             "this needs an admin token, or a token of the org",
         )),
@@ -82,12 +105,12 @@ pub(super) async fn create(
     Changer { caller, run }: Changer,
     Json(new): Json<New>,
 ) -> Result<Response, Rejection> {
-    let by_org = authority(&caller)?.map(str::to_owned);
+    let bounds = authority(&caller)?;
     let scope = read_scope(&new.scope)?;
     if let Some(id) = scope.named().last() {
         caller.means(id);
     }
-    let org = org_of(&gateway, &caller, &scope, by_org.as_deref()).await?;
+    let org = org_of(&gateway, &caller, &scope, bounds.as_ref()).await?;
     let mode = read_mode(&new.mode)?;
     if new.cancel_tasks && mode == Mode::New {
         return Err(wrong(
@@ -98,7 +121,8 @@ pub(super) async fn create(
     let new = NewStop {
         scope,
         org,
-        by_org,
+        by_org: bounds.as_ref().map(|bounds| bounds.org.to_owned()),
+        by_subtree: bounds.and_then(|bounds| bounds.root.cloned()),
         mode,
         reason: reason.to_owned(),
         created_by: caller.0.principal.name().into_owned(),
@@ -121,9 +145,14 @@ pub(super) async fn list(
     caller: Caller,
     page: Page,
 ) -> Result<Answer<Listed>, Rejection> {
-    let org = authority(&caller)?;
-    let stops = gateway.stops.list(org, &page.after, page.look_ahead());
-    let mut stops = stops.await?;
+    let mut stops = match authority(&caller)? {
+        Some(bounds) if bounds.root.is_some() => inside(&gateway, &caller, &bounds, &page).await?,
+        bounds => {
+            let org = bounds.map(|bounds| bounds.org);
+            let stops = gateway.stops.list(org, &page.after, page.look_ahead());
+            stops.await?
+        }
+    };
     let next_cursor = page.cut(&mut stops, |stop| &stop.id);
     let mut listed = Vec::with_capacity(stops.len());
     for stop in stops {
@@ -139,18 +168,60 @@ pub(super) async fn list(
     }))
 }
 
+/// Returns the stops of a page that a token of a subtree sees: those that tokens of the subtree made, and those that name
+/// workspaces in it and no others. There are at most [`STOPS_MAX`] to look at.
+async fn inside(
+    gateway: &Gateway,
+    caller: &Caller,
+    bounds: &Bounds<'_>,
+    page: &Page,
+) -> Result<Vec<Stop>, Rejection> {
+    let (mut found, mut after) = (Vec::new(), page.after.clone());
+    let wanted = usize::try_from(page.look_ahead()).unwrap_or(usize::MAX);
+    loop {
+        let stops = gateway.stops.list(Some(bounds.org), &after, LOOKED_AT);
+        let stops = stops.await?;
+        let Some(last) = stops.last() else {
+            return Ok(found);
+        };
+        after.clone_from(&last.id);
+        for stop in stops {
+            if bounds.have_made(&stop) || names_inside(gateway, caller, &stop).await? {
+                found.push(stop);
+            }
+            if found.len() >= wanted {
+                return Ok(found);
+            }
+        }
+    }
+}
+
+/// True if the stop names workspaces, and the caller looks after each of them.
+async fn names_inside(gateway: &Gateway, caller: &Caller, stop: &Stop) -> Result<bool, Rejection> {
+    let mut names = false;
+    for id in stop.scope.named() {
+        let hierarchy = &gateway.hierarchy;
+        if !hierarchy.looks_after_id(caller.principal(), id).await? {
+            return Ok(false);
+        }
+        names = true;
+    }
+    Ok(names)
+}
+
 /// `DELETE /stops/{stop_id}`.
 pub(super) async fn release(
     State(gateway): State<Arc<Gateway>>,
     PathStopId(id): PathStopId,
     Changer { caller, run }: Changer,
 ) -> Result<Response, Rejection> {
-    if let Some(org) = authority(&caller)? {
+    if let Some(bounds) = authority(&caller)? {
         let found = gateway.stops.get(&id).await?;
         // One of another org looks like one that does not exist.
-        if found.is_none_or(|stop| stop.by_org.as_deref() != Some(org)) {
+        if found.is_none_or(|stop| !bounds.have_made(&stop)) {
             return Err(not_permitted(
-                "a token of an org releases what a token of that org stopped: this needs an admin token",
+                "a token of an org releases what a token of that org stopped, and one of a subtree what a token of that \
+                 subtree stopped: this needs an admin token",
             ));
         }
     }
@@ -186,14 +257,16 @@ async fn org_of(
     gateway: &Gateway,
     caller: &Caller,
     scope: &Scope,
-    by_org: Option<&str>,
+    bounds: Option<&Bounds<'_>>,
 ) -> Result<Option<String>, Rejection> {
+    let is_over = |org: &str| bounds.is_none_or(|by| by.root.is_none() && by.org == org);
     match scope {
-        Scope::Org(org) if by_org.is_none_or(|by| by == org) => return Ok(Some(org.clone())),
-        Scope::All if by_org.is_none() => return Ok(None),
+        Scope::Org(org) if is_over(org) => return Ok(Some(org.clone())),
+        Scope::All if bounds.is_none() => return Ok(None),
         Scope::Org(_) | Scope::All => {
             return Err(not_permitted(
-                "a token of an org stops calls of that org: this needs an admin token",
+                "a token of an org stops calls of that org, and one of a subtree those of its workspaces: this needs \
+                 an admin token",
             ));
         }
         Scope::Workspace(_) | Scope::Subtree(_) | Scope::Pair(..) => {}

@@ -13,14 +13,15 @@ use serde::{Deserialize, Serialize};
 
 use super::body::{Json, OptionalJson, check_note, check_token_label};
 use super::dry_run::{Changer, Told, shown_secret, told};
-use super::extract::{Caller, PathId, PathOrg, PathTokenId, not_permitted};
+use super::extract::{Caller, PathId, PathOrg, PathTokenId, is_root_of, not_permitted};
 use super::lifecycle::editor;
 use super::page::Page;
-use super::workspaces::require_same_org;
+use super::workspaces::{parse_optional, require_same_org};
 use crate::audit::change::About;
 use crate::gateway::Gateway;
 use crate::identity::{
-    CANVAS_TTL_DEFAULT, CredentialKind, IssuedToken, NewCanvas, Principal, TokenRow, TokenTerms,
+    CANVAS_TTL_DEFAULT, CredentialKind, IssuedToken, NewCanvas, OrgTokenRow, Principal, TokenRow,
+    TokenTerms,
 };
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
@@ -45,6 +46,8 @@ struct Issued<'a> {
     label: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     expires_at: Option<Timestamp>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    subtree: Option<&'a str>,
 }
 
 /// A page of a list of tokens.
@@ -72,6 +75,8 @@ pub(super) struct OrgToken {
     id: String,
     prefix: String,
     note: Option<String>,
+    /// The root of the subtree that it looks after; `null`: it looks after all of the org.
+    subtree: Option<String>,
     created_at: Timestamp,
 }
 
@@ -127,7 +132,7 @@ pub(super) async fn issue(
     let terms = new.terms(Timestamp::now())?;
     refuse_outliving(&caller, &terms)?;
     let issue = gateway.identity.tokens.issue_workspace(&id, &terms, run);
-    Ok(issued(&issue.await?, &terms, run))
+    Ok(issued(&issue.await?, &terms, None, run))
 }
 
 impl NewToken {
@@ -221,6 +226,12 @@ pub(super) async fn enrol(
     Changer { caller, run }: Changer,
 ) -> Result<Response, Rejection> {
     editor(&gateway, &caller, &id).await?;
+    if is_root_of(&caller, &id) {
+        return Err(not_permitted(
+            "the token looks after this workspace and those below it, and a token of its own reaches further: it needs \
+             an admin token, or a token of the whole org",
+        ));
+    }
     if let Principal::Org { .. } = caller.principal() {
         gateway.hierarchy.require_ungranted(&id).await?;
     }
@@ -244,18 +255,23 @@ pub(super) async fn list_org(
     caller.require_operator()?;
     let (after, look_ahead) = (&page.after, page.look_ahead());
     let rows = gateway.identity.tokens.list_org(&org, after, look_ahead);
-    Ok(listed(&page, rows.await?, |row| OrgToken {
+    let show = |row: OrgTokenRow| OrgToken {
         id: row.token_id,
         prefix: row.prefix,
-        note: row.label,
+        note: row.note,
+        subtree: row.subtree,
         created_at: Timestamp(row.created_at),
-    }))
+    };
+    Ok(listed_by(&page, rows.await?, |row| &row.token_id, show))
 }
 
-/// The body of `POST /orgs/{org}/tokens`, which may be missing.
+/// The body of `POST /orgs/{org}/tokens`, which may be missing. A misspelt subtree would make a token of the whole org.
 #[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct NewOrgToken {
     note: Option<String>,
+    /// The workspace that the token looks after, with those below it.
+    subtree: Option<String>,
 }
 
 /// `POST /orgs/{org}/tokens`.
@@ -268,8 +284,17 @@ pub(super) async fn issue_org(
     caller.require_operator()?;
     let note = new.note.as_deref();
     check_note(note)?;
-    let token = gateway.identity.tokens.issue_org(&org, note, run).await?;
-    Ok(issued(&token, &TokenTerms::default(), run))
+    let root = parse_optional(new.subtree.as_deref())?;
+    let issue = gateway
+        .identity
+        .tokens
+        .issue_org((&org, root.as_ref()), note, run);
+    Ok(issued(
+        &issue.await?,
+        &TokenTerms::default(),
+        root.as_ref(),
+        run,
+    ))
 }
 
 /// `DELETE /orgs/{org}/tokens/{token_id}`.
@@ -310,7 +335,7 @@ pub(super) async fn issue_canvas(
 ) -> Result<Response, Rejection> {
     let org = match caller.principal() {
         Principal::Operator => new.org.as_deref(),
-        Principal::Org { org } => {
+        Principal::Org { org, .. } => {
             require_same_org(org, new.org.as_deref())?;
             Some(org.as_str())
         }
@@ -355,7 +380,12 @@ fn parse_list(ids: &[String]) -> Result<Vec<WorkspaceId>, Rejection> {
     Ok(ids.collect::<Result<_, _>>()?)
 }
 
-fn issued(token: &IssuedToken, terms: &TokenTerms, run: Run) -> Response {
+fn issued(
+    token: &IssuedToken,
+    terms: &TokenTerms,
+    root: Option<&WorkspaceId>,
+    run: Run,
+) -> Response {
     let (label, expires_at) = (terms.label.as_deref(), terms.expires_at.map(Timestamp));
     let answer = Issued {
         id: &token.token_id,
@@ -364,6 +394,7 @@ fn issued(token: &IssuedToken, terms: &TokenTerms, run: Run) -> Response {
         created_at: Timestamp(token.created_at),
         label,
         expires_at,
+        subtree: root.map(WorkspaceId::as_str),
     };
     let mut about = About::default().with("token_id", token.token_id.as_str());
     if let Some(label) = label {
@@ -371,6 +402,9 @@ fn issued(token: &IssuedToken, terms: &TokenTerms, run: Run) -> Response {
     }
     if let Some(at) = expires_at {
         about = about.with("expires_at", at.to_string());
+    }
+    if let Some(root) = root {
+        about = about.with("subtree", root.as_str());
     }
     (StatusCode::CREATED, Extension(about), told(run, answer)).into_response()
 }

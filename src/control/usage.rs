@@ -1,5 +1,5 @@
 //! `GET /usage`: what calls took, by day, workspace and org (`docs/reference/usage.md`). Operators see all; an integration
-//! sees its org.
+//! sees its org, or its subtree.
 
 use std::sync::Arc;
 
@@ -116,7 +116,7 @@ impl Query {
     fn wanted(&self, principal: &Principal) -> Result<Wanted, Rejection> {
         let org = match principal {
             Principal::Operator => self.org.clone(),
-            Principal::Org { org } => {
+            Principal::Org { org, .. } => {
                 if self.org.as_ref().is_some_and(|asked| asked != org) {
                     let message =
                         "an org token sees the usage of its own org only; leave `org` out";
@@ -146,6 +146,12 @@ impl Query {
                 "`workspace` goes with `by=workspace`: a sum by org has all of its workspaces",
             ));
         }
+        let within = principal.within().cloned();
+        if by_org && within.is_some() {
+            return Err(not_permitted(
+                "a token of a subtree sees the usage of its workspaces; leave `by` out",
+            ));
+        }
         Ok(Wanted {
             from,
             to,
@@ -154,6 +160,7 @@ impl Query {
             per: self.per.unwrap_or(Per::Day),
             org,
             workspace: self.workspace.clone(),
+            within,
         })
     }
 }
@@ -352,6 +359,7 @@ fn cell(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ids::Life;
 
     #[test]
     fn text_in_a_file_is_no_formula_and_no_other_field() {
@@ -406,9 +414,22 @@ mod tests {
         }
         let org = Principal::Org {
             org: "acme".to_owned(),
+            within: None,
         };
         let read = |text: &str| Query::parse(text).and_then(|query| query.wanted(&org));
         assert_eq!(read("").unwrap().org.as_deref(), Some("acme"));
         assert_eq!(read("org=globex").unwrap_err().reason, Reason::NotPermitted);
+        let root = Life::parse("team").unwrap();
+        let subtree = Principal::Org {
+            org: "acme".to_owned(),
+            within: Some(root.clone()),
+        };
+        let read = |text: &str| Query::parse(text).and_then(|query| query.wanted(&subtree));
+        let wanted = read("").unwrap();
+        assert_eq!(
+            (wanted.org.as_deref(), wanted.within),
+            (Some("acme"), Some(root))
+        );
+        assert_eq!(read("by=org").unwrap_err().reason, Reason::NotPermitted);
     }
 }

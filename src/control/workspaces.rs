@@ -14,7 +14,7 @@ use serde_json::value::RawValue;
 use super::body::Json;
 use super::changed::{about_workspace, kind, probe, waker};
 use super::dry_run::{Changer, shown_secret, told};
-use super::extract::{Caller, PathId, not_permitted};
+use super::extract::{Caller, PathId, is_root_of, not_permitted};
 use crate::config::{Bridging, CardAccess, Complete};
 use crate::directory::{Creation, Editor, Probe, UpstreamAuth, UpstreamTls, Wake};
 use crate::gateway::Gateway;
@@ -152,13 +152,14 @@ async fn created(
     Ok((workspace, shown_secret(run, enrolment)))
 }
 
-/// Checks a creation: an org token stays within its org.
+/// Checks a creation: an org token stays within its org, and within its subtree; without a parent its root is the parent.
 async fn creation(gateway: &Gateway, caller: &Caller, new: New) -> Result<Creation, Rejection> {
-    let parent_id = parse_optional(new.parent_id.as_deref())?;
+    let mut parent_id = parse_optional(new.parent_id.as_deref())?;
     let org = match caller.principal() {
         Principal::Operator => new.org,
-        Principal::Org { org } => {
+        Principal::Org { org, within } => {
             require_same_org(org, new.org.as_deref())?;
+            parent_id = parent_id.or_else(|| within.as_ref().map(|root| root.id.clone()));
             // A caller learns nothing of a parent in another org.
             if let Some(parent) = &parent_id {
                 gateway.hierarchy.permit(&caller.0, parent).await?;
@@ -173,6 +174,7 @@ async fn creation(gateway: &Gateway, caller: &Caller, new: New) -> Result<Creati
         id: parse_optional(new.id.as_deref())?.unwrap_or_else(WorkspaceId::random),
         name: new.name,
         parent_id,
+        within: caller.principal().within().cloned(),
         org,
         role: new.role,
         delivery_mode: new.delivery_mode.unwrap_or(DeliveryMode::Push),
@@ -266,7 +268,14 @@ pub(super) async fn views<'w>(
         .views
         .redact_cards(workspaces, hidden)
         .await;
-    workspaces.iter().map(|one| one.view(sight(one))).collect()
+    let views = workspaces.iter().map(|one| {
+        let view = one.view(sight(one));
+        match is_root_of(caller, &one.id) {
+            true => view.without_parent(),
+            false => view,
+        }
+    });
+    views.collect()
 }
 
 /// The workspace itself and operators see the agent's URLs.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::record::{Frame, Subject, Told};
-use crate::hierarchy::{Hierarchy, Lineage};
+use crate::hierarchy::Hierarchy;
 use crate::identity::{CredentialKind, Principal, Proof};
 use crate::ids::WorkspaceId;
 use crate::store::Unavailable;
@@ -104,39 +104,22 @@ async fn view_for(hierarchy: &Hierarchy, proof: &Proof, told: &Told) -> Result<V
         return Ok(View::Whole);
     }
     if let Some(now) = now
-        && sees(hierarchy, &proof.principal, workspace, now).await?
+        && !now.removed
+        && hierarchy.looks_after(&proof.principal, now).await?
     {
-        return Ok(View::Whole);
+        let root = proof.principal.within();
+        let is_root = root.is_some_and(|root| root.id == *workspace);
+        return Ok(match is_root && was.is_some() {
+            // Its parent is outside of the subtree.
+            true => View::Bare,
+            false => View::Whole,
+        });
     }
     if let Some(was) = was
-        && sees(hierarchy, &proof.principal, workspace, was).await?
+        && !was.removed
+        && hierarchy.looks_after(&proof.principal, was).await?
     {
         return Ok(View::Bare);
     }
     Ok(View::Nothing)
-}
-
-/// True if `principal` may reach `workspace` at `place`.
-async fn sees(
-    hierarchy: &Hierarchy,
-    principal: &Principal,
-    workspace: &WorkspaceId,
-    place: &Lineage,
-) -> Result<bool, Unavailable> {
-    if place.removed {
-        return Ok(false);
-    }
-    Ok(match principal {
-        Principal::Operator => true,
-        Principal::Org { org } => place.org.as_ref() == Some(org),
-        // Its list decides alone; without one its org, and no org counts as one org.
-        Principal::Canvas {
-            org,
-            workspaces: Some(list),
-            confined,
-            ..
-        } => list.contains(workspace) && (!confined || place.org == *org),
-        Principal::Canvas { org, .. } => place.org == *org,
-        Principal::Workspace { id } => hierarchy.reaches(id, place).await?,
-    })
 }

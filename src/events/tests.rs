@@ -218,6 +218,7 @@ fn canvas(org: Option<&str>, workspaces: Option<&[&str]>) -> Principal {
         user: "ada".into(),
         org: org.map(str::to_owned),
         confined: false,
+        within: None,
         workspaces: workspaces.map(|list| list.iter().map(|name| id(name)).collect()),
     }
 }
@@ -227,7 +228,10 @@ fn workspace(name: &str) -> Principal {
 }
 
 fn org(name: &str) -> Principal {
-    Principal::Org { org: name.into() }
+    Principal::Org {
+        org: name.into(),
+        within: None,
+    }
 }
 
 /// Who sees the event: `w` with its payload, `b` without, `-` not at all.

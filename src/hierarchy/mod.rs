@@ -1,6 +1,6 @@
 //! CanCommunicate, the access rule (`docs/reference/credentials.md`, "CanCommunicate"). Its relations are pure functions in
 //! this file; facts are loaded in [`lineage`] and [`grant`], and the rule is applied in [`permit`] and
-//! [`reach`].
+//! [`reach`]. What a principal that is no workspace looks after is in [`realm`].
 //!
 //! Invariants: no relation crosses orgs, only a grant does; no relation reaches a removed workspace or passes
 //! through one; data with a cycle denies. A [`Permit`] exists only where the rule allowed it.
@@ -9,6 +9,7 @@ mod grant;
 mod lineage;
 mod permit;
 mod reach;
+mod realm;
 
 use crate::config::LineageReach;
 use crate::ids::WorkspaceId;

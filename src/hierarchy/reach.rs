@@ -1,12 +1,14 @@
 //! Pages of the workspaces that a caller may reach. The table supplies candidates; the rule decides on each.
 
+use super::realm::{Nowhere, Realm};
 use super::{Hierarchy, Lineage, Rule};
 use crate::config::LineageReach;
 use crate::identity::{CredentialKind, Principal, Proof};
-use crate::ids::WorkspaceId;
+use crate::ids::{Life, WorkspaceId};
 use crate::rejection::{Reason, Rejection};
+use crate::store::Unavailable;
 use crate::time::Timestamp;
-use crate::workspace::{Among, LINE_MAX, Near, Step, Wish};
+use crate::workspace::{Among, LINE_MAX, Near, Step, Subtree, Wish};
 
 /// Bytes of agent cards in one page: the page ends before the card that would exceed it, but has at least one
 /// workspace. Cards are a few KiB, and at most 256.
@@ -32,18 +34,16 @@ impl Hierarchy {
         match &proof.principal {
             Principal::Canvas { .. } if open => self.all(Among::Everyone, Rule::Canvas, wish).await,
             Principal::Operator => self.all(Among::Everyone, Rule::Operator, wish).await,
-            Principal::Org { org } => self.all(Among::Org(Some(org)), Rule::Org, wish).await,
-            Principal::Canvas {
-                org,
-                workspaces: Some(list),
-                confined,
-                ..
-            } => {
-                let scope = confined.then_some(org.as_deref());
-                self.listed(list, scope, wish).await
+            Principal::Org { org, within } => {
+                let among = among(Some(org), within.as_ref());
+                self.all(among, Rule::Org, wish).await
             }
-            Principal::Canvas { org, .. } => {
-                let among = Among::Org(org.as_deref());
+            Principal::Canvas {
+                workspaces: Some(list),
+                ..
+            } => self.listed(list, &proof.principal, wish).await,
+            Principal::Canvas { org, within, .. } => {
+                let among = among(org.as_deref(), within.as_ref());
                 self.all(among, Rule::Canvas, wish).await
             }
             Principal::Workspace { id } => self.near(id, true, wish).await,
@@ -77,20 +77,19 @@ impl Hierarchy {
         Ok(page.reached)
     }
 
-    /// Returns the workspaces of a list, restricted to the org of `scope`, if there is one.
+    /// Returns the workspaces of a list that are in the realm of `principal`.
     async fn listed(
         &self,
         list: &[WorkspaceId],
-        scope: Option<Option<&str>>,
+        principal: &Principal,
         wish: &Wish<'_>,
     ) -> Result<Reached, Rejection> {
-        let Some(org) = scope else {
+        if Realm::of(principal).is_some_and(|realm| realm.is_list_only()) {
             return self.all(Among::Listed(list), Rule::Canvas, wish).await;
-        };
+        }
         let mut within = Vec::with_capacity(list.len());
         for id in list {
-            let place = self.find(id).await?;
-            if place.is_some_and(|place| place.org.as_deref() == org) {
+            if self.looks_after_id(principal, id).await? {
                 within.push(id.clone());
             }
         }
@@ -154,6 +153,69 @@ impl Hierarchy {
             Some(place) => Ok(self.rule(own, &place).await?.ok()),
             None => Ok(None),
         }
+    }
+}
+
+impl Hierarchy {
+    /// Returns the reason why a workspace at `place` is outside of a realm; `None`: it is inside. From memory in steady
+    /// state. A workspace is in a subtree as the hierarchy is now.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub(super) async fn outside(
+        &self,
+        realm: &Realm<'_>,
+        place: &Lineage,
+    ) -> Result<Option<Nowhere>, Unavailable> {
+        // Looked up in each case, so that an answer takes as long inside as outside.
+        let root = match realm.within {
+            Some(root) => self.place(&root.id).await?,
+            None => None,
+        };
+        Ok(realm.outside(place).or_else(|| {
+            let stands = realm.stands(root.as_deref());
+            (!stands).then_some(Nowhere::Root)
+        }))
+    }
+
+    /// True if `principal` may reach a workspace at `place`, removed or not: by its realm, or, of a workspace, by the rule
+    /// for messages.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub async fn looks_after(
+        &self,
+        principal: &Principal,
+        place: &Lineage,
+    ) -> Result<bool, Unavailable> {
+        match (principal.workspace(), Realm::of(principal)) {
+            (Some(id), _) => self.reaches(id, place).await,
+            (None, Some(realm)) => Ok(self.outside(&realm, place).await?.is_none()),
+            (None, None) => Ok(false),
+        }
+    }
+
+    /// As [`Hierarchy::looks_after`], of a workspace by its id. `false` also if there never was one.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub async fn looks_after_id(
+        &self,
+        principal: &Principal,
+        id: &WorkspaceId,
+    ) -> Result<bool, Unavailable> {
+        match self.place(id).await? {
+            Some(place) => self.looks_after(principal, &place).await,
+            None => Ok(false),
+        }
+    }
+}
+
+/// Returns the workspaces of an org, or of the subtree of `root` in it.
+fn among<'a>(org: Option<&'a str>, root: Option<&'a Life>) -> Among<'a> {
+    match root {
+        None => Among::Org(org),
+        Some(root) => Among::Subtree(Subtree { org, root }),
     }
 }
 

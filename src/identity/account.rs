@@ -19,9 +19,23 @@ impl Proof {
             _ if self.kind == CredentialKind::Open => OPEN,
             (Principal::Operator, Some(credential)) => Account::alone(credential.number()),
             // An org token issued its token, with a user name of its choice.
-            (Principal::Canvas { org, confined, .. }, _) if *confined => Account {
+            (
+                Principal::Canvas {
+                    org,
+                    confined: true,
+                    within,
+                    ..
+                },
+                _,
+            ) => Account {
                 own: number(&self.owner()),
-                group: number(&format!("users:{}", serde_json::json!(org))),
+                group: match within {
+                    None => number(&format!("users:{}", serde_json::json!(org))),
+                    Some(root) => {
+                        let root = root.to_string();
+                        number(&format!("users:{}", serde_json::json!([org, root])))
+                    }
+                },
             },
             // Of all lives of the id.
             (Principal::Workspace { id }, _) => Account::alone(number(id.as_str())),
@@ -40,7 +54,7 @@ fn number(name: &str) -> u64 {
 mod tests {
     use super::super::proof::open_proof;
     use super::*;
-    use crate::ids::WorkspaceId;
+    use crate::ids::{Life, WorkspaceId};
 
     fn account(principal: Principal, kind: CredentialKind, credential: &str) -> Account {
         let proof = Proof {
@@ -58,6 +72,7 @@ mod tests {
             org: org.map(str::to_owned),
             workspaces: None,
             confined: false,
+            within: None,
         }
     }
 
@@ -65,7 +80,10 @@ mod tests {
     fn a_principal_has_one_account_whatever_it_presents() {
         let id = WorkspaceId::parse("a").unwrap();
         let workspace = Principal::Workspace { id };
-        let org = Principal::Org { org: "acme".into() };
+        let org = Principal::Org {
+            org: "acme".into(),
+            within: None,
+        };
         for (principal, kinds) in [
             (workspace, [CredentialKind::Workspace, CredentialKind::Pair]),
             (org, [CredentialKind::Org, CredentialKind::Org]),
@@ -84,10 +102,21 @@ mod tests {
         let id = WorkspaceId::parse("acme").unwrap();
         let principals = [
             Principal::Workspace { id },
-            Principal::Org { org: "acme".into() },
+            Principal::Org {
+                org: "acme".into(),
+                within: None,
+            },
             user("acme", None),
             user("acme", Some("acme")),
             user("ada", Some("acme")),
+            Principal::Org {
+                org: "acme".into(),
+                within: Life::parse("team"),
+            },
+            Principal::Org {
+                org: "acme".into(),
+                within: Life::parse("team~7"),
+            },
             Principal::Operator,
         ];
         let kind = CredentialKind::Canvas;
@@ -108,6 +137,7 @@ mod tests {
                 org,
                 workspaces: None,
                 confined,
+                within: None,
             };
             account(principal, CredentialKind::Canvas, "1")
         };
@@ -115,6 +145,15 @@ mod tests {
         assert_ne!(ada.own, bob.own);
         assert_eq!(ada.group, bob.group);
         assert_ne!(ada.group, named("ada", "globex", true).group);
+        let of_subtree = Principal::Canvas {
+            user: "ada".to_owned(),
+            org: Some("acme".to_owned()),
+            workspaces: None,
+            confined: true,
+            within: Life::parse("team"),
+        };
+        let of_subtree = account(of_subtree, CredentialKind::Canvas, "1");
+        assert!(of_subtree.own != ada.own && of_subtree.group != ada.group);
         // An operator or an issuer named it.
         assert_eq!(named("ada", "acme", false), Account::alone(ada.own));
     }

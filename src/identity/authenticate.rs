@@ -355,8 +355,8 @@ impl Identity {
                 return Ok(Arc::new(proof));
             }
             Form::Org => {
-                let (org, _) = self.table.find_org(hash).await?.ok_or(unknown)?;
-                (Principal::Org { org }, CredentialKind::Org)
+                let found = self.table.orgs().find(hash).await?.ok_or(unknown)?;
+                (found.principal(), CredentialKind::Org)
             }
             Form::Admin => {
                 let kind = CredentialKind::Admin;

@@ -8,8 +8,8 @@ use super::credential::{CredentialHash, Form};
 use super::proof::Proof;
 use super::role::{Person, Role};
 use super::token::{
-    Issue, IssuedToken, LIVE_TOKENS_MAX, NewEnrolment, OperatorRow, Owner, TokenRow, TokenTerms,
-    Tokens, fresh,
+    Issue, IssuedToken, LIVE_TOKENS_MAX, NewEnrolment, OperatorRow, OrgIssue, OrgTokenRow, Owner,
+    TokenRow, TokenTerms, Tokens, fresh,
 };
 use crate::coherence::{Coherence, Invalidation};
 use crate::db::Connection;
@@ -155,7 +155,7 @@ impl Issuance {
         Ok(revoked.await?.is_some())
     }
 
-    /// Revokes every token of `workspace`, its enrolment tokens included: here at once, and on every replica
+    /// Revokes every token of `workspace`, its enrolment tokens and those of its subtree included: here at once, and on every replica
     /// within a second. Idempotent; a repetition invalidates the replicas' caches again.
     ///
     /// # Errors
@@ -260,25 +260,39 @@ impl Issuance {
         }
     }
 
-    /// Issues a token for `org`, with a note of its purpose.
+    /// Issues a token for `org`, or for the subtree of `root` in it, with a note of its purpose.
     ///
     /// # Errors
-    /// `conflict` when the org has [`LIVE_TOKENS_MAX`] already.
+    /// `conflict` when the org has [`LIVE_TOKENS_MAX`] already, or the root is in another org; `workspace_not_found` and
+    /// `workspace_removed` of the root.
     pub async fn issue_org(
         &self,
-        org: &str,
+        of: (&str, Option<&WorkspaceId>),
         note: Option<&str>,
         run: Run,
     ) -> Result<IssuedToken, Rejection> {
         let (token, hash) = fresh(Form::Org);
-        let issue = self.tokens.issue_org(org, note, (&token, hash), run);
-        if !issue.await? {
-            return Err(too_many("org"));
+        let tokens = self.tokens.orgs();
+        match tokens.issue(of, note, (&token, hash), run).await? {
+            OrgIssue::Done => Ok(token),
+            OrgIssue::Full => Err(too_many("org")),
+            OrgIssue::NoRoot => Err(Rejection::new(
+                Reason::WorkspaceNotFound,
+                "there is no workspace of the id in `subtree`: create it first",
+            )),
+            OrgIssue::RootRemoved => Err(Rejection::new(
+                Reason::WorkspaceRemoved,
+                "the workspace in `subtree` was removed: name another",
+            )),
+            OrgIssue::RootElsewhere => Err(Rejection::new(
+                Reason::Conflict,
+                "the workspace in `subtree` is not in the org of the path: name one of that org",
+            )),
         }
-        Ok(token)
     }
 
-    /// Returns live tokens of `org` after the token id `after` (empty: from the first), oldest first.
+    /// Returns live tokens of `org`, those of its subtrees included, after the token id `after` (empty: from the first),
+    /// oldest first.
     ///
     /// # Errors
     /// When the store cannot be asked.
@@ -287,8 +301,8 @@ impl Issuance {
         org: &str,
         after: &str,
         limit: u32,
-    ) -> Result<Vec<TokenRow>, Unavailable> {
-        self.tokens.list_org(org, after, limit).await
+    ) -> Result<Vec<OrgTokenRow>, Unavailable> {
+        self.tokens.orgs().list(org, after, limit).await
     }
 
     /// As [`Issuance::revoke_workspace`], for a token of `org`.
@@ -301,7 +315,8 @@ impl Issuance {
         token_id: &str,
         run: Run,
     ) -> Result<bool, Unavailable> {
-        self.revoke(Owner::Org(org), token_id, run).await
+        Ok(self.revoke(Owner::Org(org), token_id, run).await?
+            || self.revoke(Owner::Subtrees(org), token_id, run).await?)
     }
 
     /// Issues a token of an operator with this role.

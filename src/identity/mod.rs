@@ -36,7 +36,9 @@ pub use self::signed::{
 };
 pub use self::standing::SLOW_BODY;
 pub use self::ticket::{TICKET_TTL, Tickets};
-pub use self::token::{IssuedToken, LIVE_TOKENS_MAX, OperatorRow, TokenRow, TokenTerms};
+pub use self::token::{
+    IssuedToken, LIVE_TOKENS_MAX, OperatorRow, OrgTokenRow, TokenRow, TokenTerms,
+};
 
 #[cfg(test)]
 mod tests;

@@ -53,7 +53,7 @@ pub struct Credentials {
 
 impl Named {
     /// Parses a caller in the form in which [`Principal`] is displayed: a workspace id, `canvas:<user>`,
-    /// `org:<org>`, or `operator:`, here also without the colon, or with the role of the operator behind it: without one
+    /// `org:<org>`, `subtree:<root>:<org>`, or `operator:`, here also without the colon, or with the role of the operator behind it: without one
     /// it is `admin`.
     ///
     /// # Errors
@@ -72,7 +72,17 @@ impl Named {
             }
             Some(("org", org)) if !org.is_empty() => Principal::Org {
                 org: org.to_owned(),
+                within: None,
             },
+            Some(("subtree", named)) => {
+                let named = named.split_once(':').filter(|(_, org)| !org.is_empty());
+                let (root, org) = named.ok_or_else(|| wrong(FORMS))?;
+                let (id, born_at) = (id(root).map_err(|_| wrong(FORMS))?, 0);
+                Principal::Org {
+                    org: org.to_owned(),
+                    within: Some(Life { id, born_at }),
+                }
+            }
             Some(("canvas", user)) if !user.is_empty() => {
                 let listed = question.workspaces.as_deref().map(|list| {
                     let ids = list.split(',').map(|text| id(text.trim()));
@@ -87,6 +97,7 @@ impl Named {
                         org: question.org.clone(),
                         workspaces,
                         confined: false,
+                        within: None,
                     },
                     role,
                     claimed,
@@ -117,7 +128,8 @@ const CLAIMS: &str = "`org` and `workspaces` are what the token of a canvas user
                       `canvas:<user>`, or leave them out";
 
 const FORMS: &str = "`caller` is what records name a caller by: a workspace id, `operator` (also `operator:read`, \
-                     `operator:operate`), `canvas:<user>` or `org:<org>`";
+                     `operator:operate`), `canvas:<user>`, `org:<org>` or \
+                     `subtree:<id>:<org>`";
 
 impl Identity {
     /// Returns the present life of a workspace id, whose name owns what the workspace starts ([`Proof::owner`]). From
@@ -145,10 +157,16 @@ impl Identity {
         witness: &mut impl Witness,
     ) -> Result<(Proof, Credentials), Rejection> {
         let Named {
-            principal,
+            mut principal,
             role,
             claimed,
         } = named;
+        if let Principal::Org {
+            within: Some(root), ..
+        } = &mut principal
+        {
+            root.born_at = self.places.born_at_of(&root.id).await.unwrap_or(0);
+        }
         let open = self.config.get().auth.mode == AuthMode::Open;
         let (proof, credentials) = match &principal {
             Principal::Canvas { user, .. } if open && user == "open" => {
@@ -206,7 +224,11 @@ impl Identity {
     async fn credentials(&self, principal: &Principal) -> Result<Credentials, Unavailable> {
         let holder = match principal {
             Principal::Workspace { id } => Holder::Workspace(id),
-            Principal::Org { org } => Holder::Org(org),
+            Principal::Org { org, within: None } => Holder::Org(org),
+            Principal::Org {
+                org,
+                within: Some(root),
+            } => Holder::Subtree(org, root),
             Principal::Operator | Principal::Canvas { .. } => Holder::Operator,
         };
         let mut known = Vec::new();
@@ -378,7 +400,7 @@ fn proof_of(principal: Principal) -> Proof {
 }
 
 fn principal_json(proof: &Proof) -> Value {
-    match &proof.principal {
+    let mut said = match &proof.principal {
         _ if proof.kind == CredentialKind::Open => json!({"kind": "open"}),
         Principal::Workspace { id } => json!({"kind": "workspace", "workspace": id.as_str()}),
         Principal::Canvas {
@@ -391,9 +413,13 @@ fn principal_json(proof: &Proof) -> Value {
             let listed = listed.map(|ids| ids.iter().map(WorkspaceId::as_str).collect::<Vec<_>>());
             json!({"kind": "canvas", "user": user, "org": org, "workspaces": listed})
         }
-        Principal::Org { org } => json!({"kind": "org", "org": org}),
+        Principal::Org { org, .. } => json!({"kind": "org", "org": org}),
         Principal::Operator => {
             json!({"kind": "operator", "role": proof.role().map(Role::as_str)})
         }
+    };
+    if let Some(root) = proof.principal.within() {
+        said["subtree"] = root.id.as_str().into();
     }
+    said
 }

@@ -44,11 +44,15 @@ pub enum Principal {
         workspaces: Option<Vec<WorkspaceId>>,
         /// True if these count only while they are in `org`: the token was made with an org token.
         confined: bool,
+        /// The subtree of that org token, if it has one: the user reaches nothing outside of it.
+        within: Option<Life>,
     },
-    /// An integration that acts in one org.
+    /// An integration that acts in one org, or in a subtree of it.
     Org {
         /// Its name.
         org: String,
+        /// The root of the subtree: it looks after this workspace and those below it. `None`: after all of the org.
+        within: Option<Life>,
     },
     /// The holder of an admin token.
     Operator,
@@ -67,7 +71,15 @@ impl Principal {
     pub fn org(&self) -> Option<&str> {
         match self {
             Self::Canvas { org, .. } => org.as_deref(),
-            Self::Org { org } => Some(org),
+            Self::Org { org, .. } => Some(org),
+            Self::Workspace { .. } | Self::Operator => None,
+        }
+    }
+
+    /// Returns the root of the subtree that it is confined to. `None`: it is confined to none.
+    pub fn within(&self) -> Option<&Life> {
+        match self {
+            Self::Canvas { within, .. } | Self::Org { within, .. } => within.as_ref(),
             Self::Workspace { .. } | Self::Operator => None,
         }
     }
@@ -88,7 +100,11 @@ impl fmt::Display for Principal {
         match self {
             Self::Workspace { id } => f.write_str(id.as_str()),
             Self::Canvas { user, .. } => write!(f, "canvas:{user}"),
-            Self::Org { org } => write!(f, "org:{org}"),
+            Self::Org { org, within: None } => write!(f, "org:{org}"),
+            Self::Org {
+                org,
+                within: Some(root),
+            } => write!(f, "subtree:{}:{org}", root.id),
             Self::Operator => f.write_str("operator:"),
         }
     }
@@ -183,20 +199,30 @@ impl Proof {
     }
 
     /// Returns the owner of what the caller starts. It is the principal's name, except for canvas users:
-    /// their names are unique only together with their org and the issuer. `:` is in no workspace id. A later life of a
-    /// workspace id owns nothing of the earlier ones ([`Life`]).
+    /// their names are unique only together with their org and the issuer, and with the subtree of the token that named
+    /// them. `:` is in no workspace id. A later life of a workspace id owns nothing of the earlier ones ([`Life`]).
     pub fn owner(&self) -> String {
-        let (user, org) = match &self.principal {
-            Principal::Canvas { user, org, .. } => (user, org),
+        let (user, org, within) = match &self.principal {
+            Principal::Canvas {
+                user, org, within, ..
+            } => (user, org, within),
             Principal::Workspace { id } => {
                 let (id, born_at) = (id.clone(), self.born_at);
                 return Life { id, born_at }.to_string();
             }
+            Principal::Org {
+                org,
+                within: Some(root),
+            } => return format!("subtree:{root}:{org}"),
             Principal::Org { .. } | Principal::Operator => return self.principal.to_string(),
         };
         let issuer = self.signer.as_ref().and_then(|by| by.named.issuer.as_ref());
         // Names are arbitrary text: JSON keeps them apart.
-        format!("canvas:{}", serde_json::json!([issuer, org, user]))
+        let name = match within {
+            None => serde_json::json!([issuer, org, user]),
+            Some(root) => serde_json::json!([issuer, org, user, root.to_string()]),
+        };
+        format!("canvas:{name}")
     }
 
     /// Checks `claimed`, the value of `X-Workspace-ID`, against the principal. The field is a claim,
@@ -318,6 +344,7 @@ pub(super) fn open_proof() -> Proof {
             org: None,
             workspaces: None,
             confined: false,
+            within: None,
         },
         kind: CredentialKind::Open,
         operator: None,

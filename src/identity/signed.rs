@@ -13,7 +13,7 @@ use super::credential::CredentialHash;
 use super::proof::{CredentialKind, NAME_CHARS_MAX, Principal, Proof, Signed, Signer, is_name};
 use super::refusal::Refusal;
 use crate::config::Live;
-use crate::ids::WorkspaceId;
+use crate::ids::{Life, WorkspaceId};
 use crate::rejection::{Reason, Rejection};
 use crate::time::Timestamp;
 use crate::trust::{
@@ -51,6 +51,9 @@ struct Claims {
     /// SHA-256 of the org token with which it was made: it ends with that token, and reaches only that org.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     via: Option<String>,
+    /// The root of that org token's subtree. A release without subtrees does not know that token, and refuses this one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    within: Option<String>,
 }
 
 /// A canvas token to be issued.
@@ -64,7 +67,7 @@ pub struct NewCanvas<'a> {
     pub workspaces: Option<&'a [WorkspaceId]>,
     /// The lifetime.
     pub ttl: Duration,
-    /// The caller that issues it. With an org token it ends with that token.
+    /// The caller that issues it. With an org token it ends with that token, and reaches no more than it.
     pub maker: Option<&'a Proof>,
 }
 
@@ -121,6 +124,7 @@ impl SignedTokens {
         let now = Timestamp::now().0 / 1000;
         let exp = now + i64::try_from(ttl.as_secs()).unwrap_or(i64::MAX - now);
         let issuer = self.config.get().issuer();
+        let maker = maker.filter(|maker| maker.kind == CredentialKind::Org);
         let claims = Claims {
             aud: issuer.clone(),
             iss: issuer,
@@ -133,9 +137,11 @@ impl SignedTokens {
             org: org.map(str::to_owned),
             workspaces: workspaces.map(|ids| ids.iter().map(ToString::to_string).collect()),
             via: maker
-                .filter(|maker| maker.kind == CredentialKind::Org)
                 .and_then(|maker| maker.credential)
                 .map(CredentialHash::to_hex),
+            within: maker
+                .and_then(|maker| maker.principal.within())
+                .map(Life::to_string),
         };
         let token = self.keys.sign(CANVAS_TYP, &claims).map_err(|error| {
             Rejection::new(Reason::Internal, "the token could not be signed").cause(error)
@@ -168,11 +174,16 @@ impl SignedTokens {
             return Err(TokenError::Claims);
         }
         let maker = maker.flatten();
+        let within = claims.within.as_deref().map(Life::parse);
+        if matches!(within, Some(None)) {
+            return Err(TokenError::Claims);
+        }
         let principal = Principal::Canvas {
             user: claims.sub,
             org: claims.org,
             workspaces,
             confined: maker.is_some(),
+            within: within.flatten(),
         };
         Ok(Signed {
             principal,

@@ -140,8 +140,8 @@ impl Identity {
                 })
             }
             CredentialKind::Org => {
-                let found = self.table.find_org(hash).await?;
-                found.map(|(org, _)| (Principal::Org { org }, None, 0))
+                let found = self.table.orgs().find(hash).await?;
+                found.map(|found| (found.principal(), None, 0))
             }
             CredentialKind::Admin => {
                 let found = self.operator_of(hash).await?;
@@ -190,12 +190,12 @@ impl Identity {
             return Ok(true);
         };
         let load = || async {
-            match self.table.find_org(maker).await {
-                Ok(Some((org, prefix))) => {
+            match self.table.orgs().find(maker).await {
+                Ok(Some(found)) => {
                     let proof = Proof {
-                        principal: Principal::Org { org },
+                        principal: found.principal(),
                         kind: CredentialKind::Org,
-                        prefix,
+                        prefix: found.prefix,
                         credential: Some(maker),
                         ..open_proof()
                     };

@@ -6,11 +6,11 @@ use serde::{Deserialize, Serialize};
 
 use super::proof::{CredentialKind, Principal, Proof, open_proof};
 use super::role::Operator;
-use crate::ids::WorkspaceId;
+use crate::ids::{Life, WorkspaceId};
 
 /// A principal in a table.
 #[derive(Serialize, Deserialize)]
-#[serde(tag = "kind", rename_all = "lowercase")]
+#[serde(tag = "kind", rename_all = "snake_case")]
 enum Stored {
     Workspace {
         id: String,
@@ -27,6 +27,19 @@ enum Stored {
     Org {
         org: String,
     },
+    /// An org token of a subtree. A kind of its own, as that of its users: a release without subtrees takes it for no
+    /// principal, rather than for one of the whole org.
+    Subtree {
+        org: String,
+        root: String,
+    },
+    /// A browser user that an org token of a subtree named.
+    SubtreeUser {
+        user: String,
+        org: Option<String>,
+        workspaces: Option<Vec<String>>,
+        root: String,
+    },
     Operator {
         /// Absent in rows of earlier releases, where all operators were admins.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -34,6 +47,15 @@ enum Stored {
     },
     /// No credential, in open mode.
     Open,
+}
+
+/// Parses the ids of a list, if there is one. `None`: one of them is no id.
+fn parse_list(ids: Option<Vec<String>>) -> Option<Option<Vec<WorkspaceId>>> {
+    let Some(ids) = ids else {
+        return Some(None);
+    };
+    let ids = ids.iter().map(|id| WorkspaceId::parse(id).ok());
+    ids.collect::<Option<Vec<_>>>().map(Some)
 }
 
 /// True for the first life of a workspace, of which nothing is written.
@@ -56,15 +78,34 @@ impl Proof {
                 org,
                 workspaces,
                 confined,
-            } => Stored::Canvas {
-                user: user.clone(),
-                org: org.clone(),
-                workspaces: workspaces
-                    .as_ref()
-                    .map(|ids| ids.iter().map(ToString::to_string).collect()),
-                confined: *confined,
+                within,
+            } => {
+                let (user, org) = (user.clone(), org.clone());
+                let workspaces = workspaces.as_ref();
+                let workspaces =
+                    workspaces.map(|ids| ids.iter().map(ToString::to_string).collect());
+                match within {
+                    None => Stored::Canvas {
+                        user,
+                        org,
+                        workspaces,
+                        confined: *confined,
+                    },
+                    Some(root) => Stored::SubtreeUser {
+                        user,
+                        org,
+                        workspaces,
+                        root: root.to_string(),
+                    },
+                }
+            }
+            Principal::Org { org, within } => match within {
+                None => Stored::Org { org: org.clone() },
+                Some(root) => Stored::Subtree {
+                    org: org.clone(),
+                    root: root.to_string(),
+                },
             },
-            Principal::Org { org } => Stored::Org { org: org.clone() },
             Principal::Operator => Stored::Operator {
                 by: self.operator.as_deref().cloned(),
             },
@@ -90,23 +131,30 @@ impl Proof {
                 org,
                 workspaces,
                 confined,
-            } => {
-                let parse = |ids: Vec<String>| {
-                    let ids = ids.iter().map(|id| WorkspaceId::parse(id).ok());
-                    ids.collect::<Option<Vec<_>>>()
-                };
-                let workspaces = match workspaces {
-                    Some(ids) => Some(parse(ids)?),
-                    None => None,
-                };
-                Principal::Canvas {
-                    user,
-                    org,
-                    workspaces,
-                    confined,
-                }
-            }
-            Stored::Org { org } => Principal::Org { org },
+            } => Principal::Canvas {
+                user,
+                org,
+                workspaces: parse_list(workspaces)?,
+                confined,
+                within: None,
+            },
+            Stored::SubtreeUser {
+                user,
+                org,
+                workspaces,
+                root,
+            } => Principal::Canvas {
+                user,
+                org,
+                workspaces: parse_list(workspaces)?,
+                confined: true,
+                within: Some(Life::parse(&root)?),
+            },
+            Stored::Org { org } => Principal::Org { org, within: None },
+            Stored::Subtree { org, root } => Principal::Org {
+                org,
+                within: Some(Life::parse(&root)?),
+            },
             Stored::Operator { by } => {
                 operator = Some(Arc::new(by.unwrap_or(Operator::CONFIGURED)));
                 Principal::Operator
@@ -129,6 +177,31 @@ impl Proof {
 mod tests {
     use super::super::role::Role;
     use super::*;
+
+    #[test]
+    fn the_holder_of_a_subtree_is_recalled_with_it_and_is_none_to_an_earlier_release() {
+        let root = Life::parse("team~7").unwrap();
+        let org = Principal::Org {
+            org: "acme".to_owned(),
+            within: Some(root.clone()),
+        };
+        let user = Principal::Canvas {
+            user: "ada".to_owned(),
+            org: Some("acme".to_owned()),
+            workspaces: Some(vec![WorkspaceId::parse("dev").unwrap()]),
+            confined: true,
+            within: Some(root),
+        };
+        for principal in [org, user] {
+            let proof = Proof::of(principal.clone());
+            let stored = proof.stored();
+            let recalled = Proof::recall(&stored, false).unwrap();
+            assert_eq!(recalled.principal, principal);
+            assert_eq!(recalled.owner(), proof.owner());
+            // Kinds that a release without subtrees does not know.
+            assert!(stored.contains(r#""kind":"subtree"#), "{stored}");
+        }
+    }
 
     #[test]
     fn an_operator_is_recalled_with_role_and_name() {

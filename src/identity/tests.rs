@@ -309,12 +309,15 @@ async fn an_enrolment_token_registers_once_and_does_nothing_else() {
 #[tokio::test]
 async fn org_tokens_act_in_their_org_until_revoked() {
     let house = House::plain().await;
-    let issued = house.tokens().issue_org("acme", Some("ci"), Real).await;
+    let issued = house
+        .tokens()
+        .issue_org(("acme", None), Some("ci"), Real)
+        .await;
     let token = issued.unwrap();
     let proof = house.ask(text(&token)).await.unwrap();
-    assert_eq!(proof.principal, Principal::Org { org: "acme".into() });
+    assert_eq!(proof.principal.to_string(), "org:acme");
     let listed = house.tokens().list_org("acme", "", 10).await;
-    assert_eq!(listed.unwrap()[0].label.as_deref(), Some("ci"));
+    assert_eq!(listed.unwrap()[0].note.as_deref(), Some("ci"));
     let revoke = |org| house.tokens().revoke_org(org, &token.token_id, Real);
     assert!(!revoke("other").await.unwrap());
     assert!(revoke("acme").await.unwrap());
@@ -390,6 +393,7 @@ async fn canvas_tokens_prove_a_user_within_their_time() {
         org: Some("acme".into()),
         workspaces: Some(only.to_vec()),
         confined: false,
+        within: None,
     };
     assert_eq!(proof.principal, expected);
     assert_eq!(proof.kind, CredentialKind::Canvas);

@@ -10,7 +10,7 @@ use super::authenticate::Identity;
 use super::credential::{CredentialHash, Form, Fresh};
 use super::issuers::NotForeign;
 use super::proof::{CredentialKind, KeyName, Principal, Proof, Signer, open_proof};
-use crate::ids::WorkspaceId;
+use crate::ids::{Life, WorkspaceId};
 use crate::rejection::{Reason, Rejection};
 use crate::shared::Shared;
 use crate::time::Timestamp;
@@ -55,6 +55,9 @@ struct Claims {
     /// The org token with which the canvas token was made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     via: Option<String>,
+    /// The root of that org token's subtree.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    within: Option<String>,
     until_ms: i64,
     /// The key that signed the credential: when it is withdrawn, its tickets end as well.
     signer: KeyName,
@@ -237,6 +240,7 @@ impl<'a> Tickets<'a> {
             org,
             workspaces: workspaces.map(ids),
             via: proof.maker.map(CredentialHash::to_hex),
+            within: proof.principal.within().map(Life::to_string),
             until_ms,
             signer: signer.named.clone(),
         };
@@ -280,6 +284,10 @@ impl<'a> Tickets<'a> {
             return Ok(None);
         };
         let maker = claims.via.as_deref().and_then(CredentialHash::from_hex);
+        let within = claims.within.as_deref().map(Life::parse);
+        if matches!(within, Some(None)) {
+            return Ok(None);
+        }
         let (principal, kind, in_org) = match claims.workload.as_deref().map(WorkspaceId::parse) {
             None => {
                 let principal = Principal::Canvas {
@@ -287,6 +295,7 @@ impl<'a> Tickets<'a> {
                     org: claims.org,
                     workspaces,
                     confined: maker.is_some(),
+                    within: within.flatten(),
                 };
                 (principal, CredentialKind::Canvas, None)
             }

@@ -400,6 +400,7 @@ impl Plan {
             scope,
             org,
             by_org: None,
+            by_subtree: None,
             mode: read_mode(&entry.mode)?,
             reason: read_reason(&entry.reason)?.to_owned(),
             created_by: by.to_owned(),

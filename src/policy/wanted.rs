@@ -160,6 +160,7 @@ impl Wanted {
             wake: None,
             probe: self.probe.clone(),
             editor: Editor::Operator,
+            within: None,
         }
     }
 

@@ -84,10 +84,7 @@ impl InForce {
     pub(super) fn holds_back(&self, ends: &[End<'_>; 2]) -> bool {
         let now = Timestamp::now();
         let mut candidates = self.candidates(ends);
-        candidates.any(|stop| {
-            let may = stop.by_org.is_none() || stop.by_org.as_deref() == ends[1].org;
-            may && stop.holds(now) && stop.covers(ends)
-        })
+        candidates.any(|stop| stop.is_over(&ends[1]) && stop.holds(now) && stop.covers(ends))
     }
 
     fn candidates<'s>(&'s self, ends: &[End<'s>; 2]) -> impl Iterator<Item = &'s Arc<Stop>> {
@@ -121,6 +118,7 @@ mod tests {
             scope,
             org: None,
             by_org: None,
+            by_subtree: None,
             mode,
             reason: "a loop".to_owned(),
             created_by: "operator".to_owned(),

@@ -49,8 +49,10 @@ use crate::workspace::Workspaces;
 /// Stops that may be in force at once.
 pub const STOPS_MAX: usize = 10_000;
 
-/// Stops that the tokens of one org may have in force, and those of all orgs: an operator can always stop something.
+/// Stops that the tokens of one org may have in force, those of one subtree, and those of all orgs: an operator can always
+/// stop something.
 pub const ORG_STOPS_MAX: usize = 500;
+const SUBTREE_STOPS_MAX: usize = 100;
 const ALL_ORGS_STOPS_MAX: usize = 9_000;
 
 /// Interval of comparisons of the number of changes: a third of the second within which a stop is in force.
@@ -180,7 +182,7 @@ impl Stops {
         let caller = match caller {
             Principal::Workspace { id } => End::at(id, None),
             Principal::Canvas { org, .. } => End::of_org(org.as_deref()),
-            Principal::Org { org } => End::of_org(Some(org)),
+            Principal::Org { org, .. } => End::of_org(Some(org)),
             Principal::Operator => End::of_org(None),
         };
         let ends = [caller, End::at(target, None)];
@@ -215,9 +217,10 @@ impl Stops {
     /// # Errors
     /// `conflict` if there are as many as may be; `store_unavailable`: it may have been made.
     pub async fn stop(self: &Arc<Self>, new: &NewStop, run: Run) -> Result<Stop, Rejection> {
-        let room = match new.by_org {
-            Some(_) => (ALL_ORGS_STOPS_MAX, ORG_STOPS_MAX),
-            None => (STOPS_MAX, STOPS_MAX),
+        let room = match (&new.by_org, &new.by_subtree) {
+            (Some(_), Some(_)) => (ALL_ORGS_STOPS_MAX, SUBTREE_STOPS_MAX),
+            (Some(_), None) => (ALL_ORGS_STOPS_MAX, ORG_STOPS_MAX),
+            (None, _) => (STOPS_MAX, STOPS_MAX),
         };
         let bound = |max: usize| i64::try_from(max).unwrap_or(i64::MAX);
         let (all, own) = (bound(room.0), bound(room.1));
@@ -231,8 +234,9 @@ impl Stops {
         let Some(stop) = made? else {
             let message = match new.by_org {
                 Some(_) => format!(
-                    "the tokens of an org may have {ORG_STOPS_MAX} stops in force, those of all orgs \
-                     {ALL_ORGS_STOPS_MAX}: release some with DELETE /stops/{{id}}, or ask an operator"
+                    "the tokens of an org may have {ORG_STOPS_MAX} stops in force, those of a subtree \
+                     {SUBTREE_STOPS_MAX}, those of all orgs {ALL_ORGS_STOPS_MAX}: release some with \
+                     DELETE /stops/{{id}}, or ask an operator"
                 ),
                 None => return Err(too_many()),
             };

@@ -90,6 +90,11 @@ impl<'a> End<'a> {
         }
     }
 
+    /// True if it is at this workspace, or at one below it.
+    pub(super) fn is_below(&self, root: &WorkspaceId) -> bool {
+        self.id == Some(root) || self.ancestors.contains(root)
+    }
+
     /// Returns the end at a caller that is no workspace.
     pub fn of_org(org: Option<&'a str>) -> Self {
         Self {

@@ -2,6 +2,7 @@
 
 use super::scope::{End, Scope};
 use crate::closed_set::words;
+use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
 use crate::time::Timestamp;
 
@@ -52,6 +53,8 @@ pub struct NewStop {
     pub org: Option<String>,
     /// The org of the org token that makes it. It then covers that org only.
     pub by_org: Option<String>,
+    /// The root of that token's subtree, if it has one. It then covers that subtree only.
+    pub by_subtree: Option<WorkspaceId>,
     /// The calls that it ends.
     pub mode: Mode,
     /// Its maker's reason, which refused callers get.
@@ -75,6 +78,8 @@ pub struct Stop {
     pub org: Option<String>,
     /// The org of the org token that made it.
     pub by_org: Option<String>,
+    /// The root of that token's subtree.
+    pub by_subtree: Option<WorkspaceId>,
     /// The calls that it ends.
     pub mode: Mode,
     /// Its maker's reason.
@@ -96,23 +101,33 @@ impl Stop {
         self.expires_at.is_none_or(|end| now < end)
     }
 
-    /// True if it covers a call between these ends. One that an org token made covers nothing of another org, also after
-    /// a move.
+    /// True if the maker's authority covers an end: that of an org token its org or its subtree, as the hierarchy is now.
+    pub(super) fn is_over(&self, end: &End<'_>) -> bool {
+        let in_org = self.by_org.is_none() || end.org == self.by_org.as_deref();
+        in_org
+            && self
+                .by_subtree
+                .as_ref()
+                .is_none_or(|root| end.is_below(root))
+    }
+
+    /// True if it covers a call between these ends. One that an org token made covers nothing of another org, or outside
+    /// of the token's subtree, also after a move.
     pub fn covers(&self, ends: &[End<'_>; 2]) -> bool {
-        let own = |end: &End<'_>| self.by_org.is_none() || end.org == self.by_org.as_deref();
         let at = |end: &End<'_>| {
-            own(end)
+            self.is_over(end)
                 && match &self.scope {
                     Scope::All => true,
                     Scope::Org(org) => end.org == Some(org),
                     Scope::Workspace(id) => end.id == Some(id),
-                    Scope::Subtree(id) => end.id == Some(id) || end.ancestors.contains(id),
+                    Scope::Subtree(id) => end.is_below(id),
                     Scope::Pair(..) => false,
                 }
         };
         match &self.scope {
             Scope::Pair(caller, target) => {
-                ends[0].id == Some(caller) && ends[1].id == Some(target) && ends.iter().all(own)
+                let named = ends[0].id == Some(caller) && ends[1].id == Some(target);
+                named && ends.iter().all(|end| self.is_over(end))
             }
             _ => ends.iter().any(at),
         }

@@ -8,13 +8,14 @@ use sqlx::any::AnyRow;
 use super::scope::Scope;
 use super::{Cancel, Mode, NewStop, Stop};
 use crate::db::{Connection, Db};
+use crate::ids::WorkspaceId;
 use crate::store::{Run, Unavailable};
 use crate::time::Timestamp;
 
 /// The columns of [`Stop`]. Their order does not matter.
 macro_rules! columns {
     () => {
-        "id, scope, name, target, org, by_org, mode, reason, created_by, created_at, expires_at, cancel, fence"
+        "id, scope, name, target, org, by_org, by_subtree, mode, reason, created_by, created_at, expires_at, cancel, fence"
     };
 }
 
@@ -23,8 +24,8 @@ const VERSION: &str = "SELECT noted FROM stop_changes WHERE id = 1";
 const CHANGED: &str = "INSERT INTO stop_changes (id, noted) VALUES (1, 1) \
     ON CONFLICT (id) DO UPDATE SET noted = stop_changes.noted + 1";
 
-const COUNT: &str =
-    "SELECT COUNT(*) AS stops, COUNT(CASE WHEN by_org = $1 THEN 1 END) AS own FROM stops";
+const COUNT: &str = "SELECT COUNT(*) AS stops, \
+    COUNT(CASE WHEN by_org = $1 AND COALESCE(by_subtree, '') = $2 THEN 1 END) AS own FROM stops";
 
 const ALL: &str = concat!("SELECT ", columns!(), " FROM stops ORDER BY id LIMIT $1");
 
@@ -38,7 +39,8 @@ const FIND: &str = concat!("SELECT ", columns!(), " FROM stops WHERE id = $1");
 
 const INSERT: &str = concat!(
     "INSERT INTO stops (id, scope, name, target, org, by_org, mode, reason, created_by, created_at, expires_at, \
-     cancel, leased_until, fence) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, 0, 0) RETURNING ",
+     cancel, by_subtree, leased_until, fence) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, 0, 0) \
+     RETURNING ",
     columns!()
 );
 
@@ -65,7 +67,7 @@ const ADVANCE: &str = "UPDATE stops SET cancel = $3 WHERE id = $1 AND fence = $2
 pub(super) struct Room {
     /// All of them.
     pub(super) all: i64,
-    /// Those that the tokens of the maker's org made.
+    /// Those that the tokens of the maker's org, or of its subtree, made.
     pub(super) own: i64,
 }
 
@@ -221,7 +223,9 @@ pub(super) async fn insert(
 ) -> Result<Option<Stop>, sqlx::Error> {
     // First: its row serializes the changes, so that the count still holds at the commit.
     sqlx::query(CHANGED).execute(&mut *tx).await?;
+    let by_subtree = new.by_subtree.as_ref().map(WorkspaceId::as_str);
     let count = sqlx::query(COUNT).bind(new.by_org.as_deref().unwrap_or_default());
+    let count = count.bind(by_subtree.unwrap_or_default());
     let count = count.fetch_one(&mut *tx).await?;
     if count.try_get::<i64, _>("stops")? >= room.all || count.try_get::<i64, _>("own")? >= room.own
     {
@@ -245,7 +249,8 @@ pub(super) async fn insert(
         .bind(&new.created_by)
         .bind(now.0)
         .bind(new.expires_at.map(|at| at.0))
-        .bind(cancel.as_str());
+        .bind(cancel.as_str())
+        .bind(by_subtree);
     let rows = insert.fetch_all(tx).await?;
     rows.first().map(stop).transpose()
 }
@@ -266,11 +271,14 @@ fn stop(row: &AnyRow) -> Result<Stop, sqlx::Error> {
     let unknown = |column: &str| sqlx::Error::Decode(format!("an unknown {column}").into());
     let (scope, name, target) = (text("scope")?, text("name")?, text("target")?);
     let scope = Scope::of_columns([&scope, &name, &target]);
+    let by_subtree: Option<String> = row.try_get("by_subtree")?;
+    let by_subtree = by_subtree.map(|root| WorkspaceId::parse(&root)).transpose();
     Ok(Stop {
         id: text("id")?,
         scope: scope.ok_or_else(|| unknown("scope"))?,
         org: row.try_get("org")?,
         by_org: row.try_get("by_org")?,
+        by_subtree: by_subtree.map_err(|error| sqlx::Error::Decode(Box::new(error)))?,
         mode: Mode::parse(&text("mode")?).ok_or_else(|| unknown("mode"))?,
         reason: text("reason")?,
         created_by: text("created_by")?,

@@ -33,7 +33,7 @@ pub use self::orgs::orgs_of;
 pub use self::origins::{Claim, Held, Origin, OriginTaken, Origins, base};
 pub use self::outline::Outline;
 pub use self::probe::{Probed, StoredProbe};
-pub use self::reach::{Among, Candidate, Near, Search, Wish};
+pub use self::reach::{Among, Candidate, Near, Search, Subtree, Wish, ids_below};
 pub use self::registration::{Register, Registered};
 pub use self::table::{Created, LINE_MAX, Seen, Step, Workspaces};
 pub use self::view::{InstanceStatus, InstanceView, Urls, View};

@@ -3,12 +3,14 @@
 //!
 //! Each branch of a page is limited in the database, so that a page of 100,000 roots reads one page.
 
+use std::collections::HashSet;
+
 use sqlx::{AssertSqlSafe, Row as _};
 
 use super::row::{step, workspace};
 use super::sql::columns;
 use super::{Status, Step, Timestamp, Workspace, Workspaces};
-use crate::ids::WorkspaceId;
+use crate::ids::{Life, WorkspaceId};
 use crate::store::Unavailable;
 
 /// Part of a list to read.
@@ -33,8 +35,55 @@ pub enum Among<'a> {
     Org(Option<&'a str>),
     /// Workspaces with these ids.
     Listed(&'a [WorkspaceId]),
+    /// The workspaces of a subtree.
+    Subtree(Subtree<'a>),
     /// Workspaces near one workspace: related to it, or granted to it.
     Near(Near<'a>),
+}
+
+/// A workspace of an org and all below it, as the hierarchy is now.
+#[derive(Clone, Copy, Debug)]
+pub struct Subtree<'a> {
+    /// The org; `None` counts as one org, too.
+    pub org: Option<&'a str>,
+    /// The workspace, in the life that is meant: a later life of its id has no subtree.
+    pub root: &'a Life,
+}
+
+impl Subtree<'_> {
+    /// Returns its ids, removed workspaces included; `None`: there are more than `max`.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub async fn ids(
+        &self,
+        workspaces: &Workspaces,
+        max: usize,
+    ) -> Result<Option<HashSet<String>>, Unavailable> {
+        let text = format!("{} LIMIT $4", ids_below("$1", "$2", "$3"));
+        let limit = i64::try_from(max).map_or(i64::MAX, |max| max.saturating_add(1));
+        let query = sqlx::query_scalar(AssertSqlSafe(text))
+            .bind(self.root.id.as_str())
+            .bind(self.root.born_at)
+            .bind(self.org.unwrap_or_default())
+            .bind(limit);
+        let work = async { query.fetch_all(workspaces.db.pool()).await };
+        let ids: Vec<String> = workspaces.db.run("workspace_subtree", work).await?;
+        Ok((ids.len() <= max).then(|| ids.into_iter().collect()))
+    }
+}
+
+/// Returns a query of the ids of a [`Subtree`], removed ones included: a removed workspace is where it was, and none is
+/// below it. `root`, `born_at` and `org` are markers of parameters; the org is `''` for none.
+pub fn ids_below(root: &str, born_at: &str, org: &str) -> String {
+    format!(
+        "WITH RECURSIVE below (id, status) AS ( \
+           SELECT id, status FROM workspaces \
+             WHERE id = {root} AND born_at = {born_at} AND COALESCE(org, '') = {org} AND status <> 'removed' \
+           UNION SELECT w.id, w.status FROM workspaces w JOIN below ON w.parent_id = below.id \
+             WHERE below.status <> 'removed') \
+         SELECT id FROM below"
+    )
 }
 
 /// The workspace that the page is about.
@@ -185,6 +234,14 @@ impl Statement {
                     places.join(", ")
                 };
                 (String::new(), format!("w.id IN ({places}) AND {wanted}"))
+            }
+            Among::Subtree(Subtree { org, root }) => {
+                let (id, born_at) = (all.text(root.id.as_str()), all.number(root.born_at));
+                let org = all.text(org.unwrap_or_default());
+                let below = ids_below(&id, &born_at, &org);
+                let which =
+                    format!("w.id IN ({below}) AND COALESCE(w.org, '') = {org} AND {wanted}");
+                (String::new(), which)
             }
             Among::Near(near) => {
                 let branches = all.near(&near).into_iter().enumerate().map(|(n, branch)| {

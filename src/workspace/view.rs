@@ -98,6 +98,13 @@ pub struct InstanceView {
 }
 
 impl View<'_> {
+    /// Leaves the parent out, for readers that look after the workspace and those below it alone.
+    #[must_use]
+    pub fn without_parent(mut self) -> Self {
+        self.parent_id = None;
+        self
+    }
+
     /// Adds the named instances, for readers that may see the URLs.
     #[must_use]
     pub fn with_instances(mut self, instances: Vec<InstanceView>) -> Self {

@@ -360,6 +360,7 @@ async fn lines_are_read_alike_on_postgresql() {
     let mut parent: Option<WorkspaceId> = None;
     for name in ["root", "mid", "leaf"] {
         let creation = Creation {
+            within: None,
             id: id(name),
             name: name.to_owned(),
             parent_id: parent.clone(),

@@ -48,6 +48,7 @@ fn both(folder: &tempfile::TempDir) -> [Arc<Gateway>; 2] {
 
 async fn workspace(gateway: &Gateway) -> WorkspaceId {
     let creation = Creation {
+        within: None,
         id: WorkspaceId::random(),
         name: "n".to_owned(),
         parent_id: None,
@@ -119,15 +120,16 @@ async fn every_kind_of_token_lives_and_dies_on_both_pairs() {
 
         let org = identity
             .tokens
-            .issue_org("acme", None, Run::Real)
+            .issue_org(("acme", None), None, Run::Real)
             .await
             .unwrap();
         let acme = Principal::Org {
+            within: None,
             org: "acme".to_owned(),
         };
         assert_eq!(ask(&gateway, &org.token).await, Ok(acme));
         let listed = identity.tokens.list_org("acme", "", 10).await.unwrap();
-        assert_eq!(listed[0].label, None);
+        assert_eq!(listed[0].note, None);
         assert!(
             identity
                 .tokens

@@ -95,6 +95,7 @@ mod stops;
 mod store_faults;
 mod stores;
 mod streams;
+mod subtrees;
 mod tasks;
 mod threads;
 mod tls;

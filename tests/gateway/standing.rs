@@ -15,7 +15,7 @@ use crate::on_both_pairs;
 const ENDED: Duration = Duration::from_secs(6);
 
 /// An agent that sends an event each 50 ms, for as long as it is read.
-async fn ticking() -> Agent {
+pub(crate) async fn ticking() -> Agent {
     Agent::scripted(|_| {
         let mut steps = vec![Step::write(SSE_HEAD)];
         for n in 0..1200 {
@@ -30,10 +30,10 @@ async fn ticking() -> Agent {
 }
 
 /// A stream that has begun.
-struct Open(Connection);
+pub(crate) struct Open(Connection);
 
 impl Open {
-    async fn new(gateway: &Gateway, target: &str, token: &str) -> Self {
+    pub(crate) async fn new(gateway: &Gateway, target: &str, token: &str) -> Self {
         let call = CALL.replace("message/send", "message/stream");
         let request = Request::post(format!("/workspaces/{target}/a2a"), call).bearer(token);
         let mut connection = Connection::open(gateway.public).await;
@@ -45,7 +45,7 @@ impl Open {
     }
 
     /// The reason in its last event.
-    async fn last(mut self, since: Instant, what: &str) -> String {
+    pub(crate) async fn last(mut self, since: Instant, what: &str) -> String {
         let mut last = Vec::new();
         while let Some(piece) = self.0.next_chunk().await {
             last = piece;
@@ -62,7 +62,7 @@ impl Open {
     }
 
     /// It goes on for so many events.
-    async fn goes_on(&mut self, events: usize) {
+    pub(crate) async fn goes_on(&mut self, events: usize) {
         for _ in 0..events {
             self.0.next_chunk().await.expect("it goes on");
         }

@@ -163,6 +163,7 @@ fn each_table_is_spelled_in_one_file() {
     let joined = [
         ("workspaces", "identity/token/mod.rs"),
         ("workspaces", "identity/token/enrolment.rs"),
+        ("workspaces", "identity/token/orgs.rs"),
         ("access_grants", "workspace/reach.rs"),
     ];
     // A table with more statements than fit into one file has a folder.
@@ -173,6 +174,7 @@ fn each_table_is_spelled_in_one_file() {
         ("workspace_auth_tokens", "src/identity/token"),
         ("enrolment_tokens", "src/identity/token"),
         ("org_tokens", "src/identity/token"),
+        ("subtree_tokens", "src/identity/token"),
         ("activity_logs", "src/delivery/inbox"),
         ("inbox_heads", "src/delivery/inbox"),
         ("task_updates", "src/delivery/inbox"),

@@ -17,6 +17,7 @@ use crate::workspace::Timestamp;
 /// The names of callers that are no workspaces. `:` is in no workspace id.
 const CANVAS: &str = "canvas:";
 const ORG: &str = "org:";
+const SUBTREE: &str = "subtree:";
 const OPERATOR: &str = "operator:";
 /// The name of callers that proved nothing.
 pub(super) const UNKNOWN: &str = "unknown:";
@@ -65,7 +66,7 @@ impl<'a> Call<'a> {
         let (caller, own) = match principal {
             Some(Principal::Workspace { id }) => (id.as_str(), None),
             Some(Principal::Canvas { .. }) => (CANVAS, None),
-            Some(Principal::Org { org }) => (ORG, Some(org.as_str())),
+            Some(Principal::Org { org, .. }) => (ORG, Some(org.as_str())),
             Some(_) => (OPERATOR, None),
             None => (UNKNOWN, None),
         };
@@ -96,7 +97,11 @@ impl<'a> Call<'a> {
                 None => (name, None),
                 Some(at) => {
                     let (kind, name) = name.split_at(at + 1);
-                    (kind, Some(name).filter(|_| kind == ORG))
+                    match (kind, name.split_once(':')) {
+                        // An org token is one, with a subtree or without: `subtree:<root>:<org>`.
+                        (SUBTREE, Some((_, org))) => (ORG, Some(org)),
+                        _ => (kind, Some(name).filter(|_| kind == ORG)),
+                    }
                 }
             },
         };
@@ -182,11 +187,19 @@ mod tests {
             org: Some(org.clone()),
             workspaces: None,
             confined: false,
+            within: None,
         };
         let callers = [
             None,
             Some(Principal::Workspace { id }),
-            Some(Principal::Org { org: org.clone() }),
+            Some(Principal::Org {
+                org: org.clone(),
+                within: None,
+            }),
+            Some(Principal::Org {
+                org: format!("{org}:x"),
+                within: crate::ids::Life::parse("team~7"),
+            }),
             Some(Principal::Operator),
             Some(user),
         ];

@@ -12,7 +12,9 @@ use sqlx::{Any, AssertSqlSafe, Row as _};
 use super::day::Day;
 use super::sums::{Days, Key, Kind, Sums};
 use crate::db::{Connection, Db};
+use crate::ids::Life;
 use crate::store::Unavailable;
+use crate::workspace::ids_below;
 
 /// The sums, in the order of `Sums::columns`.
 const SUMS: [&str; 7] = [
@@ -111,6 +113,8 @@ pub(super) struct Asked<'a> {
     /// Empty: no org.
     pub(super) org: Option<&'a str>,
     pub(super) workspace: Option<&'a str>,
+    /// The root of a subtree of `org`.
+    pub(super) within: Option<&'a Life>,
 }
 
 /// A bound value.
@@ -134,6 +138,18 @@ impl<'a> Asked<'a> {
                 // Writing to a string cannot fail.
                 let _ = write!(text, " AND {column} = ${}", values.len());
             }
+        }
+        if let Some(root) = self.within {
+            let n = values.len();
+            values.push(Value::Text(root.id.as_str()));
+            values.push(Value::Number(root.born_at));
+            values.push(Value::Text(self.org.unwrap_or_default()));
+            let [id, born_at, org] = [1, 2, 3].map(|more| format!("${}", n + more));
+            let _ = write!(
+                text,
+                " AND workspace IN ({})",
+                ids_below(&id, &born_at, &org)
+            );
         }
         (text, values)
     }

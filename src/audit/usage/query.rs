@@ -10,6 +10,7 @@ use super::days::{self, Asked};
 use super::sums::{Key, Kind, Sums};
 use crate::closed_set::words;
 use crate::db::Db;
+use crate::ids::Life;
 use crate::store::Unavailable;
 
 words! {
@@ -49,6 +50,8 @@ pub struct Wanted {
     pub org: Option<String>,
     /// Only of this workspace, or of this kind of caller. Not with `by_org`.
     pub workspace: Option<String>,
+    /// Only of the workspaces of the subtree of this one, as the hierarchy is now. Not with `by_org`; with `org`.
+    pub within: Option<Life>,
 }
 
 /// The position after which the next page begins.
@@ -115,6 +118,7 @@ impl Wanted {
             to: self.to,
             org,
             workspace: self.workspace.as_deref(),
+            within: self.within.as_ref(),
         }
     }
 }
@@ -172,10 +176,11 @@ impl Usage {
     pub async fn total(&self, wanted: &Wanted) -> Result<Sums, Unavailable> {
         let org = wanted.org.as_deref().map(|org| clean(org.into()));
         // The orgs have the same sum in fewer rows.
-        let kind = match (wanted.side, &wanted.workspace) {
-            (_, Some(_)) => wanted.kind(),
-            (Side::Caller, None) => Kind::CallerOrg,
-            (Side::Target, None) => Kind::TargetOrg,
+        let of_some = wanted.workspace.is_some() || wanted.within.is_some();
+        let kind = match wanted.side {
+            _ if of_some => wanted.kind(),
+            Side::Caller => Kind::CallerOrg,
+            Side::Target => Kind::TargetOrg,
         };
         days::total(&self.db, &wanted.asked(kind, org.as_deref())).await
     }
@@ -204,6 +209,7 @@ mod tests {
             per: Per::Day,
             org: None,
             workspace: None,
+            within: None,
         }
     }
 

@@ -61,7 +61,7 @@ struct TailArguments {
     /// Only those of this workspace, as caller or target; may be given again
     #[arg(long = "workspace", value_name = "ID", add = ArgValueCompleter::new(complete::workspaces))]
     workspaces: Vec<String>,
-    /// Only those of this caller, as logs name it: a workspace, `operator`, `canvas:<user>`, `org:<org>`; may be given
+    /// Only those of this caller, as logs name it: a workspace, `operator`, `canvas:<user>`, `org:<org>`, `subtree:<id>:<org>`; may be given
     /// again
     #[arg(long = "caller", value_name = "CALLER", add = ArgValueCompleter::new(complete::workspaces))]
     callers: Vec<String>,

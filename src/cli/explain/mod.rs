@@ -34,7 +34,7 @@ Exit status: 0 a message would be sent, 1 it would be refused, or nobody could b
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Arguments {
-    /// The caller: a workspace id, `operator`, `canvas:<user>` or `org:<org>`
+    /// The caller: a workspace id, `operator`, `canvas:<user>`, `org:<org>` or `subtree:<id>:<org>`
     #[arg(add = ArgValueCompleter::new(complete::workspaces))]
     caller: String,
     /// The workspace that would get the message

@@ -17,6 +17,7 @@ Examples:
   a2a-gateway token create acme-dev --label laptop --expires-in 90days
   a2a-gateway token create acme-dev --enrolment > token        for `a2a-gateway run --token-file token`
   a2a-gateway token create --org acme --note 'ticket 12' --json
+  a2a-gateway token create --org acme --subtree acme-pm        looks after acme-pm and those below it
   a2a-gateway token create acme-dev --dry-run
 
 Only the token is printed. It is shown once.";
@@ -48,6 +49,9 @@ pub(super) struct CreateArguments {
     /// Note on the org's token in lists
     #[arg(long, requires = "org")]
     note: Option<String>,
+    /// The org's token is to look after this workspace and those below it, not after all of the org
+    #[arg(long, requires = "org", value_name = "ID", add = ArgValueCompleter::new(complete::workspaces))]
+    subtree: Option<String>,
     /// How long it lasts, such as 90days; without it, until it is revoked
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     expires_in: Option<Duration>,
@@ -133,11 +137,25 @@ pub(super) async fn create(arguments: &CreateArguments) -> Result<String, Failur
             if let Some(note) = note {
                 wanted["note"] = note.as_str().into();
             }
+            if let Some(subtree) = &arguments.subtree {
+                wanted["subtree"] = subtree.as_str().into();
+            }
             (path, wanted)
         }
     };
     let route = (Method::POST, path.as_str());
     let made = dry_run.ask(&client, route, &wanted).await?;
+    if arguments.subtree.is_some() && made["subtree"].is_null() {
+        // A release without subtrees ignores the member: the token is one of the whole org.
+        let id = segment(made["id"].as_str().unwrap_or_default())?;
+        let path = format!("{path}/{id}");
+        client
+            .change(Method::DELETE, &path, &[], &Value::Null)
+            .await?;
+        let complaint =
+            "the gateway is of a release without subtrees: update it. No token was made";
+        return Err(Failure::Failed(complaint.to_owned()));
+    }
     if arguments.json {
         return Ok(document(&made));
     }
@@ -173,22 +191,27 @@ pub(super) async fn list(arguments: &ListArguments) -> Result<String, Failure> {
         return Ok("no token is live\n".to_owned());
     }
     let now = SystemTime::now();
+    let of_org = arguments.org.is_some();
     let rows: Vec<_> = tokens
         .iter()
         .map(|token| {
-            let label = [&token["label"], &token["note"]].map(cell).concat();
-            vec![
-                cell(&token["id"]),
-                cell(&token["prefix"]),
-                label,
-                age(&token["created_at"], now),
-                age(&token["last_used_at"], now),
-                cell(&token["expires_at"]),
-            ]
+            let (id, prefix) = (cell(&token["id"]), cell(&token["prefix"]));
+            let age_of = |member: &str| age(&token[member], now);
+            if of_org {
+                let (note, subtree) = (cell(&token["note"]), cell(&token["subtree"]));
+                return vec![id, prefix, note, age_of("created_at"), subtree];
+            }
+            let (label, end) = (cell(&token["label"]), cell(&token["expires_at"]));
+            let (made, used) = (age_of("created_at"), age_of("last_used_at"));
+            vec![id, prefix, label, made, used, end]
         })
         .collect();
-    let titles = ["ID", "BEGINS WITH", "LABEL", "AGE", "LAST USED", "EXPIRES"];
-    Ok(aligned(&titles, &rows))
+    let titles: &[&str] = if of_org {
+        &["ID", "BEGINS WITH", "NOTE", "AGE", "SUBTREE"]
+    } else {
+        &["ID", "BEGINS WITH", "LABEL", "AGE", "LAST USED", "EXPIRES"]
+    };
+    Ok(aligned(titles, &rows))
 }
 
 pub(super) async fn revoke(arguments: &RevokeArguments) -> Result<String, Failure> {

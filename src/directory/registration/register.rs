@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::change::{Change, Registrations};
 use super::registrar::{Bases, Registrar, elsewhere, not_registered, settle, unregistered};
-use super::tree_rules::{Editor, org_below};
+use super::tree_rules::{Editor, org_below, require_within};
 use super::urls::{check_urls, instances_at, require_resolvable};
 use super::validate::{check_card, check_label};
 use crate::config::{Bridging, CardAccess, Complete};
@@ -17,7 +17,7 @@ use crate::directory::rejections::{invalid, removed, taken};
 use crate::directory::resolution::{JsonRpc, called_at, card_text};
 use crate::directory::upstream::{UpstreamAuth, UpstreamTls, require_https};
 use crate::directory::waking::Wake;
-use crate::ids::{InstanceId, WorkspaceId};
+use crate::ids::{InstanceId, Life, WorkspaceId};
 use crate::rejection::Rejection;
 use crate::store::Run;
 use crate::time::Timestamp;
@@ -65,6 +65,8 @@ pub struct Creation {
     pub name: String,
     /// Parent workspace.
     pub parent_id: Option<WorkspaceId>,
+    /// The root of the subtree that it must be in: of the org token that creates it.
+    pub within: Option<Life>,
     /// Org of the workspace; `None`: the parent's org.
     pub org: Option<String>,
     /// Purpose of the agent, as free text.
@@ -136,8 +138,8 @@ impl Registrations {
         registrar: &Registrar,
     ) -> Result<Option<Registered>, Rejection> {
         let found = self.workspaces.find(&registration.id).await?;
-        // For an org token a workspace of another org does not exist, in each check: its creation fails.
-        let foreign = found.as_ref().is_some_and(|w| registrar.is_foreign(w));
+        // For an org token a workspace that it does not look after does not exist, in each check: its creation fails.
+        let foreign = self.is_foreign(registrar, found.as_ref()).await?;
         let found = found.filter(|_| !foreign);
         let mode = mode_of(registration, found.as_ref())?;
         let terms = registrar.terms();
@@ -202,6 +204,25 @@ impl Registrations {
             created,
             warning,
         }))
+    }
+
+    /// True if the registrar is an org token that does not look after the workspace.
+    async fn is_foreign(
+        &self,
+        registrar: &Registrar,
+        workspace: Option<&Workspace>,
+    ) -> Result<bool, Rejection> {
+        let (Registrar::Org { org, within, .. }, Some(workspace)) = (registrar, workspace) else {
+            return Ok(false);
+        };
+        if workspace.org.as_ref() != Some(org) {
+            return Ok(true);
+        }
+        let line = match within {
+            Some(_) => self.workspaces.line(&workspace.id).await?,
+            None => return Ok(false),
+        };
+        Ok(require_within(&line, within.as_ref()).is_err())
     }
 
     async fn move_to(&self, id: &WorkspaceId, place: Move) -> Result<(), Rejection> {
@@ -395,9 +416,22 @@ impl Registrations {
         let Some(parent) = &creation.parent_id else {
             return Ok(self.workspaces.create(new, now, run).await?);
         };
-        let judge = |line: &[Step]| org_below(id, line, creation.org.as_deref());
+        let mut is_above = false;
+        let judge = |line: &[Step]| {
+            require_within(line, creation.within.as_ref())?;
+            // To a caller of a subtree a workspace above it is as any other with this id.
+            is_above = creation.within.is_some() && line.iter().any(|step| step.id == *id);
+            if is_above {
+                return Err(taken());
+            }
+            org_below(id, line, creation.org.as_deref())
+        };
         let created = self.workspaces.create_below(parent, new, (now, run), judge);
-        created.await?
+        let created = created.await?;
+        if is_above {
+            return Ok(Created::Taken);
+        }
+        created
     }
 }
 

@@ -3,7 +3,7 @@
 use super::validate::check_label;
 use super::{Creation, Editor};
 use crate::directory::rejections::{not_found, not_permitted, removed};
-use crate::ids::WorkspaceId;
+use crate::ids::{Life, WorkspaceId};
 use crate::rejection::{Reason, Rejection};
 use crate::workspace::{
     DeliveryMode, INSTANCES_MAX, Liveness, Move, NotRegistered, Status, Workspace, base,
@@ -18,6 +18,8 @@ pub enum Registrar {
     Org {
         /// The org.
         org: String,
+        /// The root of its subtree, if it looks after one only.
+        within: Option<Life>,
         /// Members for operators and org tokens.
         terms: Terms,
     },
@@ -98,14 +100,16 @@ pub(super) fn unregistered(
     registrar: &Registrar,
 ) -> Creation {
     let terms = registrar.terms().cloned().unwrap_or_default();
-    let org = match registrar {
-        Registrar::Org { org, .. } => Some(org.clone()),
-        Registrar::Itself | Registrar::Operator(_) => terms.org,
+    let (org, within) = match registrar {
+        Registrar::Org { org, within, .. } => (Some(org.clone()), within.clone()),
+        Registrar::Itself | Registrar::Operator(_) => (terms.org, None),
     };
+    let root = || within.as_ref().map(|root| root.id.clone());
     Creation {
         id: id.clone(),
         name: terms.name.unwrap_or_else(|| id.as_str().to_owned()),
-        parent_id: terms.parent_id,
+        parent_id: terms.parent_id.or_else(root),
+        within,
         org,
         role: None,
         delivery_mode,
@@ -139,18 +143,12 @@ impl Registrar {
             Self::Org { terms, .. } | Self::Operator(terms) => Some(terms),
         }
     }
-
-    /// True if the workspace belongs to another org than the registrar's.
-    pub(super) fn is_foreign(&self, workspace: &Workspace) -> bool {
-        match self {
-            Self::Org { org, .. } => workspace.org.as_ref() != Some(org),
-            Self::Itself | Self::Operator(_) => false,
-        }
-    }
 }
 
 pub(super) fn elsewhere() -> Rejection {
-    not_permitted("an org token registers workspaces of its own org only; choose another id")
+    not_permitted(
+        "an org token registers workspaces of its own org only, and in its subtree if it has one; choose another id",
+    )
 }
 
 pub(super) fn not_registered(why: NotRegistered) -> Rejection {

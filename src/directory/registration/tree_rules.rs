@@ -2,7 +2,7 @@
 //! [`Workspaces::change`](crate::workspace::Workspaces::change).
 
 use crate::directory::rejections::{conflict, not_permitted};
-use crate::ids::WorkspaceId;
+use crate::ids::{Life, WorkspaceId};
 use crate::rejection::Rejection;
 use crate::workspace::{LINE_MAX, Move, Settings, Step, Surroundings, Workspace};
 
@@ -13,6 +13,25 @@ pub enum Editor {
     Operator,
     /// An org token of its org, which may not move it.
     Org,
+}
+
+/// Checks that the first of `line` is in the subtree of `root`, if there is one.
+///
+/// # Errors
+/// `not_permitted`.
+pub(super) fn require_within(line: &[Step], root: Option<&Life>) -> Result<(), Rejection> {
+    let is_root = |step: &Step, root: &Life| {
+        step.id == root.id && step.born_at == root.born_at && !step.removed
+    };
+    let Some(root) = root else {
+        return Ok(());
+    };
+    if line.iter().any(|step| is_root(step, root)) {
+        return Ok(());
+    }
+    Err(not_permitted(
+        "the token looks after a subtree: choose a parent in it, or leave parent_id out for its root",
+    ))
 }
 
 /// Returns the org of `id` below the first of `line`, which must accept it as a child.

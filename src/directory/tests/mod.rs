@@ -106,6 +106,7 @@ fn card(text: &str) -> Box<RawValue> {
 
 fn creation(name: &str) -> Creation {
     Creation {
+        within: None,
         id: id(name),
         name: name.to_owned(),
         parent_id: None,

@@ -119,6 +119,7 @@ async fn a_name_that_cannot_be_looked_up_is_a_mistake_only_where_we_connect() {
 async fn an_org_token_creates_in_its_org_and_moves_nothing() {
     let room = room().await;
     let by = |org: &str, terms: Terms| Registrar::Org {
+        within: None,
         org: org.to_owned(),
         terms,
     };

@@ -9,10 +9,11 @@ mod refusals;
 use std::sync::Arc;
 
 pub(super) use self::refusals::not_found;
-use self::refusals::{Nowhere, not_permitted, nowhere, require_life};
+use self::refusals::{not_permitted, nowhere, require_life};
 use super::grant::Grants;
 use super::lineage::{Found, Lineages};
 use super::reach::{unknown, why_not};
+use super::realm::{Nowhere, Realm};
 use super::{Denied, Lineage, Rule, decide};
 use crate::coherence::Coherence;
 use crate::config::{LineageReach, Live};
@@ -191,23 +192,12 @@ impl Hierarchy {
                 let (rule, from, to) = self.relate(id, target, witness).await?;
                 (rule, from.org.clone(), [Some(from), Some(to)])
             }
-            Principal::Canvas {
-                org,
-                workspaces,
-                confined,
-                ..
-            } => {
-                let listed = workspaces.as_deref();
-                if listed.is_some_and(|list| !list.contains(target)) {
-                    return Err(nowhere(Nowhere::List));
-                }
-                let scope = (listed.is_none() || *confined).then_some(org.as_deref());
-                let found = self.within(scope, target, witness).await?;
+            Principal::Canvas { org, .. } => {
+                let found = self.inside(principal, target, witness).await?;
                 (Rule::Canvas, org.clone(), [None, Some(found)])
             }
-            Principal::Org { org } => {
-                let scope = Some(Some(org.as_str()));
-                let found = self.within(scope, target, witness).await?;
+            Principal::Org { org, .. } => {
+                let found = self.inside(principal, target, witness).await?;
                 (Rule::Org, Some(org.clone()), [None, Some(found)])
             }
             Principal::Operator => {
@@ -371,21 +361,26 @@ impl Hierarchy {
         Err(self.refuse_in_equal_time(why, target, other.source).await)
     }
 
-    /// Returns the place of a target in the org of `scope`; no org counts as one org. Without a scope any org
-    /// will do.
-    async fn within(
+    /// Returns the place of a target in the realm of `principal`.
+    async fn inside(
         &self,
-        scope: Option<Option<&str>>,
+        principal: &Principal,
         target: &WorkspaceId,
         witness: &mut impl Witness,
     ) -> Result<Arc<Lineage>, Rejection> {
+        let realm = Realm::of(principal).ok_or_else(|| nowhere(Nowhere::Caller))?;
+        if realm.leaves_out(target) {
+            return Err(nowhere(Nowhere::List));
+        }
         let found = self.find_target(target, witness).await?;
         let why = match found.lineage {
-            Some(place) if scope.is_none_or(|org| place.org.as_deref() == org) => {
-                present(&place)?;
-                return Ok(place);
-            }
-            Some(_) => Nowhere::Org,
+            Some(place) => match self.outside(&realm, &place).await? {
+                None => {
+                    present(&place)?;
+                    return Ok(place);
+                }
+                Some(why) => why,
+            },
             None => Nowhere::Target,
         };
         Err(self

@@ -1,22 +1,9 @@
 //! Rejections of callers that may not know more.
 
+use super::super::realm::Nowhere;
 use super::Permit;
 use crate::identity::Proof;
 use crate::rejection::{Reason, Rejection};
-
-/// Reason why no rule was evaluated. For the log and for operators. Without a name, since the requested id need
-/// not be one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Nowhere {
-    #[error("there is no workspace of the caller's id")]
-    Caller,
-    #[error("there is no workspace of the target's id")]
-    Target,
-    #[error("the credential is for the workspaces of another org")]
-    Org,
-    #[error("the credential lists workspaces, and the target is not among them")]
-    List,
-}
 
 pub(super) fn nowhere(why: Nowhere) -> Rejection {
     not_permitted().cause(why)

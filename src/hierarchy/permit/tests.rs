@@ -147,6 +147,7 @@ fn canvas(org: Option<&str>, workspaces: Option<&[&str]>) -> Principal {
         user: "u".to_owned(),
         org: org.map(str::to_owned),
         confined: false,
+        within: None,
         workspaces: workspaces.map(|list| list.iter().map(|name| id(name)).collect()),
     }
 }
@@ -157,6 +158,7 @@ async fn every_principal_reaches_what_the_contract_says() {
     let room = room().await;
     let acme = Principal::Org {
         org: "acme".to_owned(),
+        within: None,
     };
     let operator = Principal::Operator;
     for (principal, target, expected) in [
@@ -424,7 +426,10 @@ async fn a_grant_ends_to_the_millisecond_and_no_permission_asks_a_store_for_it()
 #[tokio::test]
 async fn a_refusal_takes_one_look_whether_or_not_the_target_is_known() {
     let room = room().await;
-    let org = Principal::Org { org: "acme".into() };
+    let org = Principal::Org {
+        org: "acme".into(),
+        within: None,
+    };
     room.ask(&Principal::Operator, "ext").await.unwrap();
     for principal in [workspace("pm"), org, canvas(Some("acme"), None)] {
         for target in ["ext", "ghost"] {

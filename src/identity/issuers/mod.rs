@@ -330,6 +330,7 @@ impl Claims {
             org: self.org,
             workspaces: workspaces.map_err(|_| TokenError::Claims)?,
             confined: false,
+            within: None,
         })
     }
 }

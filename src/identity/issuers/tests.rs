@@ -16,6 +16,7 @@ fn claims_name_a_canvas_user_or_nobody() {
         user: "ada".to_owned(),
         org: org.map(str::to_owned),
         confined: false,
+        within: None,
         workspaces: ids.map(|ids| {
             let parse = |id: &&str| WorkspaceId::parse(id).unwrap();
             ids.iter().map(parse).collect()

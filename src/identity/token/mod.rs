@@ -1,9 +1,10 @@
-//! The tables of opaque tokens: `workspace_auth_tokens`, `enrolment_tokens` ([`enrolment`]), `org_tokens`, and those of
+//! The tables of opaque tokens: `workspace_auth_tokens`, `enrolment_tokens` ([`enrolment`]), those of orgs ([`orgs`]) and of
 //! operators ([`operators`]). No other module contains SQL for them. The tables store SHA-256 hashes; a token is shown
 //! once, when it is issued.
 
 mod enrolment;
 mod operators;
+mod orgs;
 mod revoke;
 mod uses;
 
@@ -14,11 +15,14 @@ use sqlx::{AssertSqlSafe, Row};
 pub(super) use self::enrolment::NewEnrolment;
 pub use self::operators::OperatorRow;
 use self::operators::OperatorTokens;
+pub(super) use self::orgs::OrgIssue;
+pub use self::orgs::OrgTokenRow;
+use self::orgs::OrgTokens;
 pub(super) use self::revoke::Owner;
 pub(super) use self::uses::Uses;
 use super::credential::{CredentialHash, Form, Fresh};
 use crate::db::Db;
-use crate::ids::WorkspaceId;
+use crate::ids::{Life, WorkspaceId};
 use crate::store::{Run, Unavailable};
 use crate::time::Timestamp;
 
@@ -29,8 +33,6 @@ pub const LIVE_TOKENS_MAX: i64 = 50;
 const FIND_WORKSPACE: &str = "SELECT t.id, t.workspace_id, t.last_used_at, t.expires_at, w.born_at \
     FROM workspace_auth_tokens t JOIN workspaces w ON w.id = t.workspace_id \
     WHERE t.token_hash = $1 AND t.revoked_at IS NULL AND w.status <> 'removed'";
-const FIND_ORG: &str =
-    "SELECT org, prefix FROM org_tokens WHERE token_hash = $1 AND revoked_at IS NULL";
 const FIND_PLACE: &str = "SELECT status, org, born_at FROM workspaces WHERE id = $1";
 
 /// The condition that a workspace token has not reached its end at the time `$now`.
@@ -70,15 +72,6 @@ const LIVE_WORKSPACE: &str = concat!(
 );
 const IS_OVER: &str = "SELECT COUNT(*) FROM workspace_auth_tokens \
     WHERE workspace_id = $1 AND revoked_at IS NULL AND expires_at <= $2";
-const LIVE_ORG: &str = "SELECT prefix, token_hash FROM org_tokens \
-    WHERE org = $1 AND revoked_at IS NULL ORDER BY id";
-
-// One statement: two concurrent ones may pass the limit by one, which is harmless.
-const INSERT_ORG: &str = "INSERT INTO org_tokens (id, org, token_hash, prefix, note, created_at) \
-    SELECT $1, $2, $3, $4, $5, $6 \
-    WHERE (SELECT COUNT(*) FROM org_tokens WHERE org = $2 AND revoked_at IS NULL) < $7 RETURNING id";
-const LIST_ORG: &str = "SELECT id, prefix, note, created_at, CAST(NULL AS BIGINT), CAST(NULL AS BIGINT) \
-    FROM org_tokens WHERE org = $1 AND revoked_at IS NULL AND id > $2 ORDER BY id LIMIT $3";
 
 /// A token that was just made. Its text is stored nowhere else.
 #[derive(Debug)]
@@ -102,18 +95,18 @@ pub struct TokenTerms {
     pub expires_at: Option<i64>,
 }
 
-/// A live token, as lists show it.
+/// A live token of a workspace, as lists show it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenRow {
     /// Its id. Ordered by time.
     pub token_id: String,
     /// Its first 8 characters.
     pub prefix: String,
-    /// The name that its maker gave it: the label of a workspace's token, the note of an org's.
+    /// The name that its maker gave it.
     pub label: Option<String>,
     /// Milliseconds since 1970.
     pub created_at: i64,
-    /// Milliseconds since 1970, accurate to some minutes; not recorded for tokens of an org.
+    /// Milliseconds since 1970, accurate to some minutes.
     pub last_used_at: Option<i64>,
     /// Milliseconds since 1970. `None`: it is valid until it is revoked.
     pub expires_at: Option<i64>,
@@ -144,6 +137,8 @@ pub(super) type Live = (Option<String>, CredentialHash);
 pub(super) enum Holder<'a> {
     Workspace(&'a WorkspaceId),
     Org(&'a str),
+    /// Of the subtree of a workspace in an org.
+    Subtree(&'a str, &'a Life),
     Operator,
 }
 
@@ -178,6 +173,11 @@ impl Tokens {
     /// Returns those of operators.
     pub(super) fn operators(&self) -> OperatorTokens<'_> {
         OperatorTokens::new(&self.db)
+    }
+
+    /// Returns those of orgs.
+    pub(super) fn orgs(&self) -> OrgTokens<'_> {
+        OrgTokens::new(&self.db)
     }
 
     pub(super) async fn find_workspace(
@@ -221,16 +221,6 @@ impl Tokens {
         let work = async { query.fetch_one(self.db.pool()).await };
         let ended: i64 = self.db.run("ended_tokens", work).await?;
         Ok(ended > 0)
-    }
-
-    /// Returns the org of the token, and the token's first 8 characters.
-    pub(super) async fn find_org(
-        &self,
-        hash: CredentialHash,
-    ) -> Result<Option<(String, String)>, Unavailable> {
-        let query = sqlx::query_as(FIND_ORG).bind(hash.to_hex());
-        let work = async { query.fetch_optional(self.db.pool()).await };
-        self.db.run("find_org_token", work).await
     }
 
     /// Records the use of all `token_ids` in one statement.
@@ -319,67 +309,18 @@ impl Tokens {
         self.db.run("list_tokens", work).await
     }
 
-    pub(super) async fn list_org(
-        &self,
-        org: &str,
-        after: &str,
-        limit: u32,
-    ) -> Result<Vec<TokenRow>, Unavailable> {
-        let work = async {
-            let query = sqlx::query(LIST_ORG)
-                .bind(org)
-                .bind(after)
-                .bind(i64::from(limit));
-            let rows = query.fetch_all(self.db.pool()).await?;
-            rows.iter().map(token_row).collect()
-        };
-        self.db.run("list_tokens", work).await
-    }
-
     /// Returns all live tokens of one holder: of a workspace or an org at most [`LIVE_TOKENS_MAX`].
     pub(super) async fn live(&self, of: Holder<'_>) -> Result<Vec<Live>, Unavailable> {
-        let (text, owner) = match of {
-            Holder::Workspace(id) => (LIVE_WORKSPACE, id.as_str()),
-            Holder::Org(org) => (LIVE_ORG, org),
-            Holder::Operator => (operators::LIVE, operators::LIVE_BUT),
-        };
         let work = async {
-            let mut query = sqlx::query(text).bind(owner);
-            if let Holder::Workspace(_) | Holder::Operator = of {
-                query = query.bind(Timestamp::now().0);
-            }
-            let rows = query.fetch_all(self.db.pool()).await?;
-            let mut live = Vec::with_capacity(rows.len());
-            for row in rows {
-                let hex: String = row.try_get(1)?;
-                if let Some(hash) = CredentialHash::from_hex(&hex) {
-                    live.push((row.try_get(0)?, hash));
-                }
-            }
-            Ok(live)
+            let (text, owner) = match of {
+                Holder::Workspace(id) => (LIVE_WORKSPACE, id.as_str()),
+                Holder::Org(_) | Holder::Subtree(..) => return self.orgs().live(of).await,
+                Holder::Operator => (operators::LIVE, operators::LIVE_BUT),
+            };
+            let query = sqlx::query(text).bind(owner).bind(Timestamp::now().0);
+            live(&query.fetch_all(self.db.pool()).await?)
         };
         self.db.run("live_tokens", work).await
-    }
-
-    /// Inserts a token for `org`. True if there was room for it.
-    pub(super) async fn issue_org(
-        &self,
-        org: &str,
-        note: Option<&str>,
-        (token, hash): (&IssuedToken, CredentialHash),
-        run: Run,
-    ) -> Result<bool, Unavailable> {
-        let query = sqlx::query(INSERT_ORG)
-            .bind(token.token_id.as_str())
-            .bind(org)
-            .bind(hash.to_hex())
-            .bind(token.prefix.as_str())
-            .bind(note)
-            .bind(token.created_at)
-            .bind(LIVE_TOKENS_MAX);
-        let work = async { self.db.changed_in(run, query).await };
-        let inserted = self.db.run("issue_org_token", work).await?;
-        Ok(inserted.is_some())
     }
 }
 
@@ -393,6 +334,18 @@ pub(super) fn fresh(form: Form) -> (IssuedToken, CredentialHash) {
         created_at: Timestamp::now().0,
     };
     (token, fresh.hash)
+}
+
+/// Reads rows of a prefix and a hash.
+fn live(rows: &[AnyRow]) -> Result<Vec<Live>, sqlx::Error> {
+    let mut live = Vec::with_capacity(rows.len());
+    for row in rows {
+        let hex: String = row.try_get(1)?;
+        if let Some(hash) = CredentialHash::from_hex(&hex) {
+            live.push((row.try_get(0)?, hash));
+        }
+    }
+    Ok(live)
 }
 
 fn token_row(row: &AnyRow) -> Result<TokenRow, sqlx::Error> {

@@ -11,6 +11,7 @@ use crate::time::Timestamp;
 const HASH_WORKSPACE: &str =
     "SELECT token_hash FROM workspace_auth_tokens WHERE workspace_id = $1 AND id = $2";
 const HASH_ORG: &str = "SELECT token_hash FROM org_tokens WHERE org = $1 AND id = $2";
+const HASH_SUBTREE: &str = "SELECT token_hash FROM subtree_tokens WHERE org = $1 AND id = $2";
 
 // Idempotent: a caller that lost the first response repeats the request, and the replicas are notified again.
 const REVOKE_WORKSPACE: &str = "UPDATE workspace_auth_tokens \
@@ -18,20 +19,27 @@ const REVOKE_WORKSPACE: &str = "UPDATE workspace_auth_tokens \
     RETURNING token_hash";
 const REVOKE_ORG: &str = "UPDATE org_tokens SET revoked_at = COALESCE(revoked_at, $3) \
     WHERE org = $1 AND id = $2 RETURNING token_hash";
+const REVOKE_SUBTREE: &str = "UPDATE subtree_tokens SET revoked_at = COALESCE(revoked_at, $3) \
+    WHERE org = $1 AND id = $2 RETURNING token_hash";
 
 // Includes tokens that ended a moment ago, since the notification may not have reached every replica.
-const HASHES_OF_ALL: [&str; 2] = [
+// A token of the workspace's subtree ends with it.
+const HASHES_OF_ALL: [&str; 3] = [
     "SELECT token_hash FROM workspace_auth_tokens \
      WHERE workspace_id = $1 AND (revoked_at IS NULL OR revoked_at > $2)",
     "SELECT token_hash FROM enrolment_tokens \
      WHERE workspace_id = $1 AND (redeemed_at IS NULL OR redeemed_at > $2)",
+    "SELECT token_hash FROM subtree_tokens \
+     WHERE workspace_id = $1 AND (revoked_at IS NULL OR revoked_at > $2)",
 ];
-const REVOKE_ALL: [&str; 2] = [
+const REVOKE_ALL: [&str; 3] = [
     "UPDATE workspace_auth_tokens SET revoked_at = COALESCE(revoked_at, $3) \
      WHERE workspace_id = $1 AND (revoked_at IS NULL OR revoked_at > $2) RETURNING token_hash",
     "UPDATE enrolment_tokens SET redeemed_at = COALESCE(redeemed_at, $3), \
        revoked_at = COALESCE(revoked_at, $3) \
      WHERE workspace_id = $1 AND (redeemed_at IS NULL OR redeemed_at > $2) RETURNING token_hash",
+    "UPDATE subtree_tokens SET revoked_at = COALESCE(revoked_at, $3) \
+     WHERE workspace_id = $1 AND (revoked_at IS NULL OR revoked_at > $2) RETURNING token_hash",
 ];
 
 /// The owner of a token.
@@ -39,6 +47,8 @@ const REVOKE_ALL: [&str; 2] = [
 pub(crate) enum Owner<'a> {
     Workspace(&'a WorkspaceId),
     Org(&'a str),
+    /// The subtrees of an org.
+    Subtrees(&'a str),
     Operators,
 }
 
@@ -46,7 +56,7 @@ impl<'a> Owner<'a> {
     fn name(self) -> &'a str {
         match self {
             Self::Workspace(id) => id.as_str(),
-            Self::Org(org) => org,
+            Self::Org(org) | Self::Subtrees(org) => org,
             Self::Operators => "",
         }
     }
@@ -62,6 +72,7 @@ impl Tokens {
         let text = match owner {
             Owner::Workspace(_) => HASH_WORKSPACE,
             Owner::Org(_) => HASH_ORG,
+            Owner::Subtrees(_) => HASH_SUBTREE,
             Owner::Operators => operators::HASH,
         };
         let query = sqlx::query_scalar(text).bind(owner.name()).bind(token_id);
@@ -78,6 +89,7 @@ impl Tokens {
         let text = match owner {
             Owner::Workspace(_) => REVOKE_WORKSPACE,
             Owner::Org(_) => REVOKE_ORG,
+            Owner::Subtrees(_) => REVOKE_SUBTREE,
             Owner::Operators => operators::REVOKE,
         };
         let query = sqlx::query(text).bind(owner.name());
@@ -89,8 +101,8 @@ impl Tokens {
         self.db.run("revoke_token", work).await
     }
 
-    /// Returns the hashes of the tokens of `workspace`, its enrolment tokens included, that are live or ended
-    /// after `since`.
+    /// Returns the hashes of the tokens of `workspace`, its enrolment tokens and those of its subtree included, that are
+    /// live or ended after `since`.
     pub(crate) async fn hashes_of_all(
         &self,
         workspace: &WorkspaceId,

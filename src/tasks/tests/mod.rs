@@ -71,6 +71,7 @@ fn canvas(user: &str, org: Option<&str>) -> Proof {
         org: org.map(Into::into),
         workspaces: None,
         confined: false,
+        within: None,
     })
 }
 
@@ -116,7 +117,10 @@ async fn the_first_who_started_a_task_owns_it_and_names_alone_are_nobody() {
         canvas("bob", Some("acme")),
         // Two parts of one name must not equal one part of another.
         canvas("acme\",\"ann", None),
-        Proof::of(Principal::Org { org: "acme".into() }),
+        Proof::of(Principal::Org {
+            org: "acme".into(),
+            within: None,
+        }),
     ] {
         let sees = room.sees(&foreign, "t-1").await;
         assert_eq!(sees, Err(Reason::TaskNotFound), "{:?}", foreign.principal);

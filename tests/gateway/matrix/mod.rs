@@ -131,6 +131,9 @@ impl Case {
             let token = case.made(&format!("/orgs/{org}/tokens"), json!({})).await;
             case.set(who, token["token"].as_str().unwrap().into());
         }
+        let subtree = json!({"subtree": "sibling"});
+        let token = case.made("/orgs/acme/tokens", subtree).await;
+        case.set(OtherSubtree, token["token"].as_str().unwrap().into());
         case.set(Operator, ADMIN.into());
         for (who, target) in [(PairHere, "target"), (PairElsewhere, "sibling")] {
             let path = format!("/registry/discover/{target}");
@@ -377,7 +380,7 @@ on_both_pairs! {
             for (who, token) in spent {
                 case.refused(*row, *who, &bearer(token), 401, "unauthenticated").await;
             }
-            for (m, who) in EVERYBODY[..14].iter().enumerate() {
+            for (m, who) in EVERYBODY[..15].iter().enumerate() {
                 let token = case.token(*who);
                 // Over the callers each form meets each route, and over the routes each caller's token.
                 for fields in broken(token).iter().skip((n + m) % 6).step_by(6) {
@@ -439,7 +442,7 @@ on_both_pairs! {
     async fn a_claim_other_than_the_proof_is_a_mismatch_on_every_route(pair: Pair) {
         let case = Case::new(pair).await;
         for row in TABLE {
-            for who in &EVERYBODY[..14] {
+            for who in &EVERYBODY[..15] {
                 if *who == Enrolment && row.1 != "/registry/register" {
                     continue;
                 }

@@ -15,6 +15,8 @@ pub(crate) enum Who {
     CanvasNoOrg,
     Org,
     OtherOrg,
+    /// A token of another subtree of the org: of the sibling's.
+    OtherSubtree,
     Operator,
     /// A pair token of the sibling, for the target.
     PairHere,
@@ -24,7 +26,7 @@ pub(crate) enum Who {
     Nobody,
 }
 
-pub(crate) const EVERYBODY: [Who; 15] = [
+pub(crate) const EVERYBODY: [Who; 16] = [
     Own,
     Sibling,
     Stranger,
@@ -35,6 +37,7 @@ pub(crate) const EVERYBODY: [Who; 15] = [
     CanvasNoOrg,
     Org,
     OtherOrg,
+    OtherSubtree,
     Operator,
     PairHere,
     PairElsewhere,
@@ -65,19 +68,22 @@ pub(crate) const ANYBODY: &[Who] = &[
     CanvasNoOrg,
     Org,
     OtherOrg,
+    OtherSubtree,
     Operator,
 ];
 pub(crate) const ITSELF: &[Who] = &[Own, Operator];
+/// An org token sees what is its own.
+pub(crate) const SOME_ORG: &[Who] = &[Org, OtherOrg, OtherSubtree, Operator];
 
 pub(crate) const A2A: (&str, &str) = ("POST", "/workspaces/{id}/a2a");
 
 /// Whoever has a credential that is not for registering: each sees their own part.
-pub(crate) const ALL_KINDS: &[Who] = EVERYBODY.first_chunk::<11>().unwrap();
+pub(crate) const ALL_KINDS: &[Who] = EVERYBODY.first_chunk::<12>().unwrap();
 
 /// Route, status of success, who may.
 pub(crate) const TABLE: &[(&str, &str, u16, &[Who])] = &[
     (A2A.0, A2A.1, 200, WHO_CALLS),
-    ("POST", "/workspaces", 201, &[Org, Operator]),
+    ("POST", "/workspaces", 201, &[Org, OtherSubtree, Operator]),
     ("GET", "/workspaces", 200, ALL_KINDS),
     ("GET", "/workspaces/{id}", 200, WHO_REACHES),
     ("PATCH", "/workspaces/{id}", 200, &[Org, Operator]),
@@ -104,11 +110,11 @@ pub(crate) const TABLE: &[(&str, &str, u16, &[Who])] = &[
     ("GET", "/grants", 200, &[Operator]),
     ("POST", "/grants", 201, &[Operator]),
     ("DELETE", "/grants/{grant_id}", 200, &[Operator]),
-    ("GET", "/caps", 200, &[Org, OtherOrg, Operator]),
-    ("GET", "/usage", 200, &[Org, OtherOrg, Operator]),
+    ("GET", "/caps", 200, SOME_ORG),
+    ("GET", "/usage", 200, SOME_ORG),
     ("GET", "/policy", 200, &[Operator]),
     ("POST", "/policy", 200, &[Operator]),
-    ("GET", "/stops", 200, &[Org, OtherOrg, Operator]),
+    ("GET", "/stops", 200, SOME_ORG),
     ("POST", "/stops", 201, &[Org, Operator]),
     ("DELETE", "/stops/{stop_id}", 200, &[Org, Operator]),
     ("GET", "/workspaces/{id}/tokens", 200, ITSELF),
@@ -121,7 +127,12 @@ pub(crate) const TABLE: &[(&str, &str, u16, &[Who])] = &[
     ("GET", "/operators/tokens", 200, &[Operator]),
     ("POST", "/operators/tokens", 201, &[Operator]),
     ("DELETE", "/operators/tokens/{token_id}", 200, &[Operator]),
-    ("POST", "/canvas/tokens", 201, &[Org, Operator]),
+    (
+        "POST",
+        "/canvas/tokens",
+        201,
+        &[Org, OtherSubtree, Operator],
+    ),
     ("GET", "/workspaces/{id}/activity", 200, ITSELF),
     ("POST", "/workspaces/{id}/activity/ack", 200, ITSELF),
     // The entry is no message, so there is no task to speak of.

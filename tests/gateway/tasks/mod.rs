@@ -16,7 +16,7 @@ use crate::steady::ask_nothing;
 
 /// An agent that answers a message with the result that its text spells, or with one event for each
 /// line of it; and everything else with "served".
-async fn echoing() -> Agent {
+pub(crate) async fn echoing() -> Agent {
     Agent::scripted(answer).await
 }
 
@@ -67,12 +67,12 @@ impl Team {
     }
 }
 
-fn rpc(method: &str, params: &Value) -> String {
+pub(crate) fn rpc(method: &str, params: &Value) -> String {
     json!({"jsonrpc": "2.0", "id": "c-1", "method": method, "params": params}).to_string()
 }
 
 /// A message to which the agent answers with `result`.
-fn send(method: &str, result: &str) -> String {
+pub(crate) fn send(method: &str, result: &str) -> String {
     let message =
         json!({"messageId": "m", "role": "user", "parts": [{"kind": "text", "text": result}]});
     rpc(method, &json!({"message": message}))

@@ -1,0 +1,203 @@
+//! Creation, registration and moves: nothing leaves the subtree or enters it by its token, and a move by an operator counts
+//! at once.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::{INSIDE, ask, canvas, change, grow, listed, status_of, text, token_of};
+use crate::events::Replicas;
+use crate::harness::{ADMIN, Agent, Gateway, Request, card};
+use crate::on_both_pairs;
+use crate::standing::{Open, ticking};
+
+/// 1 s, and a busy machine.
+const IN_FORCE: Duration = Duration::from_secs(4);
+
+/// Waits until the token gets this status for a workspace.
+async fn until(gateway: &Gateway, token: &str, id: &str, status: u16) {
+    let end = Instant::now() + IN_FORCE;
+    while status_of(gateway, token, id).await != status {
+        assert!(Instant::now() < end, "{id} never answers {status}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+async fn move_below(gateway: &Gateway, id: &str, parent: &str) {
+    let path = format!("/workspaces/{id}");
+    let moved = change(gateway, "PATCH", &path, json!({"parent_id": parent})).await;
+    assert_eq!(moved, 200, "{id} below {parent}");
+}
+
+/// Moves a workspace in and out at `by`, and looks at `at`: the token, its canvas token and their streams.
+async fn moves(by: &Gateway, at: &Gateway) {
+    let agent = ticking().await;
+    grow(by, &agent).await;
+    let token = text(&token_of(by, "team").await);
+    let user = canvas(by, &token, json!({"user": "ada"})).await.json();
+    let user = text(&user);
+    for token in [&token, &user] {
+        assert_eq!(status_of(at, token, "deep").await, 403);
+        assert_eq!(status_of(at, token, "tool").await, 200);
+    }
+    // With all below it, and by any of its steps.
+    move_below(by, "peer", "team").await;
+    for id in ["peer", "deep"] {
+        until(at, &token, id, 200).await;
+        until(at, &user, id, 200).await;
+    }
+    assert_eq!(
+        listed(at, &token, 2).await,
+        ["deep", "dev", "peer", "team", "tool"]
+    );
+    let listed_user = json!({"user": "bob", "workspaces": ["deep", "dev"]});
+    let bob = text(&canvas(by, &token, listed_user).await.json());
+    let mut streams = Vec::new();
+    for token in [&token, &user, &bob] {
+        streams.push(Open::new(at, "deep", token).await);
+    }
+    let mut calm = Open::new(at, "dev", &token).await;
+    let began = Instant::now();
+    move_below(by, "peer", "boss").await;
+    for stream in streams {
+        assert_eq!(stream.last(began, "moved out").await, "not_permitted");
+    }
+    for token in [&token, &user, &bob] {
+        until(at, token, "deep", 403).await;
+        assert_eq!(status_of(at, token, "dev").await, 200);
+    }
+    assert_eq!(listed(at, &bob, 10).await, ["dev"]);
+    // The subtree goes with its root.
+    move_below(by, "team", "peer").await;
+    for id in INSIDE {
+        until(at, &token, id, 200).await;
+    }
+    assert_eq!(status_of(at, &token, "peer").await, 403);
+    calm.goes_on(3).await;
+}
+
+on_both_pairs! {
+    async fn a_move_counts_at_once(pair: Pair) {
+        let gateway = Gateway::start(pair).await;
+        moves(&gateway, &gateway).await;
+    }
+
+    async fn what_it_makes_is_below_its_root_and_what_there_is_stays_where_it_is(pair: Pair) {
+        let gateway = Gateway::start(pair).await;
+        let agent = Agent::json("{}").await;
+        grow(&gateway, &agent).await;
+        let token = text(&token_of(&gateway, "team").await);
+        let make = async |body: Value| ask(&gateway, &token, "POST", "/workspaces", body).await;
+        for (place, parent) in [
+            (json!({}), "team"),
+            (json!({"parent_id": null}), "team"),
+            (json!({"parent_id": "team"}), "team"),
+            (json!({"parent_id": "tool", "org": "acme"}), "tool"),
+        ] {
+            let mut body = place.clone();
+            body["name"] = "new".into();
+            let made = make(body).await;
+            assert_eq!(made.status, 201, "{place}: {}", made.text());
+            let made = made.json();
+            assert_eq!((&made["parent_id"], &made["org"]), (&json!(parent), &json!("acme")));
+            let id = made["id"].as_str().unwrap();
+            assert_eq!(ask(&gateway, &token, "DELETE", &format!("/workspaces/{id}"), Value::Null).await.status, 200);
+        }
+        for place in [
+            json!({"parent_id": "boss"}),
+            json!({"parent_id": "peer"}),
+            json!({"parent_id": "stray"}),
+            json!({"parent_id": "ghost"}),
+            json!({"org": "globex"}),
+            json!({"recreate": true}),
+            json!({"urls": ["http://127.0.0.1:9/"]}),
+        ] {
+            let mut body = place.clone();
+            body["name"] = "new".into();
+            let refused = make(body).await;
+            assert_eq!(refused.status, 403, "{place}: {}", refused.text());
+        }
+        // A taken id says nothing of its place.
+        let mut taken = std::collections::BTreeSet::new();
+        for id in ["boss", "peer", "stray"] {
+            let refused = make(json!({"id": id, "name": "x"})).await;
+            taken.insert((refused.status, refused.json()["error"].to_string()));
+        }
+        assert_eq!((taken.len(), taken.first().unwrap().0), (1, 409), "{taken:?}");
+        // It moves nothing, and neither removes nor enrols its root, whose relations lead out.
+        for (method, path, body) in [
+            ("PATCH", "/workspaces/dev", json!({"parent_id": "boss"})),
+            ("PATCH", "/workspaces/tool", json!({"parent_id": "team"})),
+            ("PATCH", "/workspaces/team", json!({"parent_id": null})),
+            ("PATCH", "/workspaces/team", json!({"parent_id": "peer"})),
+            ("PATCH", "/workspaces/team", json!({"parent_id": "boss"})),
+            ("PATCH", "/workspaces/tool", json!({"org": "globex", "parent_id": null})),
+            ("DELETE", "/workspaces/team", Value::Null),
+            ("POST", "/workspaces/team/enrolment", json!({})),
+        ] {
+            let refused = ask(&gateway, &token, method, path, body).await;
+            assert_eq!(refused.status, 403, "{method} {path}: {}", refused.text());
+        }
+        for (path, body) in [
+            ("/workspaces/team/pause", json!({})),
+            ("/workspaces/team/resume", json!({})),
+        ] {
+            assert_eq!(ask(&gateway, &token, "POST", path, body).await.status, 200, "{path}");
+        }
+        assert_eq!(ask(&gateway, &token, "POST", "/workspaces/dev/enrolment", json!({})).await.status, 201);
+        assert_eq!(ask(&gateway, &token, "DELETE", "/workspaces/tool", Value::Null).await.status, 200);
+        let twice = ask(&gateway, &token, "DELETE", "/workspaces/tool", Value::Null).await;
+        assert_eq!(twice.json()["reason"], "workspace_removed");
+        // A token of the whole org is over its subtrees.
+        let org = ask(&gateway, ADMIN, "POST", "/orgs/acme/tokens", json!({})).await;
+        assert_eq!(ask(&gateway, &text(&org.json()), "DELETE", "/workspaces/dev", Value::Null).await.status, 200);
+    }
+
+    async fn what_it_registers_is_in_its_subtree(pair: Pair) {
+        let gateway = Gateway::start(pair).await;
+        let (agent, mine) = (Agent::json("{}").await, Agent::json("{}").await);
+        grow(&gateway, &agent).await;
+        let token = text(&token_of(&gateway, "team").await);
+        let register = async |id: &str, more: Value| {
+            let mut body = json!({"id": id, "url": mine.url(), "agent_card": card(id)});
+            body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            let request = Request::post("/registry/register", body.to_string()).bearer(&token);
+            gateway.call(&request).await
+        };
+        for (id, more) in [
+            ("peer", json!({})),
+            ("boss", json!({})),
+            ("deep", json!({"parent_id": "team"})),
+            ("stray", json!({})),
+            ("fresh", json!({"parent_id": "peer"})),
+            ("fresh", json!({"parent_id": "ghost"})),
+            ("fresh", json!({"org": "globex"})),
+            ("dev", json!({"parent_id": "boss"})),
+            ("dev", json!({"parent_id": "tool"})),
+        ] {
+            let refused = register(id, more.clone()).await;
+            assert_eq!(refused.status, 403, "{id} {more}: {}", refused.text());
+        }
+        for id in ["boss", "peer", "deep", "stray", "dev"] {
+            let seen = ask(&gateway, ADMIN, "GET", &format!("/workspaces/{id}"), Value::Null).await;
+            assert_eq!(seen.json()["url"], agent.url(), "{id}");
+        }
+        assert_eq!(status_of(&gateway, ADMIN, "fresh").await, 404);
+        let made = register("fresh", json!({})).await;
+        assert_eq!(made.status, 200, "{}", made.text());
+        assert!(made.json()["token"].is_string());
+        let seen = ask(&gateway, &token, "GET", "/workspaces/fresh", Value::Null).await.json();
+        assert_eq!(seen["parent_id"], "team");
+        // A token of the root would reach what is beside it and above.
+        assert_eq!(change(&gateway, "PATCH", "/workspaces/fresh", json!({"url": null, "delivery_mode": "poll"})).await, 200);
+        let root = register("team", json!({})).await;
+        assert_eq!(root.status, 200, "{}", root.text());
+        assert!(root.json().get("token").is_none(), "{}", root.text());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_move_counts_at_another_replica_within_a_second() {
+    let replicas = Replicas::start(2, &[]).await;
+    moves(&replicas.all[0], &replicas.all[1]).await;
+}
