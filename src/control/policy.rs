@@ -74,8 +74,12 @@ pub(super) async fn apply(
     if run.is_dry() {
         return Ok(Answer(body).into_response());
     }
+    // Also of one that did not reach the shared state: it was committed.
     let about = record(&gateway, &caller, origin, &applied, prune);
-    Ok((Extension(about), Answer(body)).into_response())
+    Ok(match applied.published {
+        Ok(()) => (Extension(about), Answer(body)).into_response(),
+        Err(why) => (Extension(about), why).into_response(),
+    })
 }
 
 /// Records all changes, [`CHANGES_OF_A_RECORD`] in each record. Returns the facts of the first, which the frame writes.

@@ -170,6 +170,21 @@ impl Db {
         }
     }
 
+    /// Runs a statement that only PostgreSQL needs: a transaction of SQLite that writes is alone.
+    ///
+    /// # Errors
+    /// The error of the driver.
+    pub async fn execute_on_postgres(
+        &self,
+        tx: &mut Connection,
+        statement: &'static str,
+    ) -> Result<(), sqlx::Error> {
+        if self.0.location.backend == Backend::Postgres {
+            sqlx::query(statement).execute(tx).await?;
+        }
+        Ok(())
+    }
+
     /// Returns the timeout of operations, `stores.timeout`.
     pub fn timeout(&self) -> Duration {
         self.0.timeout

@@ -201,7 +201,7 @@ impl Grants {
                 let id: String = row.try_get("id")?;
                 Ok(Known::Granted {
                     id: id.into(),
-                    expires_at: time(&row, "expires_at")?,
+                    expires_at: row.try_get::<Option<i64>, _>("expires_at")?.map(Timestamp),
                 })
             })
         };
@@ -405,6 +405,15 @@ pub fn check_end(member: &str, removed: Option<bool>) -> Result<(), Rejection> {
 pub struct GrantsInBulk;
 
 impl GrantsInBulk {
+    /// Locks the grants until the transaction ends: those of the single routes wait.
+    ///
+    /// # Errors
+    /// The error of the driver.
+    pub async fn lock_all(db: &Db, tx: &mut Connection) -> Result<(), sqlx::Error> {
+        let lock = "LOCK TABLE access_grants IN SHARE ROW EXCLUSIVE MODE";
+        db.execute_on_postgres(tx, lock).await
+    }
+
     /// Returns all grants that were not removed, at most `limit`, in order of their pairs.
     ///
     /// # Errors
@@ -480,13 +489,9 @@ fn grant(row: &AnyRow) -> Result<Grant, sqlx::Error> {
         caller: end(row, "caller_id")?,
         target: end(row, "target_id")?,
         note: row.try_get("note")?,
-        expires_at: time(row, "expires_at")?,
+        expires_at: row.try_get::<Option<i64>, _>("expires_at")?.map(Timestamp),
         created_at: Timestamp(row.try_get("created_at")?),
     })
-}
-
-fn time(row: &AnyRow, column: &'static str) -> Result<Option<Timestamp>, sqlx::Error> {
-    Ok(row.try_get::<Option<i64>, _>(column)?.map(Timestamp))
 }
 
 fn end(row: &AnyRow, column: &'static str) -> Result<WorkspaceId, sqlx::Error> {

@@ -135,13 +135,15 @@ impl From<Rejection> for Refusal {
 
 /// Makes the changes of a plan that was computed from `state`, all or none.
 ///
+/// Returns the error if it was committed, and not all of it reached the shared state.
+///
 /// # Errors
 /// `conflict`, with what was changed meanwhile; `store_unavailable`.
 pub(super) async fn commit(
     gateway: &Gateway,
     vetted: &Vetted<'_>,
     (state, max): (&State, usize),
-) -> Result<(), Rejection> {
+) -> Result<Result<(), Rejection>, Rejection> {
     let ids = || {
         let removed = state.removed.keys();
         let new = vetted.plan.births.iter().map(|birth| &birth.creation.id);
@@ -149,13 +151,14 @@ pub(super) async fn commit(
     };
     let work = async {
         let mut tx = gateway.db.begin_alone().await?;
+        GrantsInBulk::lock_all(&gateway.db, &mut tx).await?;
         let Some(now) = State::read(&mut tx, ids(), max).await? else {
             return Ok(Err(Refusal::Refused(too_many(max))));
         };
         if now.revision() != state.revision() {
             return Ok(Err(Refusal::Differs(state.differing(&now))));
         }
-        let done = write(&mut tx, vetted).await?;
+        let done = write(&mut tx, vetted, state).await?;
         if done.is_ok() {
             tx.commit().await?;
         }
@@ -173,7 +176,7 @@ pub(super) async fn commit(
             .await;
     }
     match done? {
-        Ok(done) => publish(gateway, vetted, done).await,
+        Ok(done) => Ok(publish(gateway, vetted, done).await),
         Err(Refusal::Refused(why)) => Err(why),
         Err(Refusal::Differs(changed)) => Err(differs(changed)),
     }
@@ -193,9 +196,13 @@ pub(super) fn differs(mut changed: Vec<Value>) -> Rejection {
 async fn write(
     tx: &mut Connection,
     vetted: &Vetted<'_>,
+    state: &State,
 ) -> Result<Result<Done, Refusal>, sqlx::Error> {
     let (plan, now, mut done) = (vetted.plan, Timestamp::now(), Done::default());
     for id in &plan.removals {
+        if !is_as_planned(tx, state, id).await? {
+            return Ok(Err(differing_workspace(id)));
+        }
         InBulk::remove(tx, id, now).await?;
         done.hashes.extend(Issuance::revoke_all_in(tx, id).await?);
     }
@@ -241,6 +248,26 @@ async fn write(
     Ok(Ok(done))
 }
 
+fn differing_workspace(id: &WorkspaceId) -> Refusal {
+    Refusal::Differs(vec![json!({"kind": "workspace", "name": id.as_str()})])
+}
+
+/// Locks the row of a workspace to remove. True if it says the same as the one that the plan removes.
+async fn is_as_planned(
+    tx: &mut Connection,
+    state: &State,
+    id: &WorkspaceId,
+) -> Result<bool, sqlx::Error> {
+    let (Some(held), Some(row)) = (state.workspaces.get(id), InBulk::hold(tx, id).await?) else {
+        return Ok(false);
+    };
+    let instances = match row.instances {
+        0 => Vec::new(),
+        _ => InBulk::instances(tx, id).await?,
+    };
+    Ok(held.is_as(&row, &instances))
+}
+
 fn at(birth: &Birth, why: Rejection) -> Refusal {
     let mut problems = Problems::default();
     problems.note(&birth.path, &why);
@@ -260,16 +287,15 @@ async fn change(
     now: Timestamp,
 ) -> Result<Result<Changed, Refusal>, sqlx::Error> {
     let id = &edit.held.row.id;
-    let gone = || Refusal::Differs(vec![json!({"kind": "workspace", "name": id.as_str()})]);
     let Some(before) = InBulk::hold(tx, id).await? else {
-        return Ok(Err(gone()));
+        return Ok(Err(differing_workspace(id)));
     };
     let instances = match before.instances {
         0 => Vec::new(),
         _ => InBulk::instances(tx, id).await?,
     };
     if !edit.held.is_as(&before, &instances) {
-        return Ok(Err(gone()));
+        return Ok(Err(differing_workspace(id)));
     }
     let line = match update.place().is_empty() {
         true => Vec::new(),
@@ -296,7 +322,7 @@ async fn change(
             after,
             line,
         }),
-        Ok(None) => Err(gone()),
+        Ok(None) => Err(differing_workspace(id)),
         Err(taken) => Err(Rejection::from(taken).into()),
     })
 }
@@ -327,20 +353,21 @@ async fn publish(gateway: &Gateway, vetted: &Vetted<'_>, done: Done) -> Result<(
     gateway.identity.tokens.forget(done.hashes).await;
     gateway.hierarchy.forget_pairs(done.pairs).await;
     gateway.stops.publish(&done.made, &done.released).await;
-    let mut failed = None;
+    let partly = |why: Rejection| why.after_commit(false);
     for workspace in &done.created {
         registrations.publish_created(workspace, each).await;
     }
+    // A shared state that is away holds up each of them: its keys lapse, and agents write theirs again.
     for (changed, update) in done.changed.iter().zip(&vetted.edits) {
-        let published = registrations.publish_update(update, changed, each).await;
-        failed = failed.or(published.err());
+        let published = registrations.publish_update(update, changed, each);
+        published.await.map_err(partly)?;
     }
     for id in &plan.removals {
         let line = plan.before.line(id);
-        let published = registrations.publish_removal(id, &line, each).await;
-        failed = failed.or(published.err());
+        let published = registrations.publish_removal(id, &line, each);
+        published.await.map_err(partly)?;
     }
-    failed.map_or(Ok(()), |why| Err(why.after_commit(false)))
+    Ok(())
 }
 
 /// Creates a workspace with a removed id: a new life of the id, without anything of the earlier one.

@@ -13,6 +13,8 @@ mod state;
 mod tree;
 mod wanted;
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
 pub use self::document::Raw;
@@ -28,11 +30,18 @@ use crate::gateway::Gateway;
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
 use crate::store::Run;
+use crate::time::Timestamp;
 use crate::workspace::Workspace;
+
+/// Time from a removal to the next life of its id, at least: a body that comes within `SLOW_BODY` (0.5 s), look-ups of
+/// names (2 s), and a statement (`stores.timeout`, 2 s by default).
+const LIFE_GAP: Duration = Duration::from_secs(5);
 
 /// The result of a policy.
 #[derive(Debug)]
 pub struct Applied {
+    /// `store_unavailable`: all was committed, and not all of it reached the shared state.
+    pub published: Result<(), Rejection>,
     /// The revision of the state that the difference was computed from.
     pub revision: String,
     /// The changes: each has `action`, `kind` and `name`.
@@ -75,11 +84,18 @@ pub async fn apply(gateway: &Gateway, raw: Raw, wish: &Wish) -> Result<Applied, 
     }
     let vetted = vet(gateway, &plan, &mut problems).await?;
     problems.check()?;
+    let mut published = Ok(());
     if !wish.dry_run && !plan.changes.is_empty() {
-        commit(gateway, &vetted, (&state, max)).await?;
+        let revived = plan.births.iter().filter(|birth| birth.revives);
+        let gone = revived.filter_map(|birth| state.removed.get(&birth.creation.id));
+        if let Some(last) = gone.map(|gone| gone.at).max() {
+            await_end_of_requests(last).await;
+        }
+        published = commit(gateway, &vetted, (&state, max)).await?;
     }
     drop(vetted);
     Ok(Applied {
+        published,
         revision,
         changes: plan.changes,
         unmanaged: plan.unmanaged,
@@ -97,7 +113,20 @@ pub async fn recreate(
     creation: &Creation,
     run: Run,
 ) -> Result<Workspace, Rejection> {
+    if let Some(removed) = gateway.workspaces.find(&creation.id).await?
+        && !run.is_dry()
+    {
+        await_end_of_requests(removed.updated_at).await;
+    }
     commit::recreate(gateway, creation, run).await
+}
+
+/// Waits until requests that were proven before a removal have ended, so that none of them acts on the next life of the
+/// id: each has less than [`LIFE_GAP`] from the last check of its credential to its last write.
+async fn await_end_of_requests(removed_at: Timestamp) {
+    let age = Timestamp::now().0.saturating_sub(removed_at.0);
+    let age = Duration::from_millis(u64::try_from(age).unwrap_or(0));
+    tokio::time::sleep(LIFE_GAP.saturating_sub(age)).await;
 }
 
 async fn read(gateway: &Gateway, ids: Vec<WorkspaceId>, max: usize) -> Result<State, Rejection> {
@@ -120,7 +149,13 @@ fn ids(document: &Document) -> Vec<WorkspaceId> {
         let entry = &located.entry;
         [Some(&entry.caller_id), Some(&entry.target_id)]
     });
-    let named = workspaces.chain(grants).flatten();
+    let stops = document.stops.iter().flatten().flat_map(|located| {
+        let names = ["workspace", "subtree", "caller", "target"];
+        let scope = &located.entry.scope;
+        names.map(|name| scope.get(name).and_then(Value::as_str))
+    });
+    let named = workspaces.chain(grants).flatten().map(String::as_str);
+    let named = named.chain(stops.flatten());
     named.filter_map(|id| WorkspaceId::parse(id).ok()).collect()
 }
 

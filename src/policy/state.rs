@@ -12,7 +12,7 @@ use crate::hierarchy::{Grant, GrantsInBulk};
 use crate::ids::WorkspaceId;
 use crate::stops::{Stop, Stops};
 use crate::time::Timestamp;
-use crate::workspace::{DeliveryMode, InBulk, Liveness, Status, StoredInstance, Workspace};
+use crate::workspace::{DeliveryMode, Gone, InBulk, Liveness, Status, StoredInstance, Workspace};
 
 /// A workspace with its named instances, which are read only where they are an operator's.
 #[derive(Clone, Debug)]
@@ -27,8 +27,8 @@ pub(super) struct Held {
 #[derive(Debug, Default)]
 pub(super) struct State {
     pub(super) workspaces: BTreeMap<WorkspaceId, Held>,
-    /// Removed ids that are of interest, with their parents.
-    pub(super) removed: HashMap<WorkspaceId, Option<WorkspaceId>>,
+    /// Removed ids that are of interest.
+    pub(super) removed: HashMap<WorkspaceId, Gone>,
     pub(super) grants: BTreeMap<(WorkspaceId, WorkspaceId), Grant>,
     /// Stops of operators.
     pub(super) stops: Vec<Stop>,
@@ -82,11 +82,16 @@ impl State {
             }
         }
         let stops = Stops::all_in(tx).await?.into_iter();
-        // Those of org tokens are no policy of operators.
-        let holds = |stop: &Stop| stop.expires_at.is_none_or(|end| now < end);
-        state.stops = stops
+        // Those of org tokens are no policy of operators, and those of removed workspaces stop nothing any more.
+        let holds = |stop: &Stop| {
+            let mut named = stop.scope.named();
+            stop.expires_at.is_none_or(|end| now < end)
+                && named.all(|id| state.workspaces.contains_key(id))
+        };
+        let stops: Vec<_> = stops
             .filter(|stop| stop.by_org.is_none() && holds(stop))
             .collect();
+        state.stops = stops;
         Ok(Some(state))
     }
 

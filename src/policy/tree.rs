@@ -33,9 +33,9 @@ impl Tree {
             };
             tree.places.insert(id.clone(), place);
         }
-        for (id, parent) in &state.removed {
+        for (id, gone) in &state.removed {
             let place = Place {
-                parent: parent.clone(),
+                parent: gone.parent_id.clone(),
                 org: None,
                 removed: true,
             };

@@ -18,6 +18,15 @@ use crate::ids::WorkspaceId;
 /// Ids that one statement looks up at most.
 const LOOKED_UP_MAX: usize = 500;
 
+/// A removed workspace.
+#[derive(Clone, Debug)]
+pub struct Gone {
+    /// Its parent.
+    pub parent_id: Option<WorkspaceId>,
+    /// Time of the removal.
+    pub at: Timestamp,
+}
+
 /// Workspaces in a transaction of the caller.
 pub struct InBulk;
 
@@ -33,14 +42,14 @@ impl InBulk {
         rows.iter().map(workspace).collect()
     }
 
-    /// Returns those of `ids` that were removed, each with its parent, and the removed ones above them.
+    /// Returns those of `ids` that were removed, and the removed ones above them.
     ///
     /// # Errors
     /// As [`InBulk::live`].
     pub async fn removed(
         tx: &mut Connection,
         ids: HashSet<WorkspaceId>,
-    ) -> Result<Vec<(WorkspaceId, Option<WorkspaceId>)>, sqlx::Error> {
+    ) -> Result<Vec<(WorkspaceId, Gone)>, sqlx::Error> {
         let (mut found, mut known) = (Vec::new(), ids.clone());
         let mut asked: Vec<WorkspaceId> = ids.into_iter().collect();
         for _ in 0..=LINE_MAX {
@@ -48,7 +57,7 @@ impl InBulk {
             for ids in asked.chunks(LOOKED_UP_MAX) {
                 let places: Vec<String> = (1..=ids.len()).map(|n| format!("${n}")).collect();
                 let text = format!(
-                    "SELECT id, parent_id FROM workspaces WHERE status = 'removed' AND id IN ({})",
+                    "SELECT id, parent_id, updated_at FROM workspaces WHERE status = 'removed' AND id IN ({})",
                     places.join(", ")
                 );
                 let mut query = sqlx::query(AssertSqlSafe(text));
@@ -56,9 +65,13 @@ impl InBulk {
                     query = query.bind(id.as_str());
                 }
                 for row in query.fetch_all(&mut *tx).await? {
-                    let parent = optional_id(&row, "parent_id")?;
-                    above.extend(parent.clone().filter(|id| known.insert(id.clone())));
-                    found.push((id_of(&row, "id")?, parent));
+                    let gone = Gone {
+                        parent_id: optional_id(&row, "parent_id")?,
+                        at: Timestamp(row.try_get("updated_at")?),
+                    };
+                    let parent = gone.parent_id.clone();
+                    above.extend(parent.filter(|id| known.insert(id.clone())));
+                    found.push((id_of(&row, "id")?, gone));
                 }
             }
             if above.is_empty() {

@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 pub use self::backfill::{Backfilled, SharedServer};
-pub use self::bulk::InBulk;
+pub use self::bulk::{Gone, InBulk};
 pub use self::change::{Changed, Move, Removed, Settings, Surroundings};
 pub use self::instances::{
     INSTANCES_MAX, Instances, NotRegistered, Registering, StoredInstance, default_instance,

@@ -72,7 +72,7 @@ fn waits(body: &Value) -> Option<String> {
 }
 
 const REMOVED: &str =
-    "its id is not given away again: create another workspace (POST /workspaces).";
+    "create another workspace, or this one again with `recreate` (a2a-gateway workspace create).";
 
 /// Returns the fact of a step; `null` if the explanation has no such step.
 pub(super) fn fact<'a>(body: &'a Value, name: &str) -> &'a Value {

@@ -22,6 +22,9 @@ const CHANGES: u8 = 2;
 /// Maximum bytes of a policy's file: those that a gateway takes at most by default, with room for comments.
 const FILE_BYTES_MAX: u64 = 64 << 20;
 
+/// Nodes of a file at most: 50,000 workspaces with twenty members each, and as many grants.
+const NODES_MAX: usize = 4_000_000;
+
 const EXPORT_EXAMPLES: &str = "\
 Examples:
   a2a-gateway export > policy.yaml
@@ -312,7 +315,9 @@ fn read(path: &Path) -> Result<Map<String, Value>, Failure> {
 
 fn parse(text: &str) -> Result<Value, String> {
     // As YAML 1.2 has it: `no` and `y` are names.
-    let options = serde_saphyr::options! { strict_booleans: true };
+    // The gateway bounds the entries (limits.policy_workspaces), and FILE_BYTES_MAX the text.
+    let budget = serde_saphyr::budget! { max_nodes: NODES_MAX, max_events: 2 * NODES_MAX };
+    let options = serde_saphyr::options! { strict_booleans: true, budget: budget };
     let read = serde_saphyr::from_str_with_options(text, options);
     read.map_err(|error| error.to_string())
 }

@@ -242,7 +242,7 @@ fn consequences(id: &str, below: &[&str]) -> String {
     };
     format!(
         "{id} has {} below it ({named}{further}). They stay, and lose their relation to it and to what is above it; its \
-         tokens end within 1 s, and its id is not given away again",
+         tokens end within 1 s, and its id comes back only with `recreate`",
         match below.len() {
             1 => "1 workspace".to_owned(),
             count => format!("{count} workspaces"),

@@ -75,7 +75,7 @@ enum Command {
     /// Resume a workspace that is paused
     #[command(after_help = change::RESUME_EXAMPLES)]
     Resume(change::OneArguments),
-    /// Remove a workspace for good: its tokens end, and its id is not given away again
+    /// Remove a workspace for good: its tokens end, and its id comes back only with `recreate`
     #[command(after_help = change::REMOVE_EXAMPLES)]
     Remove(change::RemoveArguments),
 }
