@@ -426,10 +426,8 @@ async fn a_grant_ends_to_the_millisecond_and_no_permission_asks_a_store_for_it()
 #[tokio::test]
 async fn a_refusal_takes_one_look_whether_or_not_the_target_is_known() {
     let room = room().await;
-    let org = Principal::Org {
-        org: "acme".into(),
-        within: None,
-    };
+    let (org, within) = ("acme".to_owned(), None);
+    let org = Principal::Org { org, within };
     room.ask(&Principal::Operator, "ext").await.unwrap();
     for principal in [workspace("pm"), org, canvas(Some("acme"), None)] {
         for target in ["ext", "ghost"] {
