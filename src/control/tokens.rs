@@ -75,7 +75,8 @@ pub(super) struct OrgToken {
     id: String,
     prefix: String,
     note: Option<String>,
-    /// The root of the subtree that it looks after; `null`: it looks after all of the org.
+    /// The root of the subtree that it looks after; absent: it looks after all of the org.
+    #[serde(skip_serializing_if = "Option::is_none")]
     subtree: Option<String>,
     created_at: Timestamp,
 }

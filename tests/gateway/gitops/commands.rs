@@ -103,7 +103,7 @@ async fn a_policy_is_reviewed_and_applied_from_the_command_line() {
             (
                 "version: 1\nworkspaces:\n- id: x\n  parent_id: y\n",
                 1,
-                "workspaces[0]: the parent does not exist",
+                "workspaces[0] (x): the parent `y` does not exist",
             ),
         ] {
             let (code, _, err) = run(&gateway, &["apply", "-", "--yes"], input);
