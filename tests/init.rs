@@ -96,8 +96,9 @@ fn what_is_printed_leads_from_the_files_to_an_answer() {
         "PATH='{programs}':$PATH\n\
          trap 'kill $(jobs -p); wait' EXIT\n\
          ({start}) &\n\
-         until a2a-gateway health --url http://{admin}; do sleep 0.2; done 2> /dev/null\n\
+         until a2a-gateway health --config gateway/gateway.toml; do sleep 0.2; done 2> /dev/null\n\
          {workspace} 2> run.log &\n\
+         a2a-gateway health\n\
          until a2a-gateway send billing 'hello, gateway' --token \"$A2A_GATEWAY_ADMIN_TOKEN\"; do sleep 0.2; done 2> send.log\n",
         start = commands(&out, "Or by hand:").trim(),
         workspace = commands(&out, "Make the first workspace").trim(),
@@ -229,8 +230,9 @@ fn the_printed_commands_work_on_this_machine_and_in_every_folder() {
         commands(&out, "Start it:"),
         commands(&out, "Make the first workspace:")
             .lines()
-            .next()
-            .unwrap(),
+            .take(2)
+            .collect::<Vec<_>>()
+            .join("\n"),
     );
     let said = passed(Command::new("bash").args(["-euc", &script]));
     let token = fs::read_to_string(odd.join("admin-token")).unwrap();

@@ -9,8 +9,8 @@ use crate::config::Config;
 /// True if the admin listener accepts `host`.
 ///
 /// It accepts every address: a page that rebinds DNS still sends the name of its own domain. A name
-/// must be a loopback name, in `server.hosts`, or the host of `server.public_url`. A missing `Host`
-/// is accepted: it is HTTP/1.0, used by some health checks and by no browser.
+/// must be a loopback name, in `server.hosts`, or the host of `server.public_url` or `admin.sign_in.url`. A missing
+/// `Host` is accepted: it is HTTP/1.0, used by some health checks and by no browser.
 pub(super) fn is_ours(host: Option<&[u8]>, config: &Config) -> bool {
     let Some(host) = host else {
         return true;
@@ -35,11 +35,10 @@ pub(super) fn is_ours(host: Option<&[u8]>, config: &Config) -> bool {
             .iter()
             .filter_map(|own| own.parse::<Authority>().ok())
             .any(|own| same(own.host()))
-        || server
-            .public_url
-            .as_ref()
-            .and_then(url::Url::host_str)
-            .is_some_and(same)
+        || [&server.public_url, &config.admin.sign_in.url]
+            .into_iter()
+            .filter_map(|url| url.as_ref()?.host_str())
+            .any(same)
 }
 
 #[cfg(test)]
@@ -53,6 +52,7 @@ mod tests {
             overrides: vec![
                 "server.hosts=gateway,inner.example:9090".to_owned(),
                 "server.public_url=https://gw.example/".to_owned(),
+                "admin.sign_in.url=https://operators.example/".to_owned(),
             ],
             ..Layers::default()
         })
@@ -70,6 +70,8 @@ mod tests {
             "gateway:9090",
             "INNER.example",
             "gw.example",
+            "operators.example",
+            "Operators.example:443",
         ] {
             check(host, true);
         }

@@ -75,13 +75,16 @@ pub(super) fn grants(typed: &OsStr) -> Vec<CompletionCandidate> {
     named(page.as_ref(), "grants", "target_id", typed)
 }
 
-/// Returns the workspaces, or behind one, or behind `--org`, the tokens of it, for `token revoke`.
+/// Returns the workspaces, or behind one, or behind `--org` or `--operator`, the tokens of it, for `token revoke`.
 pub(super) fn workspaces_or_tokens(typed: &OsStr) -> Vec<CompletionCandidate> {
     let words = typed_words();
     let mut behind = words.iter().skip_while(|word| *word != "revoke").skip(1);
     let org = words.iter().position(|word| word == "--org");
     let path = match org {
         Some(at) => words.get(at + 1).map(|org| format!("/orgs/{org}/tokens")),
+        None if words.iter().any(|word| word == "--operator") => {
+            Some("/operators/tokens".to_owned())
+        }
         None => {
             let id = behind
                 .next()

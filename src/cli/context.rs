@@ -32,7 +32,8 @@ const ADD_EXAMPLES: &str = "\
 Examples:
   a2a-gateway context add local --url http://127.0.0.1:8080 --admin http://127.0.0.1:9090 --token - < operator-token
   a2a-gateway context add staging --url https://gateway.staging.example.com --token-file operator-token
-  a2a-gateway context add local --url http://127.0.0.1:8080 --replace";
+  a2a-gateway context add local --url http://127.0.0.1:8080 --replace
+  a2a-gateway context add staging --replace --admin http://127.0.0.1:9090        keeps URL and token";
 
 const LIST_EXAMPLES: &str = "\
 Examples:
@@ -103,9 +104,9 @@ enum Command {
 struct AddArguments {
     /// Its name: letters, digits, `-`, `_` and `.`
     name: String,
-    /// Base URL of the gateway
-    #[arg(long, value_name = "URL", value_parser = http_url)]
-    url: Url,
+    /// Base URL of the gateway; needed unless --replace keeps that of the context
+    #[arg(long, value_name = "URL", value_parser = http_url, required_unless_present = "replace")]
+    url: Option<Url>,
     /// Base URL of the admin listener, for `explain`, `health` and `exchange tail`
     #[arg(long, value_name = "URL", value_parser = http_url)]
     admin: Option<Url>,
@@ -115,7 +116,7 @@ struct AddArguments {
     /// File with the token, read for each command; others must not be able to read it
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
-    /// Put it in the place of the one with this name
+    /// Change the one with this name: what is not given stays. With another --url, neither admin URL nor token stay
     #[arg(long)]
     replace: bool,
     /// Make it the current context
@@ -171,18 +172,19 @@ fn answer(command: &Command) -> Result<String, Failure> {
 }
 
 fn add(mut contexts: Contexts, arguments: &AddArguments) -> Result<String, Failure> {
-    let secret = match (&arguments.token, &arguments.token_file) {
-        (Some(token), _) => Secret::Inline(typed(token)?),
-        (None, Some(path)) => Secret::File(std::path::absolute(path)?),
-        (None, None) => Secret::None,
-    };
     let name = &arguments.name;
-    let context = Context {
-        name: name.clone(),
-        url: arguments.url.clone(),
-        admin_url: arguments.admin.clone(),
-        secret,
-    };
+    let mut context = earlier(&contexts, arguments)?;
+    if let Some(admin) = &arguments.admin {
+        context.admin_url = Some(admin.clone());
+    }
+    if let Some(token) = &arguments.token {
+        context.secret = Secret::Inline(typed(token)?);
+    } else if let Some(path) = &arguments.token_file {
+        context.secret = Secret::File(std::path::absolute(path)?);
+        // As each later command would.
+        context.token()?;
+    }
+    let is_changed = contexts.has(name);
     contexts.put(context, arguments.replace)?;
     if arguments.choose {
         contexts.choose(name)?;
@@ -193,7 +195,31 @@ fn add(mut contexts: Contexts, arguments: &AddArguments) -> Result<String, Failu
     } else {
         ""
     };
-    Ok(format!("{name} was added{note}\n"))
+    let was = if is_changed { "changed" } else { "added" };
+    Ok(format!("{name} was {was}{note}\n"))
+}
+
+/// Returns what stays of the context that is to be changed, else an empty one. Its token goes to no other gateway.
+fn earlier(contexts: &Contexts, arguments: &AddArguments) -> Result<Context, Failure> {
+    let name = &arguments.name;
+    let known = match arguments.replace && contexts.has(name) {
+        true => Some(contexts.find(name)?),
+        false => None,
+    };
+    match (known, &arguments.url) {
+        (Some(known), None) => Ok(known),
+        (Some(known), Some(url)) if known.url == *url => Ok(known),
+        (_, Some(url)) => Ok(Context {
+            name: name.clone(),
+            url: url.clone(),
+            admin_url: None,
+            secret: Secret::None,
+        }),
+        (None, None) => {
+            let complaint = format!("there is no context {name:?} to change: give --url, too");
+            Err(Failure::Usage(complaint))
+        }
+    }
 }
 
 /// Returns a token as it was given, or from standard input.

@@ -48,7 +48,7 @@ pub(super) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Let one workspace message another; needs an admin token
+    /// Let one workspace message another; needs an operator's token (role operate)
     #[command(after_help = CREATE_EXAMPLES)]
     Create(CreateArguments),
     /// List grants, the oldest first, expired ones too

@@ -1,6 +1,6 @@
 //! `a2a-gateway stop`, `release` and `stops`: stops calls at a running gateway, ends a stop, and lists those in force.
 
-use std::fmt::Write as _;
+use std::io::{self, Write as _};
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
@@ -9,9 +9,11 @@ use http::Method;
 use serde_json::{Value, json};
 
 use super::access::Operating;
-use super::client::{Failure, run, segment};
+use super::client::{Client, Failure, run, segment};
 use super::complete;
 use super::dry_run::DryRun;
+use super::table::{age, aligned, cell};
+use super::workspace::all_workspaces;
 
 const STOP_EXAMPLES: &str = "\
 Examples:
@@ -153,6 +155,9 @@ async fn stop(arguments: &StopArguments) -> Result<String, Failure> {
     }
     let route = (Method::POST, "/stops");
     let stop = dry_run.ask(&client, route, &body).await?;
+    if let Some(org) = &arguments.scope.org {
+        warn_of_empty(&client, org).await;
+    }
     if dry_run.is_set() {
         return Ok(format!("would be stopped: {}\n", described(&stop)));
     }
@@ -161,6 +166,18 @@ async fn stop(arguments: &StopArguments) -> Result<String, Failure> {
         "{}\nEnd it with: a2a-gateway release {id}\n",
         line(&stop)
     ))
+}
+
+/// Says on standard error that an org has no workspace: its name may be misspelt. The stop does not wait for it.
+async fn warn_of_empty(client: &Client, org: &str) {
+    let found = all_workspaces(client, Some(org), None, None).await;
+    if found.is_ok_and(|found| found.is_empty()) {
+        // A warning that cannot be written changes nothing.
+        let _ = writeln!(
+            io::stderr(),
+            "no workspace is in the org {org:?}: is it spelt as in `a2a-gateway agents`?"
+        );
+    }
 }
 
 async fn release(arguments: &ReleaseArguments) -> Result<String, Failure> {
@@ -181,12 +198,25 @@ async fn list(arguments: &StopsArguments) -> Result<String, Failure> {
     if stops.is_empty() {
         return Ok("no stop is in force\n".to_owned());
     }
-    let mut text = String::new();
-    for stop in &stops {
-        // Writing to a string cannot fail.
-        let _ = writeln!(text, "{}", line(stop));
-    }
-    Ok(text)
+    let now = SystemTime::now();
+    let rows: Vec<_> = stops.iter().map(|stop| row(stop, now)).collect();
+    let titles = [
+        "ID", "SCOPE", "MODE", "AGE", "ENDS", "MADE BY", "TASKS", "REASON",
+    ];
+    Ok(aligned(&titles, &rows))
+}
+
+fn row(stop: &Value, now: SystemTime) -> Vec<String> {
+    vec![
+        cell(&stop["id"]),
+        scope(stop),
+        cell(&stop["mode"]),
+        age(&stop["created_at"], now),
+        cell(&stop["expires_at"]),
+        cell(&stop["created_by"]),
+        tasks(stop).unwrap_or_default(),
+        cell(&stop["reason"]),
+    ]
 }
 
 /// Returns a stop in one line.
@@ -197,42 +227,55 @@ fn line(stop: &Value) -> String {
 /// Returns a stop in one line, without its id.
 fn described(stop: &Value) -> String {
     let word = |name: &str| stop[name].as_str().unwrap_or_default().to_owned();
-    let scope = match stop["scope"].as_object() {
-        Some(scope) if scope.contains_key("caller") => {
-            format!("{} to {}", plain(&scope["caller"]), plain(&scope["target"]))
-        }
-        Some(scope) => {
-            let (kind, name) = scope.iter().next().unzip();
-            match kind.map(String::as_str) {
-                Some("all") => "all calls".to_owned(),
-                kind => format!(
-                    "{} {}",
-                    kind.unwrap_or_default(),
-                    name.map(plain).unwrap_or_default()
-                ),
-            }
-        }
-        None => String::new(),
-    };
-    let mut text = format!("{scope}  {}  {}", word("mode"), word("reason"));
+    let mut text = format!("{}  {}  {}", scope(stop), word("mode"), word("reason"));
     if let Some(at) = stop["expires_at"].as_str() {
-        let _ = write!(text, "  until {at}");
+        text.push_str(&format!("  until {at}"));
     }
-    let cancel = &stop["cancel"];
-    if matches!(cancel["state"].as_str(), Some("wanted")) {
-        text.push_str("  tasks: being looked for; `a2a-gateway stops` shows what becomes of them");
-    } else if !cancel.is_null() {
-        let count = |name: &str| cancel[name].as_i64().unwrap_or_default();
-        let _ = write!(
-            text,
-            "  tasks: {} canceled, {} over, {} failed, {} pending",
-            count("canceled"),
-            count("over"),
-            count("failed"),
-            count("pending")
-        );
+    if let Some(tasks) = tasks(stop) {
+        text.push_str(&format!("  tasks: {tasks}"));
+        if stop["cancel"]["state"] == "wanted" {
+            text.push_str("; `a2a-gateway stops` shows what becomes of them");
+        }
     }
     text
+}
+
+/// Returns the calls that a stop covers, in words.
+fn scope(stop: &Value) -> String {
+    let Some(scope) = stop["scope"].as_object() else {
+        return String::new();
+    };
+    if scope.contains_key("caller") {
+        return format!("{} to {}", plain(&scope["caller"]), plain(&scope["target"]));
+    }
+    let (kind, name) = scope.iter().next().unzip();
+    match kind.map(String::as_str) {
+        Some("all") => "all calls".to_owned(),
+        kind => format!(
+            "{} {}",
+            kind.unwrap_or_default(),
+            name.map(plain).unwrap_or_default()
+        ),
+    }
+}
+
+/// Returns what became of the tasks that were to be canceled; `None`: none were.
+fn tasks(stop: &Value) -> Option<String> {
+    let cancel = &stop["cancel"];
+    if cancel.is_null() {
+        return None;
+    }
+    if cancel["state"] == "wanted" {
+        return Some("being looked for".to_owned());
+    }
+    let count = |name: &str| cancel[name].as_i64().unwrap_or_default();
+    Some(format!(
+        "{} canceled, {} over, {} failed, {} pending",
+        count("canceled"),
+        count("over"),
+        count("failed"),
+        count("pending")
+    ))
 }
 
 fn plain(value: &Value) -> String {
@@ -256,6 +299,12 @@ mod tests {
         assert_eq!(
             line(&stop),
             "stop-1  all calls  new  a loop  until 2026-11-21T10:00:00Z  tasks: 2 canceled, 1 over, 0 failed, 3 pending"
+        );
+        stop["cancel"] = json!({"state": "wanted"});
+        assert!(
+            line(&stop).ends_with(
+                "tasks: being looked for; `a2a-gateway stops` shows what becomes of them"
+            )
         );
     }
 }

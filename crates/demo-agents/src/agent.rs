@@ -1,6 +1,6 @@
 //! `a2a-gateway agent`: one example agent in a process of its own, for compose files.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::process::ExitCode;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -31,9 +31,10 @@ pub struct Arguments {
     /// Its behaviour: `echo` answers at once, `slow` streams its progress, `flaky` often fails, `broken` answers 503 five
     /// times out of eight
     kind: Kind,
-    /// Address and port; port 0 is a free one
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:0")]
-    listen: SocketAddr,
+    /// Address and port; port 0 is a free one [default: 127.0.0.1 and the port in PORT, which `a2a-gateway run` sets, else
+    /// a free one]
+    #[arg(long, value_name = "ADDR")]
+    listen: Option<SocketAddr>,
     /// Base URL under which the gateway reaches the agent; without it, made from --listen
     #[arg(long, value_name = "URL")]
     advertise: Option<Url>,
@@ -101,9 +102,27 @@ pub fn run(arguments: Arguments, gateway: Gateway) -> ExitCode {
     }
 }
 
+/// Returns the port in PORT, by which `a2a-gateway run` says where its agent is to listen; 0 if there is none.
+///
+/// # Errors
+/// PORT is no port.
+fn own_port() -> std::io::Result<u16> {
+    let given = std::env::var("PORT").unwrap_or_default();
+    if given.is_empty() {
+        return Ok(0);
+    }
+    given.parse().map_err(|_| {
+        let text = format!("PORT is {given:?}, which is no port; set another, or give --listen");
+        std::io::Error::new(std::io::ErrorKind::InvalidInput, text)
+    })
+}
+
 async fn serve(arguments: Arguments) -> std::io::Result<()> {
     let credential = arguments.credential();
-    let listen = arguments.listen;
+    let listen = match arguments.listen {
+        Some(listen) => listen,
+        None => SocketAddr::from((Ipv4Addr::LOCALHOST, own_port()?)),
+    };
     let agent = Agent::bind(arguments.kind, listen, arguments.advertise)
         .await
         .map_err(|error| {

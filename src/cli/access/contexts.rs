@@ -56,7 +56,7 @@ pub(in crate::cli) enum ContextsError {
         /// The file.
         path: String,
     },
-    #[error("there is a context {0:?} already; --replace puts this one in its place")]
+    #[error("there is a context {0:?} already; --replace changes it")]
     Taken(String),
     #[error("a context is called by 1 to {NAME_MAX} letters, digits, `-`, `_` and `.`")]
     Name,
@@ -193,6 +193,11 @@ impl Contexts {
         entries
             .map(|(name, entry)| Context::of_entry(name, entry))
             .collect()
+    }
+
+    /// True if there is a context of this name.
+    pub(in crate::cli) fn has(&self, name: &str) -> bool {
+        self.content.contexts.contains_key(name)
     }
 
     /// Returns a context.

@@ -57,7 +57,7 @@ pub(super) enum AccessError {
     Contexts(#[from] ContextsError),
     /// The context is of a gateway whose admin listener it does not name.
     #[error(
-        "the context {0} has no URL of the admin listener (admin.listen): add it with `a2a-gateway context add {0} --replace --admin URL`, or give --admin"
+        "the context {0} has no URL of the admin listener (admin.listen): add it with `a2a-gateway context add {0} --replace --admin URL`, which keeps the rest, or give --admin"
     )]
     NoAdmin(String),
     /// There is no credential.

@@ -396,12 +396,19 @@ fn first_workspace(answers: &Answers, folder: &Path) -> String {
             first_agent(answers.listen),
         ),
     };
+    // Within a container the admin listener is reached in it alone.
+    let admin = match answers.kind {
+        Kind::Compose => String::new(),
+        Kind::Systemd => {
+            let url = format!("http://{}", reachable(answers.admin_listen));
+            format!(" A2A_GATEWAY_ADMIN_URL={}", shell(url))
+        }
+    };
     format!(
         "\n{what}:\n\
-         \x20 export A2A_GATEWAY_URL={} A2A_GATEWAY_ADMIN_TOKEN=\"$(cat {})\"\n\
-         \x20 curl -sS \"$A2A_GATEWAY_URL/workspaces\" -H \"Authorization: Bearer $A2A_GATEWAY_ADMIN_TOKEN\" \\\n\
-         \x20   -H 'Content-Type: application/json' -d '{{\"id\":\"billing\",\"name\":\"Billing\"}}' \\\n\
-         \x20   | jq -er '.enrolment_token // error(.error)' > token\n\
+         \x20 export A2A_GATEWAY_URL={}{admin}\n\
+         \x20 export A2A_GATEWAY_ADMIN_TOKEN=\"$(cat {})\"\n\
+         \x20 a2a-gateway workspace create billing --name Billing --token-file token\n\
          {agent}",
         shell(url),
         shell(folder.join(TOKEN).display()),
@@ -417,8 +424,7 @@ fn first_agent(listen: SocketAddr) -> String {
         "--advertise http://127.0.0.1:8001 "
     };
     format!(
-        "  a2a-gateway run --workspace billing --token-file token --port 8001 {advertise}-- a2a-gateway agent echo \
-         --listen 127.0.0.1:8001\n"
+        "  a2a-gateway run --workspace billing --token-file token --port 8001 {advertise}-- a2a-gateway agent echo\n"
     )
 }
 

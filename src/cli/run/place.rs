@@ -17,6 +17,9 @@ const CARD_LEAST: Duration = Duration::from_secs(1);
 /// Delay between two requests while the agent starts.
 const LOOK: Duration = Duration::from_millis(100);
 
+/// Time without a card after which the log says what is waited for.
+const TOLD_AFTER: Duration = Duration::from_secs(2);
+
 /// The word for JSON-RPC in cards of every generation.
 const JSON_RPC: &str = "JSONRPC";
 
@@ -90,12 +93,14 @@ impl Place {
         Ok(Self { card, base })
     }
 
-    /// Waits until the agent serves its card.
+    /// Waits until the agent serves its card. The log says so once, when that takes more than a moment.
     ///
     /// # Errors
     /// The last failure, when `within` has passed.
     pub(super) async fn wait(&self, within: Duration) -> Result<(), CardError> {
-        let deadline = Instant::now() + within;
+        let begin = Instant::now();
+        let deadline = begin + within;
+        let mut is_told = false;
         loop {
             // An agent that accepts and does not answer has hardly longer than another.
             let left = deadline.saturating_duration_since(Instant::now());
@@ -103,7 +108,13 @@ impl Place {
             match asked {
                 Ok(_) => return Ok(()),
                 Err(error) if Instant::now() >= deadline => return Err(error),
-                Err(_) => sleep(LOOK).await,
+                Err(error) => {
+                    if !is_told && begin.elapsed() >= TOLD_AFTER {
+                        is_told = true;
+                        tracing::info!(card = %self.card, within = ?within, seen = %error, "waiting for the agent's card");
+                    }
+                    sleep(LOOK).await;
+                }
             }
         }
     }

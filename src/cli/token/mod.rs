@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use super::access::{AccessError, GatewayUrl, Operating};
 use super::client::{RequestError, run as run_to_end};
 use super::{USAGE, block_on, complain, complete, print};
-use crate::identity::{CANVAS_SCOPE, CANVAS_TYP, Role};
+use crate::identity::{CANVAS_SCOPE, CANVAS_TYP};
 use crate::ids::WorkspaceId;
 use crate::trust::{
     KeySet, KeySetError, PAIR_TYP, PairClaims, TOKEN_BYTES_MAX, TokenError, TokenHead,
@@ -26,16 +26,13 @@ const EXAMPLES: &str = "\
 Examples:
   a2a-gateway token create acme-dev --label laptop --expires-in 90days
   a2a-gateway token list acme-dev
+  a2a-gateway token operator --role operate --label 'night shift' --token-file night-token
   a2a-gateway token canvas --user ada --org acme
   a2a-gateway token inspect - < signed-token";
 
 const WORKSPACE_EXAMPLES: &str = "\
 Examples:
   a2a-gateway token workspace acme-dev --label laptop      as `token create`";
-
-const OPERATOR_EXAMPLES: &str = "\
-Examples:
-  a2a-gateway token operator --role read --label 'night shift' --expires-in 90days";
 
 const CANVAS_EXAMPLES: &str = "\
 Examples:
@@ -68,7 +65,7 @@ enum Command {
     /// Make a token of a workspace or an org, or an enrolment token; needs an admin token, or the workspace's own
     #[command(after_help = stored::CREATE_EXAMPLES)]
     Create(stored::CreateArguments),
-    /// List the live tokens of a workspace or an org, without their secrets
+    /// List the live tokens of a workspace, an org or operators, without their secrets
     #[command(after_help = stored::LIST_EXAMPLES)]
     List(stored::ListArguments),
     /// Revoke a token: it ends on every replica within 1 s
@@ -89,21 +86,9 @@ enum Command {
         #[command(flatten)]
         gateway: Operating,
     },
-    /// Make a token of an operator; needs an admin token of the role `admin`
-    #[command(after_help = OPERATOR_EXAMPLES)]
-    Operator {
-        /// Role of its holder: read; operate (besides pauses, stops and grants); admin (everything)
-        #[arg(long, value_parser = Role::ALL.iter().map(|role| role.as_str()).collect::<Vec<_>>())]
-        role: String,
-        /// Name of the token in lists and records
-        #[arg(long)]
-        label: Option<String>,
-        /// How long it lasts, such as 90days; without it, until it is revoked
-        #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
-        expires_in: Option<Duration>,
-        #[command(flatten)]
-        gateway: Operating,
-    },
+    /// Make a token of an operator; needs an operator's token of the role `admin`
+    #[command(after_help = stored::OPERATOR_EXAMPLES)]
+    Operator(stored::OperatorArguments),
     /// Get a token for a browser user; needs an admin or org token
     #[command(after_help = CANVAS_EXAMPLES)]
     Canvas {
@@ -209,6 +194,7 @@ pub(super) fn run(arguments: &Arguments) -> ExitCode {
         Command::Create(arguments) => return run_to_end(stored::create(arguments)),
         Command::List(arguments) => return run_to_end(stored::list(arguments)),
         Command::Revoke(arguments) => return run_to_end(stored::revoke(arguments)),
+        Command::Operator(arguments) => return run_to_end(stored::create_of_operator(arguments)),
         _ => {}
     }
     if let Command::Pair { target: id, .. } | Command::Workspace { id, .. } = &arguments.command
@@ -233,7 +219,9 @@ pub(super) fn run(arguments: &Arguments) -> ExitCode {
 
 async fn answer(command: &Command) -> Result<String, Failure> {
     match command {
-        Command::Create(_) | Command::List(_) | Command::Revoke(_) => Ok(String::new()),
+        Command::Create(_) | Command::List(_) | Command::Revoke(_) | Command::Operator(_) => {
+            Ok(String::new())
+        }
         Command::Workspace {
             id,
             label,
@@ -243,17 +231,6 @@ async fn answer(command: &Command) -> Result<String, Failure> {
             let wanted = stored::wanted(label.as_deref(), *expires_in);
             let path = format!("/workspaces/{id}/tokens");
             token(&gateway.client()?.post(&path, &wanted).await?)
-        }
-        Command::Operator {
-            role,
-            label,
-            expires_in,
-            gateway,
-        } => {
-            let mut wanted = stored::wanted(label.as_deref(), *expires_in);
-            wanted["role"] = role.as_str().into();
-            let path = "/operators/tokens";
-            token(&gateway.client()?.post(path, &wanted).await?)
         }
         Command::Canvas {
             user,

@@ -1,5 +1,7 @@
-//! `a2a-gateway token create|list|revoke`: tokens of workspaces and orgs, which the gateway stores as hashes.
+//! `a2a-gateway token create|operator|list|revoke`: tokens of workspaces, orgs and operators, which the gateway stores as
+//! hashes.
 
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use clap_complete::engine::ArgValueCompleter;
@@ -7,31 +9,46 @@ use http::Method;
 use serde_json::{Value, json};
 
 use super::super::access::Operating;
-use super::super::client::{Failure, document, segment};
+use super::super::client::{Client, Failure, document, segment};
 use super::super::complete;
 use super::super::dry_run::DryRun;
 use super::super::table::{age, aligned, cell};
+use super::super::token_file::TokenFile;
+use crate::identity::Role;
 
 pub(super) const CREATE_EXAMPLES: &str = "\
 Examples:
   a2a-gateway token create acme-dev --label laptop --expires-in 90days
   a2a-gateway token create acme-dev --enrolment > token        for `a2a-gateway run --token-file token`
+  a2a-gateway token create acme-dev --label laptop --token-file laptop-token
   a2a-gateway token create --org acme --note 'ticket 12' --json
   a2a-gateway token create --org acme --subtree acme-pm        looks after acme-pm and those below it
   a2a-gateway token create acme-dev --dry-run
 
 Only the token is printed. It is shown once.";
 
+pub(super) const OPERATOR_EXAMPLES: &str = "\
+Examples:
+  a2a-gateway token operator --role operate --label 'night shift' --expires-in 90days --token-file night-token
+  a2a-gateway token operator --role read --label dashboard --json
+
+Only the token is printed, or with --token-file its id. It is shown once.";
+
 pub(super) const LIST_EXAMPLES: &str = "\
 Examples:
   a2a-gateway token list acme-dev
-  a2a-gateway token list --org acme --json";
+  a2a-gateway token list --org acme --json
+  a2a-gateway token list --operators";
 
 pub(super) const REVOKE_EXAMPLES: &str = "\
 Examples:
   a2a-gateway token revoke acme-dev 019aa9d2-6c1e-7b3a-9d52-0f7d4a1e2c33        an id of `token list`
   a2a-gateway token revoke --org acme 019aa9d2-6c1e-7b3a-9d52-0f7d4a1e2c33
+  a2a-gateway token revoke --operator 019aa9d2-6c1e-7b3a-9d52-0f7d4a1e2c33
   a2a-gateway token revoke acme-dev 019aa9d2-6c1e-7b3a-9d52-0f7d4a1e2c33 --dry-run";
+
+/// Path of the tokens of operators.
+const OPERATORS: &str = "/operators/tokens";
 
 /// `a2a-gateway token create`.
 #[derive(clap::Args, Debug)]
@@ -58,6 +75,9 @@ pub(super) struct CreateArguments {
     /// An enrolment token: for one registration of the workspace, within 24 h
     #[arg(long, conflicts_with_all = ["label", "expires_in"])]
     enrolment: bool,
+    /// Write the token into this new file, which only its owner can read, instead of printing it
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
     /// Print JSON: the token with its id
     #[arg(long)]
     json: bool,
@@ -67,9 +87,31 @@ pub(super) struct CreateArguments {
     gateway: Operating,
 }
 
+/// `a2a-gateway token operator`.
+#[derive(clap::Args, Debug)]
+pub(super) struct OperatorArguments {
+    /// Role of its holder: read; operate (besides pauses, stops and grants); admin (everything)
+    #[arg(long, value_parser = Role::ALL.iter().map(|role| role.as_str()).collect::<Vec<_>>())]
+    role: String,
+    /// Name of the token in lists and records
+    #[arg(long)]
+    label: Option<String>,
+    /// How long it lasts, such as 90days; without it, until it is revoked
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    expires_in: Option<Duration>,
+    /// Write the token into this new file, which only its owner can read, instead of printing it
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    /// Print JSON: the token with its id
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    gateway: Operating,
+}
+
 /// `a2a-gateway token list`.
 #[derive(clap::Args, Debug)]
-#[command(group = clap::ArgGroup::new("holder").required(true).args(["id", "org"]))]
+#[command(group = clap::ArgGroup::new("holder").required(true).args(["id", "org", "operators"]))]
 pub(super) struct ListArguments {
     /// The workspace
     #[arg(add = ArgValueCompleter::new(complete::workspaces))]
@@ -77,6 +119,9 @@ pub(super) struct ListArguments {
     /// The tokens of this org instead
     #[arg(long, value_name = "NAME")]
     org: Option<String>,
+    /// The tokens of operators instead, and the sessions of people at the console
+    #[arg(long)]
+    operators: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -87,12 +132,15 @@ pub(super) struct ListArguments {
 /// `a2a-gateway token revoke`.
 #[derive(clap::Args, Debug)]
 pub(super) struct RevokeArguments {
-    /// The workspace, and the id of its token; with --org, the id alone
+    /// The workspace, and the id of its token; with --org or --operator, the id alone
     #[arg(required = true, num_args = 1..=2, value_names = ["ID", "TOKEN"], add = ArgValueCompleter::new(complete::workspaces_or_tokens))]
     ids: Vec<String>,
     /// A token of this org instead
     #[arg(long, value_name = "NAME")]
     org: Option<String>,
+    /// A token of an operator instead, or the session of a person
+    #[arg(long = "operator", conflicts_with = "org")]
+    of_operator: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -123,9 +171,70 @@ fn path(id: Option<&str>, org: Option<&str>) -> Result<String, Failure> {
     }
 }
 
+/// A file for the token that is made, if one was asked for: opened before there is one.
+fn file_for(path: Option<&Path>) -> Result<Option<TokenFile<'_>>, Failure> {
+    path.map(TokenFile::open).transpose()
+}
+
+/// Returns what is printed of a new token; into a file goes the token itself.
+fn handed_over(
+    mut made: Value,
+    file: Option<(TokenFile<'_>, &Path)>,
+    json: bool,
+) -> Result<String, Failure> {
+    let name = match made["token"].is_string() {
+        true => "token",
+        false => "enrolment_token",
+    };
+    let token = made[name].as_str();
+    let token = token.ok_or_else(|| Failure::Failed("the gateway gave no token".to_owned()))?;
+    let told = match file {
+        None if json => return Ok(document(&made)),
+        None => return Ok(format!("{token}\n")),
+        Some((mut file, path)) => {
+            file.keep(token)?;
+            match made["id"].as_str() {
+                Some(id) => format!("token {id}: in {}\n", path.display()),
+                None => format!("token: in {}\n", path.display()),
+            }
+        }
+    };
+    if let (true, Some(members)) = (json, made.as_object_mut()) {
+        members.remove(name);
+        return Ok(document(&made));
+    }
+    Ok(told)
+}
+
+pub(super) async fn create_of_operator(arguments: &OperatorArguments) -> Result<String, Failure> {
+    let client = arguments.gateway.client()?;
+    let mut wanted = wanted(arguments.label.as_deref(), arguments.expires_in);
+    wanted["role"] = arguments.role.as_str().into();
+    let path = arguments.token_file.as_deref();
+    let file = file_for(path)?;
+    let made = client.post(OPERATORS, &wanted).await?;
+    handed_over(made, file.zip(path), arguments.json)
+}
+
+/// Takes a token back that a release without subtrees made: it ignores the member, so it is one of the whole org.
+async fn require_subtree(client: &Client, path: &str, made: &Value) -> Result<(), Failure> {
+    if !made["subtree"].is_null() {
+        return Ok(());
+    }
+    let id = segment(made["id"].as_str().unwrap_or_default())?;
+    let path = format!("{path}/{id}");
+    client
+        .change(Method::DELETE, &path, &[], &Value::Null)
+        .await?;
+    let complaint = "the gateway is of a release without subtrees: update it. No token was made";
+    Err(Failure::Failed(complaint.to_owned()))
+}
+
 pub(super) async fn create(arguments: &CreateArguments) -> Result<String, Failure> {
     let CreateArguments { id, org, note, .. } = arguments;
     let (client, dry_run) = (arguments.gateway.client()?, arguments.dry_run);
+    let file_path = arguments.token_file.as_deref();
+    let file = file_for(file_path)?;
     let (path, wanted) = match id {
         Some(id) if arguments.enrolment => {
             let path = format!("/workspaces/{}/enrolment", segment(id)?);
@@ -145,18 +254,10 @@ pub(super) async fn create(arguments: &CreateArguments) -> Result<String, Failur
     };
     let route = (Method::POST, path.as_str());
     let made = dry_run.ask(&client, route, &wanted).await?;
-    if arguments.subtree.is_some() && made["subtree"].is_null() {
-        // A release without subtrees ignores the member: the token is one of the whole org.
-        let id = segment(made["id"].as_str().unwrap_or_default())?;
-        let path = format!("{path}/{id}");
-        client
-            .change(Method::DELETE, &path, &[], &Value::Null)
-            .await?;
-        let complaint =
-            "the gateway is of a release without subtrees: update it. No token was made";
-        return Err(Failure::Failed(complaint.to_owned()));
+    if arguments.subtree.is_some() {
+        require_subtree(&client, &path, &made).await?;
     }
-    if arguments.json {
+    if dry_run.is_set() && arguments.json {
         return Ok(document(&made));
     }
     if dry_run.is_set() {
@@ -175,13 +276,14 @@ pub(super) async fn create(arguments: &CreateArguments) -> Result<String, Failur
         };
         return Ok(format!("{kind} of {holder} would be made{until}\n"));
     }
-    let token = made["token"].as_str().or(made["enrolment_token"].as_str());
-    let token = token.ok_or_else(|| Failure::Failed("the gateway gave no token".to_owned()))?;
-    Ok(format!("{token}\n"))
+    handed_over(made, file.zip(file_path), arguments.json)
 }
 
 pub(super) async fn list(arguments: &ListArguments) -> Result<String, Failure> {
-    let path = path(arguments.id.as_deref(), arguments.org.as_deref())?;
+    let path = match arguments.operators {
+        true => OPERATORS.to_owned(),
+        false => path(arguments.id.as_deref(), arguments.org.as_deref())?,
+    };
     let client = arguments.gateway.client()?;
     let tokens = client.list(&path, &[], Some("tokens")).await?;
     if arguments.json {
@@ -189,6 +291,9 @@ pub(super) async fn list(arguments: &ListArguments) -> Result<String, Failure> {
     }
     if tokens.is_empty() {
         return Ok("no token is live\n".to_owned());
+    }
+    if arguments.operators {
+        return Ok(table_of_operators(&tokens));
     }
     let now = SystemTime::now();
     let of_org = arguments.org.is_some();
@@ -214,18 +319,48 @@ pub(super) async fn list(arguments: &ListArguments) -> Result<String, Failure> {
     Ok(aligned(titles, &rows))
 }
 
+/// Returns the tokens of operators as a table; a session of a person has its provider's name for them.
+fn table_of_operators(tokens: &[Value]) -> String {
+    let now = SystemTime::now();
+    let rows: Vec<_> = tokens
+        .iter()
+        .map(|token| {
+            let person = token["name"].as_str().or(token["subject"].as_str());
+            vec![
+                cell(&token["id"]),
+                cell(&token["prefix"]),
+                cell(&token["role"]),
+                cell(&token["label"]),
+                person.unwrap_or_default().to_owned(),
+                age(&token["created_at"], now),
+                cell(&token["expires_at"]),
+            ]
+        })
+        .collect();
+    let titles = [
+        "ID",
+        "BEGINS WITH",
+        "ROLE",
+        "LABEL",
+        "PERSON",
+        "AGE",
+        "EXPIRES",
+    ];
+    aligned(&titles, &rows)
+}
+
 pub(super) async fn revoke(arguments: &RevokeArguments) -> Result<String, Failure> {
     let org = arguments.org.as_deref();
-    let (id, token) = match (arguments.ids.as_slice(), org) {
-        ([token], Some(_)) => (None, token),
-        ([id, token], None) => (Some(id.as_str()), token),
+    let (holder, token) = match (arguments.ids.as_slice(), org, arguments.of_operator) {
+        ([token], None, true) => (OPERATORS.to_owned(), token),
+        ([token], Some(_), false) => (path(None, org)?, token),
+        ([id, token], None, false) => (path(Some(id), None)?, token),
         _ => {
-            let complaint =
-                "say a workspace and the id of its token, or --org and the id of the org's token";
+            let complaint = "say a workspace and the id of its token, or --org NAME or --operator and the id alone";
             return Err(Failure::Usage(complaint.to_owned()));
         }
     };
-    let path = format!("{}/{}", path(id, org)?, segment(token)?);
+    let path = format!("{holder}/{}", segment(token)?);
     let (client, dry_run) = (arguments.gateway.client()?, arguments.dry_run);
     let route = (Method::DELETE, path.as_str());
     let revoked = dry_run.ask(&client, route, &Value::Null).await?;

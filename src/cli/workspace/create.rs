@@ -1,9 +1,6 @@
 //! `a2a-gateway workspace create`.
 
-use std::fs::OpenOptions;
-use std::io::Write as _;
-use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap_complete::engine::ArgValueCompleter;
 use http::Method;
@@ -14,6 +11,7 @@ use super::super::access::Operating;
 use super::super::client::{Failure, document};
 use super::super::dry_run::DryRun;
 use super::super::table::cell;
+use super::super::token_file::TokenFile;
 use super::super::{complete, http_url};
 
 pub(super) const EXAMPLES: &str = "\
@@ -108,7 +106,7 @@ pub(super) async fn create(arguments: &Arguments) -> Result<String, Failure> {
     let file = arguments
         .token_file
         .as_deref()
-        .map(Kept::open)
+        .map(TokenFile::open)
         .transpose()?;
     let route = (Method::POST, "/workspaces");
     let mut made = dry_run.ask(&client, route, &body(arguments)).await?;
@@ -150,49 +148,6 @@ pub(super) async fn create(arguments: &Arguments) -> Result<String, Failure> {
         (None, None) => String::new(),
     };
     Ok(format!("{told}\n{kept}\n"))
-}
-
-/// A file for a token, opened before there is one. An empty one is removed again.
-struct Kept<'a> {
-    path: &'a Path,
-    file: std::fs::File,
-    is_written: bool,
-}
-
-impl<'a> Kept<'a> {
-    /// # Errors
-    /// There is a file of this name, or it cannot be made.
-    fn open(path: &'a Path) -> Result<Self, Failure> {
-        let mut options = OpenOptions::new();
-        let file = options.write(true).create_new(true).mode(0o600).open(path);
-        let file = file.map_err(|error| {
-            let path = path.display();
-            Failure::Usage(format!(
-                "cannot make the file {path} for the token: {error}"
-            ))
-        })?;
-        Ok(Self {
-            path,
-            file,
-            is_written: false,
-        })
-    }
-
-    fn keep(&mut self, token: &str) -> Result<(), Failure> {
-        writeln!(self.file, "{token}")?;
-        self.file.sync_all()?;
-        self.is_written = true;
-        Ok(())
-    }
-}
-
-impl Drop for Kept<'_> {
-    fn drop(&mut self) {
-        if !self.is_written {
-            // Without a token it is of no use; that it stays is no harm.
-            let _ = std::fs::remove_file(self.path);
-        }
-    }
 }
 
 #[cfg(test)]

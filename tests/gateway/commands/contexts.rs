@@ -34,13 +34,17 @@ async fn flags_count_more_than_the_environment_and_that_more_than_the_context() 
         "context add two --url {at_two} --token-file {}",
         file.display()
     );
+    // A token's file that others can read is refused at once and later, and the file of contexts is this user's alone.
+    let mode = |mode| std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode));
+    mode(0o644).unwrap();
+    run(&[], &add_two).await.refused(64, "chmod 600");
+    mode(0o600).unwrap();
     run(&[], &add_two).await.done();
-
-    // A token's file that others can read is refused, and the file of contexts is this user's alone.
+    mode(0o644).unwrap();
     run(&[], "workspace list --context two")
         .await
         .refused(64, "chmod 600");
-    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
+    mode(0o600).unwrap();
     let contexts = home.path().join(".config/a2a-gateway/contexts.toml");
     let mode = |path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!(mode(&contexts), 0o600);
@@ -98,6 +102,22 @@ async fn flags_count_more_than_the_environment_and_that_more_than_the_context() 
     run(&[], "context add two --url http://h")
         .await
         .refused(64, "--replace");
+    // The rest stays, unless it is another gateway.
+    let admin = format!("context add two --replace --admin http://{}", two.admin);
+    run(&[], &admin).await.done();
+    run(&[], "workspace list --context two").await.done();
+    run(&[], "health --context two").await.done();
+    run(&[], "context add four --replace --admin http://h")
+        .await
+        .refused(64, "--url");
+    run(&[], "context add two --replace --url http://h")
+        .await
+        .done();
+    let shown = run(&[], "context show two").await.done();
+    assert!(
+        !shown.contains("operator") && !shown.contains(&two.admin.to_string()),
+        "{shown}"
+    );
     run(&[], "context use three").await.refused(64, "three");
     run(&[], "context remove two").await.done();
     run(&[], "context show").await.refused(64, "context use");

@@ -160,6 +160,10 @@ impl Stage {
                 let stop = json!({"scope": {"workspace": format!("{own}acme-qa")}, "mode": "new", "reason": "loop"});
                 self.post("/stops", &stop).await
             }
+            line if line.contains("--operator") => {
+                let token = json!({"role": "read"});
+                self.post("/operators/tokens", &token).await
+            }
             line if line.contains("--org") => {
                 self.post(&format!("/orgs/{own}acme/tokens"), &json!({}))
                     .await

@@ -5,6 +5,7 @@ mod contexts;
 mod dry_runs;
 mod examples;
 mod tail;
+mod tokens;
 mod usage;
 mod workspaces;
 

@@ -61,8 +61,17 @@ async fn a_stop_is_made_listed_and_released_on_the_command_line() {
     assert_eq!(listed[0]["mode"], "running");
     assert!(listed[0]["expires_at"].is_string(), "{listed}");
     let (_, listed, _) = run(&gateway, ADMIN, &["stops"]).await;
-    let line = format!("{} to {}  running  {}", caller.id, target.id, super::REASON);
-    assert!(listed.starts_with(&format!("{id}  {line}")), "{listed}");
+    assert!(
+        listed.starts_with("ID ") && listed.contains("MADE BY"),
+        "{listed}"
+    );
+    let line = format!("\n{id}  {} to {}  running  ", caller.id, target.id);
+    let ends = format!("  {}\n", super::REASON);
+    assert!(
+        listed.contains(&line) && listed.ends_with(&ends),
+        "{listed}"
+    );
+    assert!(listed.contains("  operator:  "), "{listed}");
 
     let (code, out, err) = run(&gateway, ADMIN, &["release", id]).await;
     assert_eq!(code, Some(0), "{err}");
@@ -97,6 +106,14 @@ async fn a_command_that_fails_says_why_and_stops_nothing() {
         assert_eq!(status, Some(code), "{arguments:?}: {out}{err}");
         assert!(err.contains(part), "{arguments:?}: {err}");
     }
+    let drill = ["stop", "--org", "acmee", "--reason", "x", "--dry-run"];
+    let (status, out, err) = run(&gateway, ADMIN, &drill).await;
+    assert_eq!(status, Some(0), "{out}{err}");
+    assert!(
+        out.starts_with("would be stopped: org acmee")
+            && err.contains("no workspace is in the org"),
+        "{out}{err}"
+    );
     let url = ["--url", "http://127.0.0.1:1"];
     let away = run(&gateway, ADMIN, &[&all[..], &url].concat()).await;
     assert_eq!(away.0, Some(1));
