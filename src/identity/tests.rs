@@ -309,18 +309,14 @@ async fn an_enrolment_token_registers_once_and_does_nothing_else() {
 #[tokio::test]
 async fn org_tokens_act_in_their_org_until_revoked() {
     let house = House::plain().await;
-    let issued = house
-        .tokens()
-        .issue_org(("acme", None), Some("ci"), Real)
-        .await;
-    let token = issued.unwrap();
+    let (of, tokens) = (("acme", None), house.tokens());
+    let token = tokens.issue_org(of, Some("ci"), Real).await.unwrap();
     let proof = house.ask(text(&token)).await.unwrap();
     assert_eq!(proof.principal.to_string(), "org:acme");
-    let listed = house.tokens().list_org("acme", "", 10).await;
+    let listed = tokens.list_org("acme", "", 10).await;
     assert_eq!(listed.unwrap()[0].note.as_deref(), Some("ci"));
-    let revoke = |org| house.tokens().revoke_org(org, &token.token_id, Real);
-    assert!(!revoke("other").await.unwrap());
-    assert!(revoke("acme").await.unwrap());
+    let revoke = |org| tokens.revoke_org(org, &token.token_id, Real);
+    assert!(!revoke("other").await.unwrap() && revoke("acme").await.unwrap());
     assert_eq!(house.reason(text(&token)).await, Reason::Unauthenticated);
 }
 
