@@ -224,28 +224,24 @@ impl Stops {
         };
         let bound = |max: usize| i64::try_from(max).unwrap_or(i64::MAX);
         let (all, own) = (bound(room.0), bound(room.1));
-        let made = self
-            .table
-            .insert(new, Timestamp::now(), Room { all, own }, run)
-            .await;
+        let (now, room_left) = (Timestamp::now(), Room { all, own });
+        let made = self.table.insert(new, now, room_left, run).await;
         if !run.is_dry() {
             self.announce(&made).await;
         }
         let Some(stop) = made? else {
-            let message = match new.by_org {
-                Some(_) => format!(
-                    "the tokens of an org may have {ORG_STOPS_MAX} stops in force, those of a subtree \
-                     {SUBTREE_STOPS_MAX}, those of all orgs {ALL_ORGS_STOPS_MAX}: release some with \
-                     DELETE /stops/{{id}}, or ask an operator"
-                ),
-                None => return Err(too_many()),
-            };
+            if new.by_org.is_none() {
+                return Err(too_many());
+            }
+            let message = format!(
+                "the tokens of an org may have {ORG_STOPS_MAX} stops in force, those of a subtree {SUBTREE_STOPS_MAX}, \
+                 those of all orgs {ALL_ORGS_STOPS_MAX}: release some with DELETE /stops/{{id}}, or ask an operator"
+            );
             return Err(Rejection::new(Reason::Conflict, message).fact("limit", room.1));
         };
         if run.is_dry() {
             return Ok(stop);
-        }
-        if stop.cancel == Cancel::Wanted {
+        } else if stop.cancel == Cancel::Wanted {
             self.cancels.notify_one();
         }
         self.tell(Kind::WorkspaceStopped, &stop, "request");
