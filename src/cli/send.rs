@@ -213,10 +213,10 @@ fn result(mut answer: Value, status: u16) -> Result<Value, SendError> {
         message = format!("{message}: {why}");
     }
     // A rejection of the gateway has a reason; any other error is the agent's.
-    let advice = match reason.as_str() {
-        "not_permitted" => "; or `a2a-gateway explain CALLER TARGET`",
-        reason if reason.starts_with("the agent") => credential_advice(status),
-        _ => "",
+    let advice = if reason.starts_with("the agent") {
+        credential_advice(status)
+    } else {
+        ""
     };
     Err(SendError::Refused {
         reason,
