@@ -9,7 +9,7 @@ use http::Method;
 use serde_json::{Value, json};
 
 use super::access::Operating;
-use super::client::{Client, Failure, run, segment};
+use super::client::{Client, Failure, document, run, segment};
 use super::complete;
 use super::dry_run::DryRun;
 use super::table::{age, aligned, cell};
@@ -22,6 +22,7 @@ Examples:
   a2a-gateway stop --pair acme-pm acme-dev --reason 'see ticket 7' --expires-in 1h
   a2a-gateway stop --all --reason 'incident 12'
   a2a-gateway stop --org acme --reason 'a drill' --dry-run
+  a2a-gateway stop --workspace acme-dev --reason 'ticket 9' --json
   a2a-gateway stops                             what is stopped, and why
 
 The stop's id ends it: `a2a-gateway release`. Refused callers get the reason. Without --running, calls and
@@ -55,6 +56,9 @@ pub(super) struct StopArguments {
     /// Release it by itself after this time, such as 1h
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     expires_in: Option<Duration>,
+    /// Print the stop as JSON
+    #[arg(long)]
+    json: bool,
     #[command(flatten)]
     dry_run: DryRun,
     #[command(flatten)]
@@ -89,6 +93,9 @@ pub(super) struct ReleaseArguments {
     /// Id of the stop, as `a2a-gateway stops` lists it
     #[arg(add = ArgValueCompleter::new(complete::stops))]
     stop: String,
+    /// Print the stop as JSON
+    #[arg(long)]
+    json: bool,
     #[command(flatten)]
     dry_run: DryRun,
     #[command(flatten)]
@@ -158,6 +165,9 @@ async fn stop(arguments: &StopArguments) -> Result<String, Failure> {
     if let Some(org) = &arguments.scope.org {
         warn_of_empty(&client, org).await;
     }
+    if arguments.json {
+        return Ok(document(&stop));
+    }
     if dry_run.is_set() {
         return Ok(format!("would be stopped: {}\n", described(&stop)));
     }
@@ -185,6 +195,9 @@ async fn release(arguments: &ReleaseArguments) -> Result<String, Failure> {
     let (client, dry_run) = (arguments.gateway.client()?, arguments.dry_run);
     let route = (Method::DELETE, path.as_str());
     let stop = dry_run.ask(&client, route, &Value::Null).await?;
+    if arguments.json {
+        return Ok(document(&stop));
+    }
     let is = dry_run.words("released", "would be released");
     Ok(format!("{is}: {}\n", line(&stop)))
 }

@@ -117,8 +117,26 @@ def run(stage):
                                  "version": version, "scenarios": scenarios})
     with ThreadPoolExecutor(len(SDKS)) as pool:
         found = dict(zip(SDKS, pool.map(lambda client: stage.drive(client, jobs[client]), SDKS)))
+    for client, version in COLUMNS:
+        limited = [job for job in jobs[client] if job["name"] == f"{version}/429"]
+        # The last of the calls passes where the rate gives one back just before.
+        for _ in range(5):
+            if shown_of(found, client, version, "429", asked) is not None:
+                break
+            found[client].update(stage.drive(client, limited))
     server.shutdown()
     return judge(asked, found)
+
+
+def seen(found, client, version, row, asked):
+    result = found[client][f"{version}/{row}"]
+    scenario = asked[row][2][-1]
+    name = scenario if isinstance(scenario, str) else scenario[0]
+    return result.get(name, result.get("connect", {}))
+
+
+def shown_of(found, client, version, row, asked):
+    return cell(row, seen(found, client, version, row, asked).get("saw", {}))
 
 
 def judge(asked, found):
@@ -126,11 +144,8 @@ def judge(asked, found):
     for row in ROWS:
         cells = []
         for client, version in COLUMNS:
-            result = found[client][f"{version}/{row}"]
-            scenario = asked[row][2][-1]
-            name = scenario if isinstance(scenario, str) else scenario[0]
-            saw = result.get(name, result.get("connect", {}))
-            shown = cell(row, saw.get("saw", {}))
+            saw = seen(found, client, version, row, asked)
+            shown = shown_of(found, client, version, row, asked)
             if shown is None:
                 failures.append(f"{client} {version}, {row}: no error: {saw}")
             elif shown == "`Error`":
