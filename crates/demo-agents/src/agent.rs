@@ -107,6 +107,10 @@ pub fn run(arguments: Arguments, gateway: Gateway) -> ExitCode {
 /// # Errors
 /// PORT is no port.
 fn own_port() -> std::io::Result<u16> {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "as platforms name the port to programs"
+    )]
     let given = std::env::var("PORT").unwrap_or_default();
     if given.is_empty() {
         return Ok(0);
