@@ -104,7 +104,10 @@ async fn head_is_get_without_a_body_and_keeps_the_connection_in_step() {
             let for_operators = ["/orgs", "/operators"]
                 .iter()
                 .any(|start| path.starts_with(start))
-                || matches!(&*path, "/grants" | "/stops" | "/caps" | "/usage");
+                || matches!(
+                    &*path,
+                    "/grants" | "/policy" | "/stops" | "/caps" | "/usage"
+                );
             let status = if path.starts_with("/.well-known/") {
                 200
             } else if path.starts_with("/canvas") {

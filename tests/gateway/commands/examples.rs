@@ -227,7 +227,9 @@ impl Stage {
             let export = "audit export --config gateway.toml > records.jsonl";
             files.insert("before", format!("a2a-gateway {export}"));
         }
-        if line.contains(" context ") && !line.contains("context add") {
+        if line.contains(" context ")
+            && (!line.contains("context add") || line.contains("--replace"))
+        {
             let add = format!(
                 "a2a-gateway context add staging --url http://{}",
                 self.gateway.public
