@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::{ended, family, operating, run};
 use crate::harness::{Agent, Gateway, Pair, Request};
 
-/// What a change would change: the policy, and tokens.
+/// Returns the state that a change would alter: the policy, and tokens.
 async fn all(gateway: &Gateway) -> Value {
     let mut all = Vec::new();
     for path in [

@@ -36,7 +36,7 @@ const DRY: [(&str, &str); 18] = [
     ("POST", "/canvas/tokens"),
 ];
 
-/// What differs between two answers to the same change.
+/// Members that may differ between two answers to the same change.
 const OWN: [&str; 8] = [
     "dry_run",
     "token",
@@ -77,7 +77,7 @@ async fn all(case: &Case) -> Value {
     all.into()
 }
 
-/// What two answers to the same change have in common.
+/// Returns the members that two answers to the same change have in common.
 fn common(answer: &Answer) -> (u16, Value) {
     let mut body = answer.json();
     for name in OWN {
@@ -86,7 +86,7 @@ fn common(answer: &Answer) -> (u16, Value) {
     (answer.status, body)
 }
 
-/// What two refusals of the same change have in common.
+/// Returns the members that two refusals of the same change have in common.
 fn refusal(answer: &Answer) -> (u16, String, Value) {
     assert!(answer.status >= 400, "{}", answer.text());
     (
@@ -110,7 +110,7 @@ on_both_pairs! {
         let mut feed = Feed::open(case.gateway.public, &everything).await;
         let before = all(&case).await;
         for row in TABLE.iter().filter(|row| row.0 != "GET" && (row.0, row.1) != A2A) {
-            for who in EVERYBODY {
+            for who in ALL_CALLERS {
                 let request = dry(case.request(row.0, row.1, who));
                 let request = match who {
                     Nobody => request,

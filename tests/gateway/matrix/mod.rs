@@ -36,7 +36,7 @@ fn the_table_has_every_route_once() {
 pub(crate) struct Case {
     pub(crate) gateway: Gateway,
     agent: Agent,
-    /// In the order of [`EVERYBODY`], without the last.
+    /// In the order of [`ALL_CALLERS`], without the last.
     tokens: Vec<String>,
     revoked: Vec<(Who, String)>,
     expired: Vec<(Who, String)>,
@@ -72,7 +72,7 @@ impl Case {
         let mut case = Self {
             gateway,
             agent,
-            tokens: vec![String::new(); EVERYBODY.len()],
+            tokens: vec![String::new(); ALL_CALLERS.len()],
             revoked: Vec::new(),
             expired: Vec::new(),
             doomed: Default::default(),
@@ -380,7 +380,7 @@ on_both_pairs! {
             for (who, token) in spent {
                 case.refused(*row, *who, &bearer(token), 401, "unauthenticated").await;
             }
-            for (m, who) in EVERYBODY[..15].iter().enumerate() {
+            for (m, who) in ALL_CALLERS[..15].iter().enumerate() {
                 let token = case.token(*who);
                 // Over the callers each form meets each route, and over the routes each caller's token.
                 for fields in broken(token).iter().skip((n + m) % 6).step_by(6) {
@@ -442,7 +442,7 @@ on_both_pairs! {
     async fn a_claim_other_than_the_proof_is_a_mismatch_on_every_route(pair: Pair) {
         let case = Case::new(pair).await;
         for row in TABLE {
-            for who in &EVERYBODY[..15] {
+            for who in &ALL_CALLERS[..15] {
                 if *who == Enrolment && row.1 != "/registry/register" {
                     continue;
                 }
@@ -493,7 +493,7 @@ on_both_pairs! {
             let shown = arrived.fields("authorization");
             let caller = "Bearer ".len() + case.token(Own).len();
             assert!(shown.len() == 1 && shown[0].len() > caller, "{shown:?}: the gateway's own");
-            assert!(!EVERYBODY.iter().take(EVERYBODY.len() - 1).any(|who| shown[0].contains(case.token(*who))));
+            assert!(!ALL_CALLERS.iter().take(ALL_CALLERS.len() - 1).any(|who| shown[0].contains(case.token(*who))));
         }
     }
 }

@@ -26,7 +26,7 @@ pub(crate) enum Who {
     Nobody,
 }
 
-pub(crate) const EVERYBODY: [Who; 16] = [
+pub(crate) const ALL_CALLERS: [Who; 16] = [
     Own,
     Sibling,
     Stranger,
@@ -78,7 +78,7 @@ pub(crate) const SOME_ORG: &[Who] = &[Org, OtherOrg, OtherSubtree, Operator];
 pub(crate) const A2A: (&str, &str) = ("POST", "/workspaces/{id}/a2a");
 
 /// Whoever has a credential that is not for registering: each sees their own part.
-pub(crate) const ALL_KINDS: &[Who] = EVERYBODY.first_chunk::<12>().unwrap();
+pub(crate) const ALL_KINDS: &[Who] = ALL_CALLERS.first_chunk::<12>().unwrap();
 
 /// Route, status of success, who may.
 pub(crate) const TABLE: &[(&str, &str, u16, &[Who])] = &[
