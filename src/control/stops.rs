@@ -169,7 +169,7 @@ pub(super) async fn list(
 }
 
 /// Returns the stops of a page that a token of a subtree sees: those that tokens of the subtree made, and those that name
-/// workspaces in it and no others. There are at most [`STOPS_MAX`] to look at.
+/// workspaces in it and no others. There are at most [`crate::stops::STOPS_MAX`] to look at.
 async fn inside(
     gateway: &Gateway,
     caller: &Caller,
