@@ -278,7 +278,9 @@ fn judge(gateway: &Gateway, parts: &Parts, proof: &Arc<Proof>) -> Result<(), Rej
     }
     // A request without a route has no handler that could read a caller.
     let pattern = parts.extensions.get::<MatchedPath>();
-    proof.require_role(&parts.method, pattern.map_or("", MatchedPath::as_str))
+    let pattern = pattern.map_or("", MatchedPath::as_str);
+    let run = Run::of(admitted.is_some_and(Admitted::is_dry));
+    proof.require_role(&parts.method, pattern, run)
 }
 
 /// True if the caller looks after a subtree, and `id` is its root. Its relations lead out of the subtree, to its parent and

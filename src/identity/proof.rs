@@ -13,6 +13,7 @@ use super::role::{Operator, Role, role_for};
 use crate::ids::{Life, WorkspaceId};
 use crate::rejection::{Reason, Rejection};
 use crate::shares::Account;
+use crate::store::Run;
 use crate::time::Timestamp;
 use crate::trust::{PublicKey, TokenHead};
 
@@ -264,8 +265,8 @@ impl Proof {
     ///
     /// # Errors
     /// `not_permitted`, with the needed role.
-    pub fn require_role(&self, method: &Method, pattern: &str) -> Result<(), Rejection> {
-        let needed = role_for(method, pattern);
+    pub fn require_role(&self, method: &Method, pattern: &str, run: Run) -> Result<(), Rejection> {
+        let needed = role_for(method, pattern, run);
         match (&self.principal, self.role()) {
             (Principal::Operator, Some(role)) if role.covers(needed) => Ok(()),
             (Principal::Operator, role) => Err(Rejection::new(

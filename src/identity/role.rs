@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::closed_set::words;
+use crate::store::Run;
 
 words! {
     /// The role of an operator. Each later one may do all that the ones before it may.
@@ -29,11 +30,15 @@ impl Role {
 /// The pattern of the A2A routes in [`role_for`], whatever their form and whatever stands behind it.
 pub const A2A: &str = "/workspaces/{id}/a2a";
 
+/// The route of the policy.
+const POLICY: &str = "/policy";
+
 /// Returns the role that an operator needs for a route, on any listener. `pattern` is the route's pattern on the public
 /// listener; routes of the admin listener's own have theirs. A route that is not listed, and that changes something, needs
-/// [`Role::Admin`].
-pub fn role_for(method: &Method, pattern: &str) -> Role {
-    if method.is_safe() {
+/// [`Role::Admin`]. A dry run needs the role of the change, except that of a policy, which compares the document with what
+/// `GET /policy` shows.
+pub fn role_for(method: &Method, pattern: &str, run: Run) -> Role {
+    if method.is_safe() || (run.is_dry() && pattern == POLICY) {
         return Role::Read;
     }
     match (method.as_str(), pattern) {
@@ -125,7 +130,20 @@ mod tests {
             (Method::POST, "unmatched", Role::Admin),
             (Method::DELETE, "/workspaces/{id}", Role::Admin),
         ] {
-            assert_eq!(role_for(&method, pattern), role, "{method} {pattern}");
+            let found = role_for(&method, pattern, Run::Real);
+            assert_eq!(found, role, "{method} {pattern}");
+        }
+    }
+
+    #[test]
+    fn a_dry_run_needs_the_role_of_the_change_except_that_of_a_policy() {
+        for (method, pattern, role) in [
+            (Method::POST, POLICY, Role::Read),
+            (Method::POST, "/grants", Role::Operate),
+            (Method::DELETE, "/workspaces/{id}", Role::Admin),
+        ] {
+            let found = role_for(&method, pattern, Run::Dry);
+            assert_eq!(found, role, "{method} {pattern}");
         }
     }
 

@@ -21,6 +21,7 @@ use crate::proxy::parking::Turn;
 use crate::proxy::record::Exchange;
 use crate::rejection::{Reason, Rejection};
 use crate::shares::Account;
+use crate::store::Run;
 
 const X_TIMEOUT: HeaderName = HeaderName::from_static("x-timeout");
 
@@ -125,7 +126,7 @@ pub(super) async fn prove(
         proof.check_caller(Some(claimed.as_bytes()))?;
     }
     exchange.allowance = gateway.rates.admit(&proof)?;
-    proof.require_role(&head.method, A2A)?;
+    proof.require_role(&head.method, A2A, Run::Real)?;
     Ok(proof)
 }
 

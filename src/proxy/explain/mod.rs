@@ -29,6 +29,7 @@ use crate::proxy::bridge::{agents_side, inbox_side, serves_http_json};
 use crate::proxy::context::Context;
 use crate::rejection::{Reason, Rejection};
 use crate::shares::Account;
+use crate::store::Run;
 
 /// Maximum concurrent requests: each may wait for both stores and a name server.
 const AT_ONCE: usize = 8;
@@ -208,7 +209,7 @@ impl Explainer {
     ) -> Result<Permit, Refused> {
         let gateway = &self.context.gateway;
         let mut facts = Facts::default();
-        if let Err(refusal) = proof.require_role(&http::Method::POST, A2A) {
+        if let Err(refusal) = proof.require_role(&http::Method::POST, A2A, Run::Real) {
             let value = json!({"rule": null, "role": proof.role().map(Role::as_str)});
             facts.hear(|| Fact::new(Check::Rule, Source::Memory, value));
             explanation.decided(Check::Rule, facts, Err(refusal))?;

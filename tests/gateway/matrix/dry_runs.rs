@@ -6,7 +6,7 @@ use a2a_gateway::admin::{API_ROUTES, CONSOLE_ROUTES};
 use serde_json::{Value, json};
 
 use super::Case;
-use super::roles::at_console;
+use super::roles::{self, ROLES, at_console, covers, needed};
 use super::table::Who::*;
 use super::table::*;
 use crate::audit::recorded;
@@ -224,5 +224,27 @@ on_both_pairs! {
         assert_eq!(case.gateway.as_operator(Request::get(&path)).await.status, 410);
         let tried = ask(&case.gateway, "DELETE", &format!("{path}?dry_run=true"), &Value::Null).await;
         assert_eq!(tried.status, 410);
+    }
+}
+
+on_both_pairs! {
+    async fn a_dry_run_needs_the_role_of_the_change_except_that_of_a_policy(pair: Pair) {
+        let case = Case::new(pair).await;
+        for role in ROLES {
+            let token = roles::token(&case.gateway, role).await;
+            for (method, pattern) in DRY {
+                let needed = match pattern {
+                    "/policy" => "read",
+                    _ => needed(method, pattern),
+                };
+                let request = dry(case.request(method, pattern, Operator)).bearer(&token);
+                let answer = case.gateway.call(&request).await;
+                let what = format!("{method} {pattern} with {role}: {}", answer.text());
+                match covers(role, needed) {
+                    true => is_dry(&answer, &what),
+                    false => assert_eq!(answer.status, 403, "{what}"),
+                }
+            }
+        }
     }
 }

@@ -11,7 +11,7 @@ use crate::harness::{ADMIN, Answer, Connection, Gateway, Request, assert_refusal
 use crate::on_both_pairs;
 
 /// The roles, each of which may do all that those before it may.
-const ROLES: [&str; 3] = ["read", "operate", "admin"];
+pub(super) const ROLES: [&str; 3] = ["read", "operate", "admin"];
 
 /// What `operate` is needed for. Of all other routes those that are no GET need `admin`, but for [`READ`].
 const OPERATE: [(&str, &str); 9] = [
@@ -34,7 +34,7 @@ const READ: [(&str, &str); 4] = [
     ("DELETE", "/console/session"),
 ];
 
-fn needed(method: &str, pattern: &str) -> &'static str {
+pub(super) fn needed(method: &str, pattern: &str) -> &'static str {
     let route = (method, pattern);
     if method == "GET" || READ.contains(&route) {
         "read"
@@ -45,12 +45,12 @@ fn needed(method: &str, pattern: &str) -> &'static str {
     }
 }
 
-fn covers(role: &str, needed: &str) -> bool {
+pub(super) fn covers(role: &str, needed: &str) -> bool {
     let rank = |role| ROLES.iter().position(|one| *one == role);
     rank(role) >= rank(needed)
 }
 
-async fn token(gateway: &Gateway, role: &str) -> String {
+pub(super) async fn token(gateway: &Gateway, role: &str) -> String {
     let body = json!({"role": role, "label": format!("{role} only")});
     let request = Request::post("/operators/tokens", body.to_string());
     let made = gateway.as_operator(request).await;
