@@ -7,7 +7,7 @@ use crate::a2a::method::Method;
 use crate::a2a::run::Named;
 use crate::config::{Cap, CapCount, CapPer};
 use crate::hierarchy::{Hierarchy, Permit};
-use crate::identity::Proof;
+use crate::identity::{Principal, Proof};
 use crate::ids::WorkspaceId;
 use crate::rejection::Rejection;
 
@@ -39,7 +39,7 @@ impl Names {
 pub struct Facts {
     /// The calling workspace, if the caller is one.
     pub(super) caller: Option<WorkspaceId>,
-    /// The caller's name.
+    /// The name that the caller is counted by.
     owner: String,
     /// The caller's org; empty: none, which counts as one org.
     pub(super) org: String,
@@ -66,7 +66,7 @@ impl Facts {
         let place = hierarchy.place(permit.target()).await?;
         Ok(Self {
             caller: permit.caller().cloned(),
-            owner: proof.principal.name().into_owned(),
+            owner: counted_name(&proof.principal),
             org: permit.org().unwrap_or_default().to_owned(),
             target: permit.target().clone(),
             target_org: place
@@ -139,6 +139,17 @@ impl Facts {
     }
 }
 
+/// Returns the name that a caller is counted by: its name in records. That of a browser user whom an org token of a subtree
+/// named has the subtree before it, as users elsewhere in the org may have the same name.
+fn counted_name(principal: &Principal) -> String {
+    match principal {
+        Principal::Canvas {
+            within: Some(root), ..
+        } => format!("subtree:{}:{principal}", root.id),
+        other => other.name().into_owned(),
+    }
+}
+
 /// The subject of a count.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Subject {
@@ -176,4 +187,33 @@ pub(super) fn key(cap: &Cap, member: &str) -> String {
 /// Returns the key of the index of a cap.
 pub(super) fn index(cap: &Cap) -> String {
     format!("gw:caps:{{{}:{}}}", cap.name, cap.count.as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::Life;
+
+    #[test]
+    fn users_of_subtrees_are_counted_apart_from_others_of_their_name() {
+        let user = |within: Option<&str>| Principal::Canvas {
+            user: "ada".to_owned(),
+            org: Some("acme".to_owned()),
+            workspaces: None,
+            confined: within.is_some(),
+            within: within.and_then(Life::parse),
+        };
+        let names = [None, Some("team"), Some("lab")].map(|root| counted_name(&user(root)));
+        let expected = [
+            "canvas:ada",
+            "subtree:team:canvas:ada",
+            "subtree:lab:canvas:ada",
+        ];
+        assert_eq!(names, expected);
+        let org = Principal::Org {
+            org: "acme".to_owned(),
+            within: Life::parse("team"),
+        };
+        assert_eq!(counted_name(&org), "subtree:team:acme");
+    }
 }
