@@ -10,7 +10,7 @@ use http::StatusCode;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::body::Json;
+use super::body::UniqueJson;
 use super::dry_run::{Changer, told};
 use super::extract::{Caller, PathStopId, not_permitted};
 use super::page::Page;
@@ -103,7 +103,7 @@ fn authority(caller: &Caller) -> Result<Option<Bounds<'_>>, Rejection> {
 pub(super) async fn create(
     State(gateway): State<Arc<Gateway>>,
     Changer { caller, run }: Changer,
-    Json(new): Json<New>,
+    UniqueJson(new): UniqueJson<New>,
 ) -> Result<Response, Rejection> {
     let bounds = authority(&caller)?;
     let scope = read_scope(&new.scope)?;
