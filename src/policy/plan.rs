@@ -339,7 +339,7 @@ impl Plan {
             (scope, new.mode.as_str(), new.reason.clone(), new.expires_at)
         };
         let mut present: HashMap<_, Vec<&Stop>> = HashMap::new();
-        for stop in &state.stops {
+        for stop in self.present_stops(state) {
             let scope = stop.scope.json().to_string();
             let key = (
                 scope,
@@ -384,6 +384,18 @@ impl Plan {
                 self.unmanaged.push(json!({"kind": "stop", "name": name}));
             }
         }
+    }
+
+    /// Returns the stops that a document is compared with: also those of ids that come back.
+    fn present_stops<'s>(&self, state: &'s State) -> impl Iterator<Item = &'s Stop> {
+        let comes_back = move |stop: &&Stop| {
+            let mut named = stop.scope.named().map(|id| self.after.get(id));
+            named.all(|place| place.is_some_and(|place| !place.removed))
+        };
+        state
+            .stops
+            .iter()
+            .chain(state.dormant.iter().filter(comes_back))
     }
 
     fn new_stop(&self, entry: &StopEntry, wish: &Wish) -> Result<NewStop, Rejection> {
