@@ -117,6 +117,7 @@ async fn a_workspace_that_is_changed_meanwhile_is_not_removed() {
         let pruned = of(&["pm"]);
         let (applied, changed) = tokio::join!(post(&gateway, "?prune=true", &pruned), changing);
         assert_eq!(changed.status, 200, "{}", changed.text());
+        assert_eq!(applied.status, 409, "{}", applied.text());
         assert_eq!(
             (applied.status, &*applied.reason()),
             (409, "conflict"),

@@ -58,6 +58,7 @@ async fn a_policy_that_was_not_published_is_recorded_and_holds() {
         );
         for id in removed {
             let answer = gateway.call(&call(id)).await;
+            assert_eq!(answer.status, 403, "{id}: {}", answer.text());
             assert_eq!(answer.reason(), "not_permitted", "{id}: {}", answer.text());
         }
         let records = recorded(&gateway, "event_type=POLICY_APPLIED", 1).await;
