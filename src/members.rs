@@ -37,12 +37,15 @@ pub fn wrong_member(error: &serde_path_to_error::Error<serde_json::Error>) -> Re
 /// Maximum bytes of a member's name that is repeated in an error.
 const NAME_BYTES_MAX: usize = 64;
 
-/// Returns a member's name as an error repeats it. A name from a body may contain anything, even a secret.
+/// True if an error may repeat a member's name. A name from a body may contain anything, even a secret.
+pub fn may_be_shown(name: &str) -> bool {
+    let fits = |b: u8| b.is_ascii_alphanumeric() || b"_-.".contains(&b);
+    name.bytes().all(fits) && name.len() <= NAME_BYTES_MAX
+}
+
+/// Returns a member's name as an error repeats it.
 pub fn shown(name: &str) -> String {
-    let is_name = name
-        .bytes()
-        .all(|b| b.is_ascii_alphanumeric() || b"_-.".contains(&b));
-    if is_name && name.len() <= NAME_BYTES_MAX {
+    if may_be_shown(name) {
         format!("`{name}`")
     } else {
         "a member".to_owned()

@@ -226,10 +226,21 @@ fn row(stop: &Value, now: SystemTime) -> Vec<String> {
         cell(&stop["mode"]),
         age(&stop["created_at"], now),
         cell(&stop["expires_at"]),
-        cell(&stop["created_by"]),
+        maker(stop),
         tasks(stop).unwrap_or_default(),
         cell(&stop["reason"]),
     ]
+}
+
+/// Returns the maker of a stop: an operator by the name, else by the id of the token, with the role.
+fn maker(stop: &Value) -> String {
+    let operator = &stop["operator"];
+    let names = ["name", "label", "subject", "token_id"];
+    let named = names.map(|name| &operator[name]);
+    match named.into_iter().find(|name| name.is_string()) {
+        Some(name) => format!("{} ({})", cell(name), cell(&operator["role"])),
+        None => cell(&stop["created_by"]),
+    }
 }
 
 /// Returns a stop in one line.
@@ -298,6 +309,18 @@ fn plain(value: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_operator_is_named_by_what_is_known() {
+        let made =
+            |operator: Value| maker(&json!({"created_by": "operator:", "operator": operator}));
+        let person = json!({"role": "admin", "token_id": "t-1", "subject": "1", "name": "Ada"});
+        assert_eq!(made(person), "Ada (admin)");
+        let token = json!({"role": "operate", "token_id": "t-1", "label": "night"});
+        assert_eq!(made(token), "night (operate)");
+        assert_eq!(made(json!({"role": "admin"})), "operator:");
+        assert_eq!(maker(&json!({"created_by": "org:acme"})), "org:acme");
+    }
 
     #[test]
     fn a_stop_is_told_in_one_line() {

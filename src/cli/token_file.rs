@@ -1,11 +1,91 @@
-//! `--token-file` of the commands that make a token: the file gets it, and the terminal does not.
+//! `--token-file` and `--json` of the commands that make a token: the file gets it, and the terminal does not.
 
 use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use super::client::Failure;
+use serde_json::Value;
+
+use super::client::{Failure, document};
+
+/// Where a new token goes, and the form of what is printed.
+#[derive(clap::Args, Debug)]
+pub(super) struct TokenOutput {
+    /// Write the token into this new file, which only its owner can read, instead of printing it
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    /// Print the gateway's answer as JSON; with --token-file without the token
+    #[arg(long)]
+    json: bool,
+}
+
+impl TokenOutput {
+    /// Opens the file for the token, if one was asked for: before there is a token, which is shown once.
+    ///
+    /// # Errors
+    /// As [`TokenFile::open`].
+    pub(super) fn open(&self) -> Result<Option<TokenFile<'_>>, Failure> {
+        self.path().map(TokenFile::open).transpose()
+    }
+
+    /// Returns the path of the file for the token.
+    pub(super) fn path(&self) -> Option<&Path> {
+        self.token_file.as_deref()
+    }
+
+    /// True if JSON is printed.
+    pub(super) fn is_json(&self) -> bool {
+        self.json
+    }
+
+    /// Moves the token of an answer into the file, if there is one.
+    ///
+    /// # Errors
+    /// The answer has no token, or the file cannot be written.
+    pub(super) fn keep(made: &mut Value, file: Option<TokenFile<'_>>) -> Result<(), Failure> {
+        let name = member_of(made);
+        let token = made[name].as_str();
+        let token = token.ok_or_else(|| Failure::Failed("the gateway gave no token".to_owned()))?;
+        let Some(mut file) = file else {
+            return Ok(());
+        };
+        file.keep(token)?;
+        made.as_object_mut().map(|made| made.remove(name));
+        Ok(())
+    }
+
+    /// Returns what is printed of a new token; into the file goes the token itself.
+    ///
+    /// # Errors
+    /// As [`TokenOutput::keep`].
+    pub(super) fn hand_over(
+        &self,
+        mut made: Value,
+        file: Option<TokenFile<'_>>,
+    ) -> Result<String, Failure> {
+        let name = member_of(&made);
+        Self::keep(&mut made, file)?;
+        if self.json {
+            return Ok(document(&made));
+        }
+        Ok(
+            match (made[name].as_str(), self.path(), made["id"].as_str()) {
+                (None, Some(path), Some(id)) => format!("token {id}: in {}\n", path.display()),
+                (None, Some(path), None) => format!("token: in {}\n", path.display()),
+                (token, ..) => format!("{}\n", token.unwrap_or_default()),
+            },
+        )
+    }
+}
+
+/// Returns the member of an answer that has the token.
+fn member_of(made: &Value) -> &'static str {
+    match made["token"].is_string() {
+        true => "token",
+        false => "enrolment_token",
+    }
+}
 
 /// A file for a token, opened before there is one. An empty one is removed again.
 pub(super) struct TokenFile<'a> {

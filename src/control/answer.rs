@@ -103,6 +103,7 @@ async fn framed(gateway: &Gateway, mut request: Request, next: Next) -> Response
         }
     };
     let pattern = route.as_ref().map_or(UNMATCHED, MatchedPath::as_str);
+    let about = response.extensions_mut().remove::<About>();
     let rejection = response.extensions_mut().remove::<Rejection>();
     let refused = rejection.as_ref().map(|rejection| rejection.reason);
     let committed = rejection.as_ref().and_then(Rejection::committed);
@@ -136,7 +137,6 @@ async fn framed(gateway: &Gateway, mut request: Request, next: Next) -> Response
         proof: admitted.proof(),
         client,
     };
-    let about = response.extensions_mut().remove::<About>();
     // A dry run that was answered is a read, and leaves no record; one that was refused leaves that of the refusal.
     if refused.is_some() || !admitted.is_dry() {
         let meant = admitted.target().filter(|_| refused.is_some());

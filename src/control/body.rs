@@ -11,12 +11,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::extract::Admitted;
+use super::repeated::{place_of_repeated, repeated};
 use crate::a2a::accept::is_json;
-use crate::a2a::names::{self, Broken, DEPTH_MAX};
+use crate::a2a::names::{self, Broken, DEPTH_MAX, Scan};
 use crate::gateway::Gateway;
 pub(super) use crate::hierarchy::check_note;
 use crate::identity::{SLOW_BODY, may_be_credential};
-use crate::members::{shown, wrong_member};
+use crate::members::wrong_member;
 use crate::rejection::{Reason, Refused, Rejection};
 use crate::shares::{Account, Bound, Full, Share, Shares};
 
@@ -78,7 +79,19 @@ impl<T: DeserializeOwned + Default> FromRequest<Arc<Gateway>> for OptionalJson<T
     }
 }
 
-/// A policy: a required body within a limit of its own, parsed as `T`.
+/// A required body, parsed as `T`, of which no object has a name twice, whether it is read or not: for bodies with members
+/// that are read as they come.
+pub(super) struct UniqueJson<T>(pub(super) T);
+
+impl<T: DeserializeOwned> FromRequest<Arc<Gateway>> for UniqueJson<T> {
+    type Rejection = Rejection;
+
+    async fn from_request(request: Request, gateway: &Arc<Gateway>) -> Result<Self, Rejection> {
+        parse_unique(&read(request, gateway, BODY_BYTES_MAX).await?).map(Self)
+    }
+}
+
+/// A policy: as [`UniqueJson`], within a limit of its own.
 pub(super) struct PolicyJson<T>(pub(super) T);
 
 impl<T: DeserializeOwned> FromRequest<Arc<Gateway>> for PolicyJson<T> {
@@ -86,7 +99,7 @@ impl<T: DeserializeOwned> FromRequest<Arc<Gateway>> for PolicyJson<T> {
 
     async fn from_request(request: Request, gateway: &Arc<Gateway>) -> Result<Self, Rejection> {
         let max = gateway.config().limits.policy_bytes.bytes();
-        parse(&read(request, gateway, max).await?).map(Self)
+        parse_unique(&read(request, gateway, max).await?).map(Self)
     }
 }
 
@@ -252,6 +265,21 @@ fn is_browser(headers: &HeaderMap) -> bool {
 
 /// Parses `body`. An error names the invalid member, and never repeats its content.
 fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Rejection> {
+    let (text, scan) = scanned(body)?;
+    typed(text, &scan)
+}
+
+/// As [`parse`], and no object has a name twice.
+fn parse_unique<T: DeserializeOwned>(body: &[u8]) -> Result<T, Rejection> {
+    let (text, scan) = scanned(body)?;
+    match &scan.duplicate {
+        Some(name) => Err(repeated(name, place_of_repeated(text).as_deref())),
+        None => typed(text, &scan),
+    }
+}
+
+/// Returns the text of a body that is an object, and what a walk over it found.
+fn scanned(body: &[u8]) -> Result<(&str, Scan), Rejection> {
     let body = body.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(body);
     let not_json = || Rejection::new(Reason::ParseError, "the body is not JSON in UTF-8");
     let text = std::str::from_utf8(body).map_err(|_| not_json())?;
@@ -267,11 +295,14 @@ fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Rejection> {
         let message = format!("the body nests deeper than {DEPTH_MAX}");
         return Err(Rejection::new(Reason::InvalidRequest, message));
     };
+    Ok((text, scan))
+}
+
+fn typed<T: DeserializeOwned>(text: &str, scan: &Scan) -> Result<T, Rejection> {
     // Tracking the path doubles the cost, so only an invalid body is parsed that way.
     serde_json::from_str(text).or_else(|_| {
         if let Some(name) = &scan.duplicate {
-            let message = format!("{} stands twice in the body", shown(name));
-            return Err(Rejection::new(Reason::InvalidRequest, message));
+            return Err(repeated(name, None));
         }
         let mut reader = serde_json::Deserializer::from_str(text);
         serde_path_to_error::deserialize(&mut reader).map_err(|error| wrong_member(&error))
@@ -333,7 +364,7 @@ mod tests {
             (
                 b"{\"name\":\"n\",\"inner\":{\"seconds\":1,\"seconds\":2}}",
                 Reason::InvalidRequest,
-                "`seconds` stands twice",
+                "`seconds` stands twice in the body",
             ),
             (
                 b"{\"name\":\"n\",\"inner\":{\"seconds\":\"secret\"}}",
@@ -351,6 +382,16 @@ mod tests {
             assert!(message.contains(says), "{message}");
             assert!(!message.contains("secret"), "{message}");
         }
+    }
+
+    #[test]
+    fn a_name_that_is_not_read_stands_once_where_members_are_read_as_they_come() {
+        let body = br#"{"name":"n","x":[{"a":1},{"a":1,"a":2}]}"#;
+        assert!(parse::<Outer>(body).is_ok());
+        let refusal = parse_unique::<Outer>(body).unwrap_err();
+        assert_eq!(refusal.reason, Reason::InvalidRequest);
+        assert_eq!(refusal.message, "`a` stands twice in `x[1]`");
+        assert!(parse_unique::<Outer>(br#"{"name":"n","x":[{"a":1},{"a":1}]}"#).is_ok());
     }
 
     #[test]

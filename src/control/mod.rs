@@ -23,6 +23,7 @@ mod page;
 mod policy;
 mod reach;
 mod registry;
+mod repeated;
 mod reply;
 mod stops;
 mod streams;

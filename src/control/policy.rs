@@ -60,6 +60,7 @@ pub(super) async fn apply(
         dry_run: run.is_dry(),
         prune,
         by: caller.0.principal.name().into_owned(),
+        operator: caller.0.operator.clone(),
     };
     let applied = policy::apply(&gateway, raw, &wish).await?;
     let body = json!({

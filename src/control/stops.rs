@@ -10,7 +10,7 @@ use http::StatusCode;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::body::Json;
+use super::body::UniqueJson;
 use super::dry_run::{Changer, told};
 use super::extract::{Caller, PathStopId, not_permitted};
 use super::page::Page;
@@ -47,6 +47,9 @@ pub(super) struct Shown {
     mode: Mode,
     reason: String,
     created_by: String,
+    /// The operator who made it. Told to operators only: it may name a person.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    operator: Option<Value>,
     created_at: Timestamp,
     expires_at: Option<Timestamp>,
     /// The cancellation of its tasks; `null`: it was not asked for.
@@ -103,7 +106,7 @@ fn authority(caller: &Caller) -> Result<Option<Bounds<'_>>, Rejection> {
 pub(super) async fn create(
     State(gateway): State<Arc<Gateway>>,
     Changer { caller, run }: Changer,
-    Json(new): Json<New>,
+    UniqueJson(new): UniqueJson<New>,
 ) -> Result<Response, Rejection> {
     let bounds = authority(&caller)?;
     let scope = read_scope(&new.scope)?;
@@ -126,6 +129,7 @@ pub(super) async fn create(
         mode,
         reason: reason.to_owned(),
         created_by: caller.0.principal.name().into_owned(),
+        operator: caller.0.operator.clone(),
         expires_at: expiry(new.expires_at.as_deref())?,
         cancel_tasks: new.cancel_tasks,
     };
@@ -135,7 +139,7 @@ pub(super) async fn create(
         .with("expires_at", stop.expires_at.map(|at| at.to_string()))
         .with("mode", stop.mode.as_str())
         .with("reason", stop.reason.as_str());
-    let shown = shown(stop, &Counts::default());
+    let shown = shown(stop, &Counts::default(), &caller);
     Ok((StatusCode::CREATED, Extension(about), told(run, shown)).into_response())
 }
 
@@ -160,7 +164,7 @@ pub(super) async fn list(
             Cancel::None => Counts::default(),
             _ => gateway.stops.counts(&stop.id).await?,
         };
-        listed.push(shown(stop, &counts));
+        listed.push(shown(stop, &counts, &caller));
     }
     Ok(Answer(Listed {
         stops: listed,
@@ -234,7 +238,7 @@ pub(super) async fn release(
     let about = about(&stop).with("by", "request");
     let released = Released {
         status: "released",
-        stop: shown(stop, &counts),
+        stop: shown(stop, &counts, &caller),
     };
     Ok((Extension(about), told(run, released)).into_response())
 }
@@ -298,7 +302,9 @@ fn wrong(message: impl Into<std::borrow::Cow<'static, str>>) -> Rejection {
     Rejection::new(Reason::InvalidParams, message)
 }
 
-fn shown(stop: Stop, counts: &Counts) -> Shown {
+fn shown(stop: Stop, counts: &Counts, caller: &Caller) -> Shown {
+    let is_operator = matches!(caller.principal(), Principal::Operator);
+    let operator = stop.operator.filter(|_| is_operator);
     let count = |outcome| counts.get(&outcome).copied().unwrap_or(0);
     let cancel = match stop.cancel {
         Cancel::None => Value::Null,
@@ -317,6 +323,7 @@ fn shown(stop: Stop, counts: &Counts) -> Shown {
         mode: stop.mode,
         reason: stop.reason,
         created_by: stop.created_by,
+        operator: operator.map(|operator| operator.json().into()),
         created_at: stop.created_at,
         expires_at: stop.expires_at,
         cancel,

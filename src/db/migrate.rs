@@ -17,7 +17,7 @@ const MIGRATE_MAX: Duration = Duration::from_secs(60);
 
 /// Version, name, and the SQL for SQLite and for PostgreSQL, which differ only where PostgreSQL has
 /// partitions. Never edit a released migration: databases store its checksum.
-const MIGRATIONS: [(i64, &str, [&str; 2]); 38] = [
+const MIGRATIONS: [(i64, &str, [&str; 2]); 39] = [
     both(
         1,
         "workspaces",
@@ -167,6 +167,11 @@ const MIGRATIONS: [(i64, &str, [&str; 2]); 38] = [
     both(41, "born", include_str!("migrations/0041_born.sql")),
     both(42, "usage", include_str!("migrations/0042_usage.sql")),
     both(43, "subtrees", include_str!("migrations/0043_subtrees.sql")),
+    both(
+        44,
+        "stop operators",
+        include_str!("migrations/0044_stop_operators.sql"),
+    ),
 ];
 
 const fn both(

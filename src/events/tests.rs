@@ -12,6 +12,7 @@ use super::*;
 use crate::coherence::Coherence;
 use crate::config::Config;
 use crate::db::Db;
+use crate::hierarchy::lineage_of;
 use crate::identity::{Principal, Proof};
 use crate::metrics::EventReader;
 use crate::shared::EntryId;
@@ -19,19 +20,6 @@ use crate::workspace::Workspaces;
 
 fn id(text: &str) -> WorkspaceId {
     WorkspaceId::parse(text).unwrap()
-}
-
-fn place(name: &str, org: Option<&str>, above: &[&str]) -> Lineage {
-    Lineage {
-        id: id(name),
-        org: org.map(str::to_owned),
-        ancestors: above.iter().map(|name| id(name)).collect(),
-        removed: false,
-        paused: false,
-        cyclic: false,
-        generation: 0,
-        born_at: 0,
-    }
 }
 
 fn told(at: EntryId) -> Told {
@@ -115,7 +103,7 @@ async fn one_org_pushes_out_nobody_elses_events() {
     let mut tell = |name: &str, org: Option<&str>| {
         seq += 1;
         let event = Event::new(Kind::AgentMessage, &id(name), json!({}));
-        let record = Record::new("n", &event, Some(&place(name, org, &[])));
+        let record = Record::new("n", &event, Some(&lineage_of(name, org, &[])));
         hub.spread(record.told(Some(EntryId { ms, seq })).unwrap());
     };
     tell("first", None);
@@ -278,7 +266,7 @@ async fn who_may_message_a_workspace_sees_its_events_and_nobody_else() {
         event.was = was.map(Arc::new);
         event
     };
-    let dev = place("dev", Some("acme"), &["pm"]);
+    let dev = lineage_of("dev", Some("acme"), &["pm"]);
     let online = event(Kind::WorkspaceOnline, None);
     let told = Record::new("n", &online, Some(&dev)).told(None).unwrap();
     assert_eq!(seen(&hierarchy, &told, &who).await, "wwww--w--w-w-");
@@ -286,12 +274,12 @@ async fn who_may_message_a_workspace_sees_its_events_and_nobody_else() {
     let told = Record::new("n", &online, None).told(None).unwrap();
     assert_eq!(seen(&hierarchy, &told, &who).await, "w------------");
     // Moved away from acme: those who saw it there hear that it went, and not where to.
-    let away = place("dev", Some("other"), &["ext"]);
+    let away = lineage_of("dev", Some("other"), &["ext"]);
     let moved = event(Kind::WorkspaceMoved, Some(dev.clone()));
     let told = Record::new("n", &moved, Some(&away)).told(None).unwrap();
     assert_eq!(seen(&hierarchy, &told, &who).await, "wwbbw-bw-w-bw");
     // Moved within it, from below `pm` to the top.
-    let top = place("dev", Some("acme"), &[]);
+    let top = lineage_of("dev", Some("acme"), &[]);
     let told = Record::new("n", &moved, Some(&top)).told(None).unwrap();
     assert_eq!(seen(&hierarchy, &told, &who).await, "wwwb--w--w-w-");
     // Removed, with the place before, or at least the one that its row still has.
@@ -356,7 +344,7 @@ async fn what_is_told_is_read_in_order_and_what_passes_is_made_only_while_somebo
         assert_eq!(metrics.event_readers(EventReader::Stream).get(), 1);
         assert_eq!(metrics.event_readers(EventReader::Socket).get(), 0);
         // A storm of what passes costs a slow reader some of that, and nothing else.
-        let dev = place("dev", Some("acme"), &["pm"]);
+        let dev = lineage_of("dev", Some("acme"), &["pm"]);
         for _ in 0..10_000 {
             let beat = Record::new("n", &beat(), Some(&dev)).told(None).unwrap();
             events.hub.pass(beat);

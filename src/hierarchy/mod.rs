@@ -53,6 +53,22 @@ impl Lineage {
     }
 }
 
+/// Returns the place of a workspace below `above`, nearest first, for tests of rooms that need one.
+#[cfg(test)]
+pub(crate) fn lineage_of(name: &str, org: Option<&str>, above: &[&str]) -> Lineage {
+    let id = |text: &str| WorkspaceId::parse(text).unwrap();
+    Lineage {
+        id: id(name),
+        org: org.map(str::to_owned),
+        ancestors: above.iter().map(|name| id(name)).collect(),
+        removed: false,
+        paused: false,
+        cyclic: false,
+        generation: 0,
+        born_at: 0,
+    }
+}
+
 /// The relation of the caller to the target that allows access. The first that holds, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Rule {

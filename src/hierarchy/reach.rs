@@ -323,27 +323,15 @@ impl Hierarchy {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::hierarchy::lineage_of;
 
     fn id(text: &str) -> WorkspaceId {
         WorkspaceId::parse(text).unwrap()
     }
 
-    fn place(name: &str, above: &[&str]) -> Lineage {
-        Lineage {
-            id: id(name),
-            org: None,
-            ancestors: above.iter().map(|name| id(name)).collect(),
-            removed: false,
-            paused: false,
-            cyclic: false,
-            generation: 0,
-            born_at: 0,
-        }
-    }
-
     #[test]
     fn the_place_of_those_near_follows_from_ones_own() {
-        let own = place("own", &["lead", "root"]);
+        let own = lineage_of("own", None, &["lead", "root"]);
         for (name, parent, above) in [
             ("child", Some("own"), Some(&["own", "lead", "root"][..])),
             ("sibling", Some("lead"), Some(&["lead", "root"])),
@@ -360,7 +348,7 @@ mod tests {
                 generation: 0,
                 born_at: 0,
             };
-            let expected = above.map(|above| place(name, above));
+            let expected = above.map(|above| lineage_of(name, None, above));
             assert_eq!(place_near(&own, &step), expected, "{name}");
         }
     }

@@ -106,22 +106,10 @@ impl<'p> Realm<'p> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::hierarchy::lineage_of;
 
     fn id(text: &str) -> WorkspaceId {
         WorkspaceId::parse(text).unwrap()
-    }
-
-    fn place(name: &str, org: Option<&str>, above: &[&str]) -> Lineage {
-        Lineage {
-            id: id(name),
-            org: org.map(str::to_owned),
-            ancestors: above.iter().map(|name| id(name)).collect(),
-            removed: false,
-            paused: false,
-            cyclic: false,
-            generation: 0,
-            born_at: 0,
-        }
     }
 
     fn team(born_at: i64) -> Principal {
@@ -148,12 +136,12 @@ mod tests {
             ("dev", other, &["team"], Some(Nowhere::Org)),
             ("team", None, &[], Some(Nowhere::Org)),
         ] {
-            let place = place(name, org, above);
+            let place = lineage_of(name, org, above);
             assert_eq!(realm.outside(&place), expected, "{name} of {org:?}");
         }
         let looped = Lineage {
             cyclic: true,
-            ..place("dev", acme, &["team"])
+            ..lineage_of("dev", acme, &["team"])
         };
         assert_eq!(realm.outside(&looped), Some(Nowhere::Subtree));
     }
@@ -165,7 +153,7 @@ mod tests {
         let root = |org, born_at, removed| Lineage {
             born_at,
             removed,
-            ..place("team", org, &[])
+            ..lineage_of("team", org, &[])
         };
         let acme = Some("acme");
         assert!(realm.stands(Some(&root(acme, 5, false))));

@@ -4,22 +4,6 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn place(id: &str, org: Option<&str>, ancestors: &[&str]) -> Lineage {
-    Lineage {
-        id: WorkspaceId::parse(id).unwrap(),
-        org: org.map(str::to_owned),
-        ancestors: ancestors
-            .iter()
-            .map(|id| WorkspaceId::parse(id).unwrap())
-            .collect(),
-        removed: false,
-        paused: false,
-        cyclic: false,
-        generation: 0,
-        born_at: 0,
-    }
-}
-
 /// Roots `pm` and `ops`; `pm` has `dev` and `qa`, `dev` has `bot`, which has `sub`; `ext` is elsewhere.
 fn at(id: &str) -> Lineage {
     let ancestors: &[&str] = match id {
@@ -29,7 +13,7 @@ fn at(id: &str) -> Lineage {
         _ => &[],
     };
     let org = if id == "ext" { "other" } else { "acme" };
-    place(id, Some(org), ancestors)
+    lineage_of(id, Some(org), ancestors)
 }
 
 #[test]
@@ -58,7 +42,7 @@ fn the_rule_is_the_contracts_table() {
 
 #[test]
 fn no_org_is_one_org() {
-    let free = |id| place(id, None, &[]);
+    let free = |id| lineage_of(id, None, &[]);
     let said = decide(&free("a"), &free("b"), LineageReach::Direct);
     assert_eq!(said, Ok(Rule::RootSibling));
     let said = decide(&free("a"), &at("pm"), LineageReach::Direct);
@@ -67,9 +51,9 @@ fn no_org_is_one_org() {
 
 #[test]
 fn a_parent_in_another_org_is_no_relation() {
-    let child = place("c", Some("acme"), &["p"]);
-    let parent = place("p", Some("other"), &[]);
-    let sibling = place("s", Some("other"), &["p"]);
+    let child = lineage_of("c", Some("acme"), &["p"]);
+    let parent = lineage_of("p", Some("other"), &[]);
+    let sibling = lineage_of("s", Some("other"), &["p"]);
     for reach in [LineageReach::Direct, LineageReach::Any] {
         assert_eq!(decide(&parent, &child, reach), Err(Denied::OtherOrg));
         assert_eq!(decide(&child, &parent, reach), Err(Denied::OtherOrg));
@@ -147,7 +131,7 @@ fn forest() -> impl Strategy<Value = Vec<Lineage>> {
                 line.extend_from_slice(beyond);
                 line
             });
-            let mut lineage = place(
+            let mut lineage = lineage_of(
                 &format!("w{i}"),
                 [None, Some("a"), Some("b")][usize::from(org)],
                 &[],

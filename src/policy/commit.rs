@@ -155,7 +155,7 @@ pub(super) async fn commit(
         let Some(now) = State::read(&mut tx, ids(), max).await? else {
             return Ok(Err(Refusal::Refused(too_many(max))));
         };
-        if now.revision() != state.revision() {
+        if !now.is_as(state) {
             return Ok(Err(Refusal::Differs(state.differing(&now))));
         }
         let done = write(&mut tx, vetted, state).await?;
@@ -213,11 +213,12 @@ async fn write(
         }
     }
     for (birth, new) in plan.births.iter().zip(&vetted.births) {
-        let created = if birth.revives {
-            end_of(tx, &new.id, now, &mut done).await?;
-            InBulk::revive(tx, new, now).await?
-        } else {
-            InBulk::insert(tx, new, now).await?
+        let created = match state.removed.get(&new.id) {
+            Some(gone) => {
+                end_of(tx, &new.id, now, &mut done).await?;
+                InBulk::revive(tx, new, gone.at, now).await?
+            }
+            None => InBulk::insert(tx, new, now).await?,
         };
         match created {
             Created::Done(workspace) => done.created.push(*workspace),
@@ -353,21 +354,46 @@ async fn publish(gateway: &Gateway, vetted: &Vetted<'_>, done: Done) -> Result<(
     gateway.identity.tokens.forget(done.hashes).await;
     gateway.hierarchy.forget_pairs(done.pairs).await;
     gateway.stops.publish(&done.made, &done.released).await;
-    let partly = |why: Rejection| why.after_commit(false);
     for workspace in &done.created {
         registrations.publish_created(workspace, each).await;
     }
-    // A shared state that is away holds up each of them: its keys lapse, and agents write theirs again.
-    for (changed, update) in done.changed.iter().zip(&vetted.edits) {
-        let published = registrations.publish_update(update, changed, each);
-        published.await.map_err(partly)?;
+    let published = publish_keys(registrations, vetted, &done.changed, each).await;
+    if published.is_err() && each {
+        // The caches were not told of those behind the first failure.
+        gateway.coherence.invalidate(Invalidation::Everything).await;
+    }
+    published.map_err(unpublished)
+}
+
+/// Publishes changes and removals, up to the first failure: a shared state that is away holds up each of them. Its keys
+/// lapse, and agents write theirs again.
+async fn publish_keys(
+    registrations: RegistrationsInBulk<'_>,
+    vetted: &Vetted<'_>,
+    changed: &[Changed],
+    each: bool,
+) -> Result<(), Rejection> {
+    let plan = vetted.plan;
+    for (changed, update) in changed.iter().zip(&vetted.edits) {
+        registrations.publish_update(update, changed, each).await?;
     }
     for id in &plan.removals {
         let line = plan.before.line(id);
-        let published = registrations.publish_removal(id, &line, each);
-        published.await.map_err(partly)?;
+        registrations.publish_removal(id, &line, each).await?;
     }
     Ok(())
+}
+
+/// Returns the rejection of a policy that was committed, and of which not all reached the shared state. To repeat it
+/// publishes nothing.
+fn unpublished(why: Rejection) -> Rejection {
+    let mut why = why.after_commit(false);
+    if why.reason == Reason::StoreUnavailable {
+        why.message = "the policy is applied, but the shared state (stores.shared) did not take all that follows from it: a \
+                       URL that was changed is used 5 min later at the latest, and nothing is to be repeated"
+            .into();
+    }
+    why
 }
 
 /// Creates a workspace with a removed id: a new life of the id, without anything of the earlier one.
@@ -377,6 +403,7 @@ async fn publish(gateway: &Gateway, vetted: &Vetted<'_>, done: Done) -> Result<(
 pub(super) async fn recreate(
     gateway: &Gateway,
     creation: &Creation,
+    removed_at: Timestamp,
     run: Run,
 ) -> Result<Workspace, Rejection> {
     let mut new = RegistrationsInBulk::of(&gateway.directory.registrations)
@@ -389,7 +416,7 @@ pub(super) async fn recreate(
             return Ok(Err(why));
         }
         end_of(&mut tx, &new.id, now, &mut done).await?;
-        match InBulk::revive(&mut tx, &new, now).await? {
+        match InBulk::revive(&mut tx, &new, removed_at, now).await? {
             Created::Done(workspace) => {
                 tx.end(run).await?;
                 done.created.push(*workspace);

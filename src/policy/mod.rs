@@ -25,13 +25,13 @@ use self::document::{Document, too_many};
 use self::plan::{Plan, plan};
 use self::problems::Problems;
 use self::state::State;
-use crate::directory::{Creation, RegistrationsInBulk};
+use crate::directory::{Creation, RegistrationsInBulk, id_taken};
 use crate::gateway::Gateway;
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
 use crate::store::Run;
 use crate::time::Timestamp;
-use crate::workspace::Workspace;
+use crate::workspace::{Status, Workspace};
 
 /// Time from a removal to the next life of its id, at least: a body that comes within `SLOW_BODY` (0.5 s), look-ups of
 /// names (2 s), and a statement (`stores.timeout`, 2 s by default).
@@ -113,12 +113,13 @@ pub async fn recreate(
     creation: &Creation,
     run: Run,
 ) -> Result<Workspace, Rejection> {
-    if let Some(removed) = gateway.workspaces.find(&creation.id).await?
-        && !run.is_dry()
-    {
-        await_end_of_requests(removed.updated_at).await;
+    let found = gateway.workspaces.find(&creation.id).await?;
+    let removed = found.filter(|found| found.status == Status::Removed);
+    let removed_at = removed.ok_or_else(id_taken)?.updated_at;
+    if !run.is_dry() {
+        await_end_of_requests(removed_at).await;
     }
-    commit::recreate(gateway, creation, run).await
+    commit::recreate(gateway, creation, removed_at, run).await
 }
 
 /// Waits until requests that were proven before a removal have ended, so that none of them acts on the next life of the
@@ -169,4 +170,31 @@ fn stale_revision(plan: &Plan, revision: &str) -> Rejection {
                          `changed` has what differs from the policy now; look at the difference again (?dry_run=true)"
         .into();
     rejection.fact("revision", revision)
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::Instant;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_next_life_waits_for_what_is_left_of_the_gap() {
+        for (age, left) in [
+            (0, 5_000),
+            (3_000, 2_000),
+            (5_000, 0),
+            (60_000, 0),
+            (-60_000, 5_000),
+        ] {
+            let began = Instant::now();
+            await_end_of_requests(Timestamp(Timestamp::now().0 - age)).await;
+            let waited = i128::try_from(began.elapsed().as_millis()).unwrap();
+            // The age grows by the time that the case takes, which the paused clock does not show.
+            assert!(
+                (left - 1_000..=left + 1).contains(&waited),
+                "{age}: {waited}"
+            );
+        }
+    }
 }

@@ -1,16 +1,18 @@
 //! The difference between a document and the present state, judged by the rules of the single routes.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
-use super::document::{Document, members};
+use super::document::{Document, StopEntry, members};
 use super::problems::Problems;
 use super::state::{Held, State, grant_entry, grant_name, shown, stop_entry, stop_name};
 use super::tree::{Place, Tree};
 use super::wanted::Wanted;
 use crate::directory::{Creation, RegistrationsInBulk, Update, id_taken, org_of_new};
 use crate::hierarchy::{NewGrant, check_end};
+use crate::identity::Operator;
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
 use crate::stops::{NewStop, Scope, Stop, read_expiry, read_mode, read_reason, read_scope};
@@ -24,8 +26,10 @@ pub struct Wish {
     pub dry_run: bool,
     /// True: what the document does not have is removed.
     pub prune: bool,
-    /// The operator, as records name it.
+    /// The caller, as records name it.
     pub by: String,
+    /// The operator.
+    pub operator: Option<Arc<Operator>>,
 }
 
 /// A workspace to create.
@@ -335,7 +339,7 @@ impl Plan {
             (scope, new.mode.as_str(), new.reason.clone(), new.expires_at)
         };
         let mut present: HashMap<_, Vec<&Stop>> = HashMap::new();
-        for stop in &state.stops {
+        for stop in self.present_stops(state) {
             let scope = stop.scope.json().to_string();
             let key = (
                 scope,
@@ -347,7 +351,7 @@ impl Plan {
         }
         for located in entries {
             let entry = &located.entry;
-            match self.new_stop(entry, &wish.by) {
+            match self.new_stop(entry, wish) {
                 Ok(new) if new.expires_at.is_some_and(|end| end <= now) => {
                     self.expired
                         .push(json!({"kind": "stop", "name": stop_name(entry)}));
@@ -382,7 +386,19 @@ impl Plan {
         }
     }
 
-    fn new_stop(&self, entry: &super::document::StopEntry, by: &str) -> Result<NewStop, Rejection> {
+    /// Returns the stops that a document is compared with: also those of ids that come back.
+    fn present_stops<'s>(&self, state: &'s State) -> impl Iterator<Item = &'s Stop> {
+        let comes_back = move |stop: &&Stop| {
+            let mut named = stop.scope.named().map(|id| self.after.get(id));
+            named.all(|place| place.is_some_and(|place| !place.removed))
+        };
+        state
+            .stops
+            .iter()
+            .chain(state.dormant.iter().filter(comes_back))
+    }
+
+    fn new_stop(&self, entry: &StopEntry, wish: &Wish) -> Result<NewStop, Rejection> {
         let scope = read_scope(&entry.scope)?;
         let mut orgs = Vec::new();
         for id in scope.named() {
@@ -403,7 +419,8 @@ impl Plan {
             by_subtree: None,
             mode: read_mode(&entry.mode)?,
             reason: read_reason(&entry.reason)?.to_owned(),
-            created_by: by.to_owned(),
+            created_by: wish.by.clone(),
+            operator: wish.operator.clone(),
             expires_at: entry.expires_at.as_deref().map(read_expiry).transpose()?,
             cancel_tasks: false,
         })

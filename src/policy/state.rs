@@ -32,6 +32,8 @@ pub(super) struct State {
     pub(super) grants: BTreeMap<(WorkspaceId, WorkspaceId), Grant>,
     /// Stops of operators.
     pub(super) stops: Vec<Stop>,
+    /// Stops of operators that name a removed workspace: no part of a document until its id comes back.
+    pub(super) dormant: Vec<Stop>,
 }
 
 impl State {
@@ -82,16 +84,13 @@ impl State {
             }
         }
         let stops = Stops::all_in(tx).await?.into_iter();
-        // Those of org tokens are no policy of operators, and those of removed workspaces stop nothing any more.
-        let holds = |stop: &Stop| {
+        // Those of org tokens are no policy of operators.
+        let counts =
+            |stop: &Stop| stop.by_org.is_none() && stop.expires_at.is_none_or(|end| now < end);
+        (state.stops, state.dormant) = stops.filter(counts).partition(|stop| {
             let mut named = stop.scope.named();
-            stop.expires_at.is_none_or(|end| now < end)
-                && named.all(|id| state.workspaces.contains_key(id))
-        };
-        let stops: Vec<_> = stops
-            .filter(|stop| stop.by_org.is_none() && holds(stop))
-            .collect();
-        state.stops = stops;
+            named.all(|id| state.workspaces.contains_key(id))
+        });
         Ok(Some(state))
     }
 
@@ -119,6 +118,16 @@ impl State {
         hex::encode(&Sha256::digest(self.sections().to_string())[..16])
     }
 
+    /// True if a difference that was computed from `other` holds for this state.
+    pub(super) fn is_as(&self, other: &Self) -> bool {
+        self.revision() == other.revision() && self.stop_ids() == other.stop_ids()
+    }
+
+    fn stop_ids(&self) -> HashSet<&str> {
+        let stops = self.stops.iter().chain(&self.dormant);
+        stops.map(|stop| stop.id.as_str()).collect()
+    }
+
     /// Returns the names of objects that differ between two states, each with its kind.
     pub(super) fn differing(&self, other: &Self) -> Vec<Value> {
         let mut found = Vec::new();
@@ -140,10 +149,7 @@ impl State {
                 found.push(json!({"kind": "grant", "name": grant_name(&pair.0, &pair.1)}));
             }
         }
-        let ids = |state: &Self| -> HashSet<String> {
-            state.stops.iter().map(|stop| stop.id.clone()).collect()
-        };
-        for id in ids(self).symmetric_difference(&ids(other)) {
+        for id in self.stop_ids().symmetric_difference(&other.stop_ids()) {
             found.push(json!({"kind": "stop", "name": id}));
         }
         found.sort_by_key(ToString::to_string);

@@ -122,6 +122,7 @@ mod tests {
             mode,
             reason: "a loop".to_owned(),
             created_by: "operator".to_owned(),
+            operator: None,
             created_at: Timestamp(1),
             expires_at: None,
             cancel: Cancel::None,

@@ -1,7 +1,10 @@
 //! A stop, and the words for its state.
 
+use std::sync::Arc;
+
 use super::scope::{End, Scope};
 use crate::closed_set::words;
+use crate::identity::Operator;
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
 use crate::time::Timestamp;
@@ -61,6 +64,8 @@ pub struct NewStop {
     pub reason: String,
     /// Its maker, as records name it.
     pub created_by: String,
+    /// The operator who makes it; `None`: an org token does.
+    pub operator: Option<Arc<Operator>>,
     /// The expiry; `None`: until it is released.
     pub expires_at: Option<Timestamp>,
     /// True if known tasks are canceled at their agents.
@@ -86,6 +91,8 @@ pub struct Stop {
     pub reason: String,
     /// Its maker.
     pub created_by: String,
+    /// The operator who made it; `None`: an org token did, or an earlier release did not note it.
+    pub operator: Option<Arc<Operator>>,
     /// Time of its creation.
     pub created_at: Timestamp,
     /// The expiry.

@@ -1,5 +1,6 @@
 //! The tables `stops` and `stop_changes`. All SQL for them is here.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use sqlx::Row as _;
@@ -15,7 +16,8 @@ use crate::time::Timestamp;
 /// The columns of [`Stop`]. Their order does not matter.
 macro_rules! columns {
     () => {
-        "id, scope, name, target, org, by_org, by_subtree, mode, reason, created_by, created_at, expires_at, cancel, fence"
+        "id, scope, name, target, org, by_org, by_subtree, mode, reason, created_by, operator, created_at, expires_at, \
+         cancel, fence"
     };
 }
 
@@ -39,8 +41,8 @@ const FIND: &str = concat!("SELECT ", columns!(), " FROM stops WHERE id = $1");
 
 const INSERT: &str = concat!(
     "INSERT INTO stops (id, scope, name, target, org, by_org, mode, reason, created_by, created_at, expires_at, \
-     cancel, by_subtree, leased_until, fence) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, 0, 0) \
-     RETURNING ",
+     cancel, by_subtree, operator, leased_until, fence) \
+     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, 0, 0) RETURNING ",
     columns!()
 );
 
@@ -237,6 +239,10 @@ pub(super) async fn insert(
     } else {
         Cancel::None
     };
+    let operator = new.operator.as_deref().map(serde_json::to_string);
+    let operator = operator
+        .transpose()
+        .map_err(|error| sqlx::Error::Encode(Box::new(error)))?;
     let insert = sqlx::query(INSERT)
         .bind(format!("stop-{}", uuid::Uuid::now_v7()))
         .bind(scope)
@@ -250,7 +256,8 @@ pub(super) async fn insert(
         .bind(now.0)
         .bind(new.expires_at.map(|at| at.0))
         .bind(cancel.as_str())
-        .bind(by_subtree);
+        .bind(by_subtree)
+        .bind(operator);
     let rows = insert.fetch_all(tx).await?;
     rows.first().map(stop).transpose()
 }
@@ -273,6 +280,7 @@ fn stop(row: &AnyRow) -> Result<Stop, sqlx::Error> {
     let scope = Scope::of_columns([&scope, &name, &target]);
     let by_subtree: Option<String> = row.try_get("by_subtree")?;
     let by_subtree = by_subtree.map(|root| WorkspaceId::parse(&root)).transpose();
+    let operator: Option<String> = row.try_get("operator")?;
     Ok(Stop {
         id: text("id")?,
         scope: scope.ok_or_else(|| unknown("scope"))?,
@@ -282,6 +290,8 @@ fn stop(row: &AnyRow) -> Result<Stop, sqlx::Error> {
         mode: Mode::parse(&text("mode")?).ok_or_else(|| unknown("mode"))?,
         reason: text("reason")?,
         created_by: text("created_by")?,
+        // A later release may say it otherwise: the stop holds all the same.
+        operator: operator.and_then(|said| serde_json::from_str(&said).ok().map(Arc::new)),
         created_at: Timestamp(row.try_get("created_at")?),
         expires_at: row.try_get::<Option<i64>, _>("expires_at")?.map(Timestamp),
         cancel: Cancel::parse(&text("cancel")?).ok_or_else(|| unknown("cancel"))?,

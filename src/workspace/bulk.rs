@@ -156,17 +156,18 @@ impl InBulk {
         table::insert(tx, new, new.org.as_deref(), now).await
     }
 
-    /// Begins a new life of a removed id; [`Created::Taken`] if it is not removed. The caller rolls back unless it is
-    /// done, and ends what the other rooms keep of the earlier life.
+    /// Begins a new life of an id that was removed at `removed_at`; [`Created::Taken`] if it was not, or again since. The
+    /// caller rolls back unless it is done, and ends what the other rooms keep of the earlier life.
     ///
     /// # Errors
     /// As [`InBulk::live`].
     pub async fn revive(
         tx: &mut Connection,
         new: &NewWorkspace,
+        removed_at: Timestamp,
         now: Timestamp,
     ) -> Result<Created, sqlx::Error> {
-        let bury = sqlx::query(BURY).bind(new.id.as_str());
+        let bury = sqlx::query(BURY).bind(new.id.as_str()).bind(removed_at.0);
         let Some(before) = bury.fetch_optional(&mut *tx).await? else {
             return Ok(Created::Taken);
         };

@@ -46,8 +46,8 @@ pub(super) const LIVE: &str = concat!(
 );
 
 /// Deletes a removed row, whose id a new generation takes.
-pub(super) const BURY: &str =
-    "DELETE FROM workspaces WHERE id = $1 AND status = 'removed' RETURNING access_generation";
+pub(super) const BURY: &str = "DELETE FROM workspaces \
+     WHERE id = $1 AND status = 'removed' AND updated_at = $2 RETURNING access_generation";
 
 /// Marks `$1` as a generation of its id that begins at `$2`.
 pub(super) const BEAR: &str =

@@ -10,6 +10,7 @@ use std::process::ExitCode;
 
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
+use serde_saphyr::budget::BudgetBreach;
 
 use self::difference::Difference;
 use self::request::RequestFailure;
@@ -106,6 +107,11 @@ enum Failure {
     },
     #[error("{} has more than {FILE_BYTES_MAX} bytes: split it by sections", .0.display())]
     TooLong(PathBuf),
+    #[error(
+        "{} has more than {NODES_MAX} names, values, lists and mappings: split it by sections, each in a file of its own",
+        .0.display()
+    )]
+    TooManyNodes(PathBuf),
     #[error("{} is no YAML: {why}", path.display())]
     NotYaml { path: PathBuf, why: String },
     #[error("{} has no mapping at its top: it begins with `version: 1`", .0.display())]
@@ -145,6 +151,7 @@ fn finish(done: Result<ExitCode, Failure>) -> ExitCode {
         complain(&error);
         match error {
             Failure::Access(_)
+            | Failure::TooManyNodes(_)
             | Failure::NotYaml { .. }
             | Failure::NoDocument(_)
             | Failure::NoTerminal => ExitCode::from(USAGE),
@@ -303,23 +310,41 @@ fn read(path: &Path) -> Result<Map<String, Value>, Failure> {
     if length as u64 > FILE_BYTES_MAX {
         return Err(Failure::TooLong(path.to_owned()));
     }
-    match parse(&text) {
+    match parse(&text, NODES_MAX) {
         Ok(Value::Object(policy)) => Ok(policy),
         Ok(_) => Err(Failure::NoDocument(path.to_owned())),
-        Err(why) => Err(Failure::NotYaml {
+        Err(Unread::TooManyNodes) => Err(Failure::TooManyNodes(path.to_owned())),
+        Err(Unread::NotYaml(why)) => Err(Failure::NotYaml {
             path: path.to_owned(),
             why,
         }),
     }
 }
 
-fn parse(text: &str) -> Result<Value, String> {
+/// The text of a policy cannot be read.
+#[derive(Debug, PartialEq)]
+enum Unread {
+    /// It has more nodes than it may.
+    TooManyNodes,
+    /// It is no YAML, with the reason.
+    NotYaml(String),
+}
+
+/// Reads YAML of at most `nodes` nodes. The gateway bounds the entries (limits.policy_workspaces), and [`FILE_BYTES_MAX`]
+/// the text.
+fn parse(text: &str, nodes: usize) -> Result<Value, Unread> {
+    // A node has one event or two.
+    let budget = serde_saphyr::budget! { max_nodes: nodes, max_events: usize::MAX };
     // As YAML 1.2 has it: `no` and `y` are names.
-    // The gateway bounds the entries (limits.policy_workspaces), and FILE_BYTES_MAX the text.
-    let budget = serde_saphyr::budget! { max_nodes: NODES_MAX, max_events: 2 * NODES_MAX };
     let options = serde_saphyr::options! { strict_booleans: true, budget: budget };
     let read = serde_saphyr::from_str_with_options(text, options);
-    read.map_err(|error| error.to_string())
+    read.map_err(|error| match error.without_snippet() {
+        serde_saphyr::Error::Budget {
+            breach: BudgetBreach::Nodes { .. },
+            ..
+        } => Unread::TooManyNodes,
+        _ => Unread::NotYaml(error.to_string()),
+    })
 }
 
 #[cfg(test)]
@@ -339,9 +364,9 @@ mod tests {
             "urls": ["http://a/", "http://b/"], "probe": {"path": "/healthz", "every_seconds": 30}}],
             "grants": grants, "stops": []});
         let text = yaml(&policy, "r1").unwrap();
-        assert_eq!(parse(&text).unwrap(), policy, "{text}");
+        assert_eq!(parse(&text, NODES_MAX).unwrap(), policy, "{text}");
         assert!(text.starts_with("# Policy of a gateway, at revision r1."));
-        assert_eq!(parse(&policy.to_string()).unwrap(), policy);
+        assert_eq!(parse(&policy.to_string(), NODES_MAX).unwrap(), policy);
     }
 
     #[test]
@@ -349,18 +374,35 @@ mod tests {
         let of = |n: usize| json!({"id": format!("w{n}"), "org": "acme", "parent_id": format!("w{}", n / 10)});
         let policy = json!({"version": 1, "workspaces": (0..10_000).map(of).collect::<Vec<_>>()});
         let text = yaml(&policy, "r").unwrap();
-        assert_eq!(parse(&text).unwrap(), policy);
+        assert_eq!(parse(&text, NODES_MAX).unwrap(), policy);
+    }
+
+    #[test]
+    fn more_nodes_than_a_file_may_have_are_refused_with_the_limit() {
+        let list = |count: usize| format!("[{}]", "1,".repeat(count));
+        assert!(parse(&list(9), 10).is_ok());
+        assert_eq!(parse(&list(10), 10), Err(Unread::TooManyNodes));
+        let refusal = Failure::TooManyNodes("policy.yaml".into()).to_string();
+        assert!(
+            refusal.starts_with("policy.yaml has more than 4000000 "),
+            "{refusal}"
+        );
+        // More than the reader takes by itself.
+        let many = parse(&list(300_000), NODES_MAX).unwrap();
+        assert_eq!(many.as_array().unwrap().len(), 300_000);
     }
 
     #[test]
     fn names_that_were_booleans_of_earlier_versions_of_yaml_are_names() {
-        let read = parse("- y\n- no\n- on\n- true\n").unwrap();
+        let read = parse("- y\n- no\n- on\n- true\n", NODES_MAX).unwrap();
         assert_eq!(read, json!(["y", "no", "on", true]));
     }
 
     #[test]
     fn what_is_no_policy_is_told_with_its_place() {
-        let why = parse("version: 1\nworkspaces: [").unwrap_err();
+        let Err(Unread::NotYaml(why)) = parse("version: 1\nworkspaces: [", NODES_MAX) else {
+            panic!("it is read");
+        };
         assert!(why.contains("line"), "{why}");
     }
 }

@@ -1,6 +1,7 @@
 //! `a2a-gateway token`: makes, lists and revokes stored tokens at a running gateway, requests signed ones, inspects and
 //! verifies them.
 
+mod canvas;
 mod stored;
 
 use std::io::{self, Read as _};
@@ -33,11 +34,6 @@ Examples:
 const WORKSPACE_EXAMPLES: &str = "\
 Examples:
   a2a-gateway token workspace acme-dev --label laptop      as `token create`";
-
-const CANVAS_EXAMPLES: &str = "\
-Examples:
-  a2a-gateway token canvas --user ada --org acme
-  a2a-gateway token canvas --user ada --workspace acme-dev --ttl 10min";
 
 const PAIR_EXAMPLES: &str = "\
 Examples:
@@ -90,23 +86,8 @@ enum Command {
     #[command(after_help = stored::OPERATOR_EXAMPLES)]
     Operator(stored::OperatorArguments),
     /// Get a token for a browser user; needs an admin or org token
-    #[command(after_help = CANVAS_EXAMPLES)]
-    Canvas {
-        /// Name of the user in audit records and logs
-        #[arg(long)]
-        user: String,
-        /// The org of the workspaces that the user may message
-        #[arg(long)]
-        org: Option<String>,
-        /// Only this workspace; may be given again
-        #[arg(long = "workspace", value_name = "ID", add = ArgValueCompleter::new(complete::workspaces))]
-        workspaces: Vec<String>,
-        /// How long it lasts, at most 24h
-        #[arg(long, default_value = "1h", value_parser = humantime::parse_duration)]
-        ttl: Duration,
-        #[command(flatten)]
-        gateway: Operating,
-    },
+    #[command(after_help = canvas::EXAMPLES)]
+    Canvas(canvas::CanvasArguments),
     /// Get a token to message one target with; needs the calling workspace's token
     #[command(after_help = PAIR_EXAMPLES)]
     Pair {
@@ -195,6 +176,7 @@ pub(super) fn run(arguments: &Arguments) -> ExitCode {
         Command::List(arguments) => return run_to_end(stored::list(arguments)),
         Command::Revoke(arguments) => return run_to_end(stored::revoke(arguments)),
         Command::Operator(arguments) => return run_to_end(stored::create_of_operator(arguments)),
+        Command::Canvas(arguments) => return run_to_end(canvas::create(arguments)),
         _ => {}
     }
     if let Command::Pair { target: id, .. } | Command::Workspace { id, .. } = &arguments.command
@@ -219,9 +201,11 @@ pub(super) fn run(arguments: &Arguments) -> ExitCode {
 
 async fn answer(command: &Command) -> Result<String, Failure> {
     match command {
-        Command::Create(_) | Command::List(_) | Command::Revoke(_) | Command::Operator(_) => {
-            Ok(String::new())
-        }
+        Command::Create(_)
+        | Command::List(_)
+        | Command::Revoke(_)
+        | Command::Operator(_)
+        | Command::Canvas(_) => Ok(String::new()),
         Command::Workspace {
             id,
             label,
@@ -231,22 +215,6 @@ async fn answer(command: &Command) -> Result<String, Failure> {
             let wanted = stored::wanted(label.as_deref(), *expires_in);
             let path = format!("/workspaces/{id}/tokens");
             token(&gateway.client()?.post(&path, &wanted).await?)
-        }
-        Command::Canvas {
-            user,
-            org,
-            workspaces,
-            ttl,
-            gateway,
-        } => {
-            let mut wanted = json!({"user": user, "ttl_seconds": ttl.as_secs()});
-            if let Some(org) = org {
-                wanted["org"] = org.as_str().into();
-            }
-            if !workspaces.is_empty() {
-                wanted["workspaces"] = json!(workspaces);
-            }
-            token(&gateway.client()?.post("/canvas/tokens", &wanted).await?)
         }
         Command::Pair {
             target,

@@ -1,7 +1,6 @@
 //! `a2a-gateway token create|operator|list|revoke`: tokens of workspaces, orgs and operators, which the gateway stores as
 //! hashes.
 
-use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use clap_complete::engine::ArgValueCompleter;
@@ -13,7 +12,7 @@ use super::super::client::{Client, Failure, document, segment};
 use super::super::complete;
 use super::super::dry_run::DryRun;
 use super::super::table::{age, aligned, cell};
-use super::super::token_file::TokenFile;
+use super::super::token_file::TokenOutput;
 use crate::identity::Role;
 
 pub(super) const CREATE_EXAMPLES: &str = "\
@@ -75,12 +74,8 @@ pub(super) struct CreateArguments {
     /// An enrolment token: for one registration of the workspace, within 24 h
     #[arg(long, conflicts_with_all = ["label", "expires_in"])]
     enrolment: bool,
-    /// Write the token into this new file, which only its owner can read, instead of printing it
-    #[arg(long, value_name = "FILE")]
-    token_file: Option<PathBuf>,
-    /// Print JSON: the token with its id
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: TokenOutput,
     #[command(flatten)]
     dry_run: DryRun,
     #[command(flatten)]
@@ -99,12 +94,8 @@ pub(super) struct OperatorArguments {
     /// How long it lasts, such as 90days; without it, until it is revoked
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     expires_in: Option<Duration>,
-    /// Write the token into this new file, which only its owner can read, instead of printing it
-    #[arg(long, value_name = "FILE")]
-    token_file: Option<PathBuf>,
-    /// Print JSON: the token with its id
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: TokenOutput,
     #[command(flatten)]
     gateway: Operating,
 }
@@ -171,49 +162,13 @@ fn path(id: Option<&str>, org: Option<&str>) -> Result<String, Failure> {
     }
 }
 
-/// A file for the token that is made, if one was asked for: opened before there is one.
-fn file_for(path: Option<&Path>) -> Result<Option<TokenFile<'_>>, Failure> {
-    path.map(TokenFile::open).transpose()
-}
-
-/// Returns what is printed of a new token; into a file goes the token itself.
-fn handed_over(
-    mut made: Value,
-    file: Option<(TokenFile<'_>, &Path)>,
-    json: bool,
-) -> Result<String, Failure> {
-    let name = match made["token"].is_string() {
-        true => "token",
-        false => "enrolment_token",
-    };
-    let token = made[name].as_str();
-    let token = token.ok_or_else(|| Failure::Failed("the gateway gave no token".to_owned()))?;
-    let told = match file {
-        None if json => return Ok(document(&made)),
-        None => return Ok(format!("{token}\n")),
-        Some((mut file, path)) => {
-            file.keep(token)?;
-            match made["id"].as_str() {
-                Some(id) => format!("token {id}: in {}\n", path.display()),
-                None => format!("token: in {}\n", path.display()),
-            }
-        }
-    };
-    if let (true, Some(members)) = (json, made.as_object_mut()) {
-        members.remove(name);
-        return Ok(document(&made));
-    }
-    Ok(told)
-}
-
 pub(super) async fn create_of_operator(arguments: &OperatorArguments) -> Result<String, Failure> {
     let client = arguments.gateway.client()?;
     let mut wanted = wanted(arguments.label.as_deref(), arguments.expires_in);
     wanted["role"] = arguments.role.as_str().into();
-    let path = arguments.token_file.as_deref();
-    let file = file_for(path)?;
+    let file = arguments.output.open()?;
     let made = client.post(OPERATORS, &wanted).await?;
-    handed_over(made, file.zip(path), arguments.json)
+    arguments.output.hand_over(made, file)
 }
 
 /// Takes a token back that a release without subtrees made: it ignores the member, so it is one of the whole org.
@@ -233,8 +188,8 @@ async fn require_subtree(client: &Client, path: &str, made: &Value) -> Result<()
 pub(super) async fn create(arguments: &CreateArguments) -> Result<String, Failure> {
     let CreateArguments { id, org, note, .. } = arguments;
     let (client, dry_run) = (arguments.gateway.client()?, arguments.dry_run);
-    let file_path = arguments.token_file.as_deref();
-    let file = file_for(file_path)?;
+    let output = &arguments.output;
+    let file = output.open()?;
     let (path, wanted) = match id {
         Some(id) if arguments.enrolment => {
             let path = format!("/workspaces/{}/enrolment", segment(id)?);
@@ -257,7 +212,7 @@ pub(super) async fn create(arguments: &CreateArguments) -> Result<String, Failur
     if arguments.subtree.is_some() {
         require_subtree(&client, &path, &made).await?;
     }
-    if dry_run.is_set() && arguments.json {
+    if dry_run.is_set() && output.is_json() {
         return Ok(document(&made));
     }
     if dry_run.is_set() {
@@ -276,7 +231,7 @@ pub(super) async fn create(arguments: &CreateArguments) -> Result<String, Failur
         };
         return Ok(format!("{kind} of {holder} would be made{until}\n"));
     }
-    handed_over(made, file.zip(file_path), arguments.json)
+    output.hand_over(made, file)
 }
 
 pub(super) async fn list(arguments: &ListArguments) -> Result<String, Failure> {

@@ -1,7 +1,5 @@
 //! `a2a-gateway workspace create`.
 
-use std::path::PathBuf;
-
 use clap_complete::engine::ArgValueCompleter;
 use http::Method;
 use serde_json::{Map, Value};
@@ -11,7 +9,7 @@ use super::super::access::Operating;
 use super::super::client::{Failure, document};
 use super::super::dry_run::DryRun;
 use super::super::table::cell;
-use super::super::token_file::TokenFile;
+use super::super::token_file::TokenOutput;
 use super::super::{complete, http_url};
 
 pub(super) const EXAMPLES: &str = "\
@@ -26,7 +24,7 @@ Examples:
 /// `a2a-gateway workspace create ID`.
 #[derive(clap::Args, Debug)]
 pub(super) struct Arguments {
-    /// Its id: letters, digits, `-`, `.` and `_`. It is not given away again after a removal
+    /// Its id: letters, digits, `-`, `.` and `_`. After a removal it comes back only with `recreate`
     id: String,
     /// Its name for people [default: the id]
     #[arg(long)]
@@ -52,12 +50,8 @@ pub(super) struct Arguments {
     /// Another member of the body of POST /workspaces: JSON, or a text; may be given again
     #[arg(long, value_name = "MEMBER=VALUE", value_parser = member)]
     set: Vec<(String, Value)>,
-    /// Write the enrolment token into this file, which only its owner can read, instead of printing it
-    #[arg(long, value_name = "FILE")]
-    token_file: Option<PathBuf>,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: TokenOutput,
     #[command(flatten)]
     dry_run: DryRun,
     #[command(flatten)]
@@ -102,30 +96,14 @@ fn body(arguments: &Arguments) -> Value {
 
 pub(super) async fn create(arguments: &Arguments) -> Result<String, Failure> {
     let (client, dry_run) = (arguments.gateway.client()?, arguments.dry_run);
-    // Before the workspace: its token is shown once.
-    let file = arguments
-        .token_file
-        .as_deref()
-        .map(TokenFile::open)
-        .transpose()?;
+    let output = &arguments.output;
+    let file = output.open()?;
     let route = (Method::POST, "/workspaces");
     let mut made = dry_run.ask(&client, route, &body(arguments)).await?;
-    if let Some(mut file) = file
-        && !dry_run.is_set()
-    {
-        let token = made["enrolment_token"].take();
-        file.keep(token.as_str().unwrap_or_default())?;
+    if !dry_run.is_set() {
+        TokenOutput::keep(&mut made, file)?;
     }
-    let token = made["enrolment_token"].take();
-    if arguments.json {
-        match token {
-            Value::Null => made
-                .as_object_mut()
-                .map(|made| made.remove("enrolment_token")),
-            token => made
-                .as_object_mut()
-                .map(|made| made.insert("enrolment_token".to_owned(), token)),
-        };
+    if output.is_json() {
         return Ok(document(&made));
     }
     let mut told = format!(
@@ -142,7 +120,7 @@ pub(super) async fn create(arguments: &Arguments) -> Result<String, Failure> {
     if dry_run.is_set() {
         return Ok(told + "\n");
     }
-    let kept = match (token.as_str(), &arguments.token_file) {
+    let kept = match (made["enrolment_token"].as_str(), output.path()) {
         (Some(token), _) => format!("enrolment token, shown once, good for 24 h: {token}"),
         (None, Some(path)) => format!("enrolment token, good for 24 h: in {}", path.display()),
         (None, None) => String::new(),

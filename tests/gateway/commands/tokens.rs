@@ -61,6 +61,21 @@ async fn an_operators_token_is_made_into_a_file_listed_and_revoked() {
         .await
         .done();
     assert!(kept("enrolment").starts_with("a2ae_"));
+    let canvas = "token canvas --user ada --workspace acme-dev --ttl 10min";
+    let made = run(&format!("{canvas} --json")).await.json();
+    assert!(made["token"].as_str().unwrap().starts_with("eyJ"), "{made}");
+    assert_eq!(made["expires_in"], 600);
+    let told = run(&format!("{canvas} --token-file canvas")).await.done();
+    assert_eq!(told, "token: in canvas\n");
+    assert!(kept("canvas").starts_with("eyJ"));
+    let told = run("workspace create acme-qa --json --token-file qa")
+        .await
+        .json();
+    assert_eq!(
+        (&told["id"], told.get("enrolment_token")),
+        (&"acme-qa".into(), None)
+    );
+    assert!(kept("qa").starts_with("a2ae_"));
     run("token create acme-dev --dry-run --token-file none")
         .await
         .done();

@@ -3,8 +3,10 @@
 
 mod commands;
 mod large;
+mod meanwhile;
 mod recreated;
 mod refused;
+mod unpublished;
 
 use serde_json::{Value, json};
 

@@ -1,13 +1,18 @@
 //! A removed id that an operator gives away again has nothing of its earlier life, on any replica.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
 use super::{apply, changes, team};
 use crate::harness::servers::{self, Redis};
-use crate::harness::{Agent, Builder, CALL, Gateway, Pair, Request, Seat, calmly, card};
+use crate::harness::{
+    Agent, Builder, CALL, Gateway, Pair, Request, Seat, calmly, card, until_holds,
+};
 use crate::on_both_pairs;
+
+/// Time from a removal to the next life of the id, at least, less what clocks differ by.
+const GAP: Duration = Duration::from_millis(4_990);
 
 async fn remove(gateway: &Gateway, id: &str) {
     let answer = gateway
@@ -67,6 +72,7 @@ on_both_pairs! {
         let answer = post(&again, crate::harness::ADMIN).await;
         assert_eq!((answer.status, answer.reason().as_str()), (409, "conflict"), "it is not removed");
         gateway.create(json!({"id": "below", "name": "below", "parent_id": "dev"})).await;
+        let removed = Instant::now();
         remove(&gateway, "dev").await;
         let answer = post(&workspace, crate::harness::ADMIN).await;
         assert_eq!(answer.status, 409);
@@ -86,6 +92,7 @@ on_both_pairs! {
         again["parent_id"] = Value::Null;
         let answer = post(&again, crate::harness::ADMIN).await;
         assert_eq!(answer.status, 201, "{}", answer.text());
+        assert!(removed.elapsed() >= GAP, "a request of the earlier life may act on this one: {:?}", removed.elapsed());
         let seen = answer.json();
         assert_eq!((&seen["status"], &seen["agent_card"]), (&json!("provisioning"), &Value::Null));
     }
@@ -95,16 +102,54 @@ on_both_pairs! {
         let mut policy = team();
         apply(&gateway, "", &policy).await;
         let nothing = json!({"version": 1, "workspaces": [], "grants": [], "stops": []});
+        let removed = Instant::now();
         apply(&gateway, "?prune=true", &nothing).await;
         let answer = crate::gitops::post(&gateway, "", &policy).await;
         assert!(answer.text().contains("recreate"), "{}", answer.text());
         policy["recreate"] = true.into();
         let difference = apply(&gateway, "", &policy).await;
+        assert!(removed.elapsed() >= GAP, "{:?}", removed.elapsed());
         assert_eq!(changes(&difference), ["create grant other -> dev", "create stop workspace poller (running)",
             "recreate workspace dev", "recreate workspace other", "recreate workspace pm", "recreate workspace poller",
             "recreate workspace pool"]);
         assert_eq!(changes(&apply(&gateway, "?prune=true", &policy).await), [] as [&str; 0]);
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stop_of_a_removed_workspace_counts_again_when_its_id_comes_back() {
+    calmly(async || {
+        let gateway = Gateway::start(Pair::Embedded).await;
+        let stop = json!({"scope": {"workspace": "dev"}, "mode": "new", "reason": "a loop"});
+        let mut policy =
+            json!({"version": 1, "workspaces": [{"id": "dev"}, {"id": "pm"}], "stops": [stop]});
+        apply(&gateway, "", &policy).await;
+        let stops =
+            async || gateway.as_operator(Request::get("/stops")).await.json()["stops"].clone();
+        let made = stops().await;
+        remove(&gateway, "dev").await;
+        let exported = crate::gitops::export(&gateway).await;
+        assert_eq!(exported["stops"], json!([]));
+        let difference = apply(&gateway, "?prune=true", &exported).await;
+        assert_eq!(
+            (&difference["changes"], &difference["unmanaged"]),
+            (&json!([]), &json!([]))
+        );
+        assert_eq!(stops().await, made, "it stays in force");
+        policy["recreate"] = true.into();
+        let difference = apply(&gateway, "?prune=true", &policy).await;
+        assert_eq!(
+            changes(&difference),
+            ["recreate workspace dev"],
+            "the stop is there"
+        );
+        assert_eq!(stops().await, made);
+        assert_eq!(
+            changes(&apply(&gateway, "?prune=true", &policy).await),
+            [] as [&str; 0]
+        );
+    })
+    .await;
 }
 
 /// Everything that a workspace had before its removal is dead on both replicas, also what they have in memory.
@@ -189,7 +234,8 @@ async fn everything_is_dead(one: &Gateway, two: &Gateway) {
 
     remove(one, "dev").await;
     let new = recreate(one, json!({"id": "dev", "name": "dev"}), counting().await).await;
-    tokio::time::sleep(Duration::from_millis(900)).await;
+    let knows = async || two.call(&inbox(&new.token)).await.status == 200;
+    until_holds("the other replica knows the new life", knows).await;
 
     let fresh = new.agent.count();
     for gateway in [one, two] {
@@ -239,24 +285,14 @@ async fn everything_is_dead(one: &Gateway, two: &Gateway) {
     assert_eq!(called.status, 200, "{}", called.text());
     assert_eq!(called.field("x-a2a-idempotent-replay"), None);
     assert_eq!(new.agent.count(), fresh + 1);
-    // The id of the old task is free for another caller of the new agent.
-    let third = recreate_third(one).await;
+    // The id of the old task is free for another caller of the new agent, in a life in which pm called nothing.
+    remove(one, "dev").await;
+    let dev = json!({"id": "dev", "name": "dev"});
+    let third = recreate(one, dev, counting().await).await;
+    let knows = async || two.call(&inbox(&third.token)).await.status == 200;
+    until_holds("the other replica knows the third life", knows).await;
     assert_eq!(two.call(&call("dev", &qa.token)).await.status, 200);
     let seen = one.call(&get_task("dev", &qa.token)).await;
     assert_eq!(seen.status, 200, "{}", seen.text());
     assert!(!seen.text().contains("-32001"), "{}", seen.text());
-    drop(third);
-}
-
-/// One more life, of which pm has called nothing.
-async fn recreate_third(gateway: &Gateway) -> Seat {
-    remove(gateway, "dev").await;
-    let seat = recreate(
-        gateway,
-        json!({"id": "dev", "name": "dev"}),
-        counting().await,
-    )
-    .await;
-    tokio::time::sleep(Duration::from_millis(900)).await;
-    seat
 }

@@ -89,6 +89,16 @@ on_both_pairs! {
             assert_eq!(answer.status, 400, "{body}");
             assert!(answer.text().contains(says), "{}", answer.text());
         }
+        for (body, says) in [
+            (r#"{"version":1,"version":1}"#, "`version` stands twice in the body"),
+            (r#"{"version":1,"workspaces":[{"id":"x"},{"id":"a","org":"x","org":"acme"}]}"#, "`org` stands twice in `workspaces[1]`"),
+            (r#"{"version":1,"stops":[{"scope":{"workspace":"a","workspace":"b"},"mode":"new","reason":"x"}]}"#,
+                "`workspace` stands twice in `stops[0].scope`"),
+        ] {
+            let answer = gateway.as_operator(Request::post("/policy", body)).await;
+            assert_eq!((answer.status, &*answer.reason()), (400, "invalid_request"), "{}", answer.text());
+            assert!(answer.text().contains(says), "{}", answer.text());
+        }
         for query in ["?dry_run=1", "?dry-run=true", "?prune=true&prune=true"] {
             assert_eq!(post(&gateway, query, &json!({"version": 1})).await.status, 400, "{query}");
         }

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use tokio::process::Command;
 
 use super::{assert_stopped, call};
-use crate::harness::{ADMIN, Agent, Gateway, Pair};
+use crate::harness::{ADMIN, Agent, Gateway, Pair, Request};
 
 /// Runs a command to its end. Returns its status, output and complaint.
 async fn run(gateway: &Gateway, token: &str, arguments: &[&str]) -> (Option<i32>, String, String) {
@@ -77,6 +77,50 @@ async fn a_stop_is_made_listed_and_released_on_the_command_line() {
     assert_eq!(code, Some(0), "{err}");
     assert!(out.starts_with(&format!("released: {id}")), "{out}");
     assert_eq!(gateway.call(&request).await.status, 200);
+}
+
+#[tokio::test]
+async fn a_stop_names_its_operator_to_operators_only() {
+    let gateway = Gateway::start(Pair::Embedded).await;
+    let workspace = json!({"id": "a1", "name": "a1", "org": "acme"});
+    gateway.create(workspace).await;
+    let make = |path: &str, body: Value| gateway.as_operator(Request::post(path, body.to_string()));
+    let night = json!({"role": "operate", "label": "night"});
+    let night = make("/operators/tokens", night).await.json();
+    let org = make("/orgs/acme/tokens", json!({})).await.json();
+    let token = |made: &Value| made["token"].as_str().unwrap().to_owned();
+    let stop = ["stop", "--workspace", "a1", "--reason", "a drill", "--json"];
+    let (code, out, err) = run(&gateway, &token(&night), &stop).await;
+    assert_eq!(code, Some(0), "{err}");
+    let made: Value = serde_json::from_str(&out).unwrap();
+    let operator = json!({"role": "operate", "label": "night", "token_id": night["id"]});
+    assert_eq!(
+        (&made["created_by"], &made["operator"]),
+        (&json!("operator:"), &operator)
+    );
+    let (_, listed, _) = run(&gateway, ADMIN, &["stops"]).await;
+    assert!(listed.contains("  night (operate)  "), "{listed}");
+    let (_, listed, _) = run(&gateway, &token(&org), &["stops", "--json"]).await;
+    let listed: Value = serde_json::from_str(&listed).unwrap();
+    assert_eq!(
+        (&listed[0]["id"], listed[0].get("operator")),
+        (&made["id"], None),
+        "{listed}"
+    );
+    // A policy notes who applied it.
+    let stop = json!({"scope": {"org": "acme"}, "mode": "new", "reason": "a drill"});
+    let policy = json!({"version": 1, "stops": [stop]});
+    assert_eq!(make("/policy", policy).await.status, 200);
+    let stops = super::listed(&gateway).await;
+    assert_eq!(stops[1]["operator"], json!({"role": "admin"}), "{stops:?}");
+    let twice = r#"{"scope":{"workspace":"a1","workspace":"a2"},"mode":"new","reason":"x"}"#;
+    let twice = gateway.as_operator(Request::post("/stops", twice)).await;
+    assert_eq!((twice.status, &*twice.reason()), (400, "invalid_request"));
+    assert!(
+        twice.text().contains("`workspace` stands twice in `scope`"),
+        "{}",
+        twice.text()
+    );
 }
 
 #[tokio::test]
