@@ -408,6 +408,9 @@ pub(super) async fn insert(
     let Some(created) = optional(rows.into_iter().next(), workspace)? else {
         return Ok(Created::Taken);
     };
+    if let Some(enrolment) = &new.enrolment {
+        enrolment.insert_first(connection).await?;
+    }
     if !new.instances.is_empty() {
         instances::replace(connection, &created.id, &new.instances).await?;
     }

@@ -19,6 +19,7 @@ use crate::directory::rejections::{invalid, removed, taken};
 use crate::directory::resolution::{JsonRpc, called_at, card_text};
 use crate::directory::upstream::{UpstreamAuth, UpstreamTls, require_https};
 use crate::directory::waking::Wake;
+use crate::identity::NewEnrolment;
 use crate::ids::{InstanceId, Life, WorkspaceId};
 use crate::rejection::Rejection;
 use crate::store::Run;
@@ -107,6 +108,8 @@ pub struct Creation {
     pub wake: Option<Wake>,
     /// Probe of the agent, for assumed liveness. Operators only.
     pub probe: Option<Probe>,
+    /// Enrolment token that is stored with it.
+    pub enrolment: Option<NewEnrolment>,
     /// Creator of the workspace.
     pub editor: Editor,
 }
@@ -246,13 +249,13 @@ impl Registrations {
         let (now, began) = (Timestamp::now(), Instant::now());
         let registered = self.workspaces.register(id, change, now).await;
         self.announcer.resolve_doubt(id, now, &registered).await;
-        let registered = registered?.map_err(not_registered)?.ok_or_else(removed)?;
-        let (workspace, instance) = (registered.workspace, registered.instance);
-        if workspace.is_credential_withheld() {
         let left = &change.origins;
         self.announcer
             .invalidate_left(left, Run::Real, &registered)
             .await;
+        let registered = registered?.map_err(not_registered)?.ok_or_else(removed)?;
+        let (workspace, instance) = (registered.workspace, registered.instance);
+        if workspace.is_credential_withheld() {
             tracing::warn!(workspace.id = %id, "The agent registered at another host or port than its upstream_auth was \
                 set for; it is withheld until an operator sets it again (PATCH /workspaces/{{id}})");
         }
@@ -401,6 +404,7 @@ impl Registrations {
             max_concurrent: creation.max_concurrent,
             instances,
             origins,
+            enrolment: creation.enrolment.clone(),
         })
     }
 

@@ -151,6 +151,7 @@ pub(super) fn unregistered(
         upstream_tls: None,
         wake: None,
         probe: None,
+        enrolment: None,
         editor: match registrar {
             Registrar::Operator(_) => Editor::Operator,
             Registrar::Org { .. } | Registrar::Itself => Editor::Org,
