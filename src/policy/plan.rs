@@ -13,7 +13,9 @@ use crate::directory::{Creation, RegistrationsInBulk, Update, id_taken, org_of_n
 use crate::hierarchy::{NewGrant, check_end};
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
-use crate::stops::{NewStop, Scope, Stop, read_expiry, read_mode, read_reason, read_scope};
+use crate::stops::{
+    NewStop, STOPS_MAX, Scope, Stop, read_expiry, read_mode, read_reason, read_scope, too_many,
+};
 use crate::time::Timestamp;
 use crate::workspace::LINE_MAX;
 
@@ -379,6 +381,18 @@ impl Plan {
             } else {
                 self.unmanaged.push(json!({"kind": "stop", "name": name}));
             }
+        }
+    }
+
+    /// Refuses more stops than may be in force.
+    ///
+    /// # Errors
+    /// `conflict`.
+    pub(super) fn check_stops(&self, state: &State) -> Result<(), Rejection> {
+        let kept = state.stop_count.saturating_sub(self.released.len());
+        match self.stops.is_empty() || kept + self.stops.len() <= STOPS_MAX {
+            true => Ok(()),
+            false => Err(too_many()),
         }
     }
 

@@ -32,6 +32,8 @@ pub(super) struct State {
     pub(super) grants: BTreeMap<(WorkspaceId, WorkspaceId), Grant>,
     /// Stops of operators.
     pub(super) stops: Vec<Stop>,
+    /// Number of all stops, also those of org tokens.
+    pub(super) stop_count: usize,
 }
 
 impl State {
@@ -81,7 +83,9 @@ impl State {
                 state.grants.insert(pair, grant);
             }
         }
-        let stops = Stops::all_in(tx).await?.into_iter();
+        let stops = Stops::all_in(tx).await?;
+        state.stop_count = stops.len();
+        let stops = stops.into_iter();
         // Those of org tokens are no policy of operators, and those of removed workspaces stop nothing any more.
         let holds = |stop: &Stop| {
             let mut named = stop.scope.named();
