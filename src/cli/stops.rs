@@ -169,7 +169,11 @@ async fn stop(arguments: &StopArguments) -> Result<String, Failure> {
         return Ok(document(&stop));
     }
     if dry_run.is_set() {
-        return Ok(format!("would be stopped: {}\n", described(&stop)));
+        let tasks = match arguments.cancel_tasks {
+            true => "  tasks: would be canceled",
+            false => "",
+        };
+        return Ok(format!("would be stopped: {}{tasks}\n", described(&stop)));
     }
     let id = stop["id"].as_str().unwrap_or_default();
     Ok(format!(
@@ -245,21 +249,22 @@ fn maker(stop: &Value) -> String {
 
 /// Returns a stop in one line.
 fn line(stop: &Value) -> String {
-    format!("{}  {}", plain(&stop["id"]), described(stop))
-}
-
-/// Returns a stop in one line, without its id.
-fn described(stop: &Value) -> String {
-    let word = |name: &str| stop[name].as_str().unwrap_or_default().to_owned();
-    let mut text = format!("{}  {}  {}", scope(stop), word("mode"), word("reason"));
-    if let Some(at) = stop["expires_at"].as_str() {
-        text.push_str(&format!("  until {at}"));
-    }
+    let mut text = format!("{}  {}", plain(&stop["id"]), described(stop));
     if let Some(tasks) = tasks(stop) {
         text.push_str(&format!("  tasks: {tasks}"));
         if stop["cancel"]["state"] == "wanted" {
             text.push_str("; `a2a-gateway stops` shows what becomes of them");
         }
+    }
+    text
+}
+
+/// Returns a stop in one line, without its id and its tasks.
+fn described(stop: &Value) -> String {
+    let word = |name: &str| stop[name].as_str().unwrap_or_default().to_owned();
+    let mut text = format!("{}  {}  {}", scope(stop), word("mode"), word("reason"));
+    if let Some(at) = stop["expires_at"].as_str() {
+        text.push_str(&format!("  until {at}"));
     }
     text
 }

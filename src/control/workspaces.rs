@@ -18,7 +18,7 @@ use super::extract::{Caller, PathId, is_root_of, not_permitted};
 use crate::config::{Bridging, CardAccess, Complete};
 use crate::directory::{Creation, Editor, Probe, UpstreamAuth, UpstreamTls, Wake};
 use crate::gateway::Gateway;
-use crate::identity::Principal;
+use crate::identity::{Issuance, Principal};
 use crate::ids::WorkspaceId;
 use crate::policy;
 use crate::rejection::{Reason, Rejection};
@@ -75,11 +75,17 @@ pub(super) async fn create(
     if new.recreate {
         operators_only("recreate", caller.principal(), ())?;
     }
-    let creation = creation(&gateway, &caller, new).await?;
-    let (workspace, enrolment) = match recreates && is_removed(&gateway, &creation.id).await? {
-        true => recreated(&gateway, &creation, run).await?,
-        false => created(&gateway, &creation, run).await?,
+    let mut creation = creation(&gateway, &caller, new).await?;
+    let (enrolment, stored) = Issuance::make_enrolment(&creation.id);
+    creation.enrolment = Some(stored);
+    let workspace = match recreates && is_removed(&gateway, &creation.id).await? {
+        true => policy::recreate(&gateway, &creation, run).await?,
+        false => {
+            let registrations = &gateway.directory.registrations;
+            registrations.create(&creation, run).await?
+        }
     };
+    let enrolment = shown_secret(run, enrolment);
     let created = Created {
         workspace: workspace.view(urls(caller.principal(), &workspace.id)),
         enrolment_token: enrolment.as_ref().map(SecretString::expose_secret),
@@ -109,47 +115,6 @@ pub(super) async fn create(
 async fn is_removed(gateway: &Gateway, id: &WorkspaceId) -> Result<bool, Rejection> {
     let found = gateway.workspaces.find(id).await?;
     Ok(found.is_some_and(|found| found.status == Status::Removed))
-}
-
-/// Begins a new life of a removed id, and issues its enrolment token.
-async fn recreated(
-    gateway: &Gateway,
-    creation: &Creation,
-    run: Run,
-) -> Result<(Workspace, Option<SecretString>), Rejection> {
-    let workspace = policy::recreate(gateway, creation, run).await?;
-    if run.is_dry() {
-        return Ok((workspace, None));
-    }
-    let issued = gateway.identity.tokens.issue_enrolment(&workspace.id, run);
-    let (enrolment, _) = issued.await.map_err(|why| why.after_commit(true))?;
-    Ok((workspace, Some(enrolment.token)))
-}
-
-/// Creates a workspace with its enrolment token.
-async fn created(
-    gateway: &Gateway,
-    creation: &Creation,
-    run: Run,
-) -> Result<(Workspace, Option<SecretString>), Rejection> {
-    // First, so that there is no workspace without an enrolment token.
-    let (enrolment, _) = gateway
-        .identity
-        .tokens
-        .issue_enrolment(&creation.id, run)
-        .await?;
-    let enrolment = enrolment.token;
-    let registrations = &gateway.directory.registrations;
-    let workspace = match registrations.create(creation, run).await {
-        Ok(workspace) => workspace,
-        Err(refusal) => {
-            if let Err(error) = gateway.identity.tokens.withdraw_enrolment(&enrolment).await {
-                tracing::debug!(%error, workspace.id = %creation.id, "failed to withdraw the enrolment token of a failed creation");
-            }
-            return Err(refusal);
-        }
-    };
-    Ok((workspace, shown_secret(run, enrolment)))
 }
 
 /// Checks a creation: an org token stays within its org, and within its subtree; without a parent its root is the parent.
@@ -216,6 +181,7 @@ async fn creation(gateway: &Gateway, caller: &Caller, new: New) -> Result<Creati
             Some(probe) => parse_probe(caller.principal(), probe)?,
             None => None,
         },
+        enrolment: None,
     })
 }
 

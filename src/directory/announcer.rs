@@ -11,9 +11,9 @@ use crate::coherence::{Coherence, Invalidation};
 use crate::events::{Event, Events, Kind};
 use crate::hierarchy::Lineage;
 use crate::ids::WorkspaceId;
-use crate::store::Unavailable;
+use crate::store::{Run, Unavailable};
 use crate::time::Timestamp;
-use crate::workspace::{Changed, Status, Step, Workspace, Workspaces};
+use crate::workspace::{Changed, Origins, Status, Step, Workspace, Workspaces};
 
 /// Longest card in an event, in bytes. A longer one must be fetched.
 const EVENT_CARD_BYTES_MAX: usize = 16 * 1024;
@@ -55,6 +55,21 @@ impl Announcer {
     ) {
         let workspace = Invalidation::Workspace(id.clone());
         self.coherence.invalidate_after(outcome, workspace).await;
+    }
+
+    /// Drops the entries of the workspaces whose former servers a change with this outcome released, on every replica.
+    pub(super) async fn invalidate_left<T>(
+        &self,
+        origins: &Origins,
+        run: Run,
+        outcome: &Result<T, Unavailable>,
+    ) {
+        if run.is_dry() {
+            return;
+        }
+        for held in origins.left() {
+            self.invalidate_after(&held.by, outcome).await;
+        }
     }
 
     /// As [`Announcer::invalidate_after`], after a change of its place in the hierarchy: drops the lineages of

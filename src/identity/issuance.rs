@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use secrecy::{ExposeSecret as _, SecretString};
+use secrecy::SecretString;
 
-use super::credential::{CredentialHash, Form};
+use super::credential::Form;
 use super::proof::Proof;
 use super::role::{Person, Role};
 use super::token::{
@@ -75,7 +75,8 @@ impl Issuance {
             .tokens
             .issue_workspace(workspace, (&token, hash), terms, live_max, run);
         let issued = issue.await;
-        if issued.as_ref().is_err_and(|error| !error.is_refusal()) {
+        let in_doubt = issued.as_ref().is_err_and(|error| !error.is_refusal());
+        if in_doubt && !run.is_dry() {
             self.withdraw_later(workspace, &token.token_id);
         }
         match issued? {
@@ -200,6 +201,13 @@ impl Issuance {
         }
     }
 
+    /// Makes an enrolment token of a workspace to be created, which is stored with it
+    /// ([`NewWorkspace`](crate::workspace::NewWorkspace)).
+    pub fn make_enrolment(workspace: &WorkspaceId) -> (SecretString, NewEnrolment) {
+        let (token, _, new) = fresh_enrolment(workspace);
+        (token.token, new)
+    }
+
     /// Issues a token for one registration of `workspace`, valid for 24 h, and returns its expiry in
     /// milliseconds since 1970.
     ///
@@ -210,14 +218,7 @@ impl Issuance {
         workspace: &WorkspaceId,
         run: Run,
     ) -> Result<(IssuedToken, i64), Rejection> {
-        let (token, hash) = fresh(Form::Enrolment);
-        let expires_at = token.created_at + ENROLMENT_TTL_MS;
-        let new = NewEnrolment {
-            workspace,
-            token: &token,
-            hash,
-            expires_at,
-        };
+        let (token, expires_at, new) = fresh_enrolment(workspace);
         if !self.tokens.insert_enrolment(&new, run).await? {
             return Err(too_many("workspace"));
         }
@@ -238,15 +239,6 @@ impl Issuance {
             .tokens
             .end_enrolments(workspace, proof.hash, Timestamp::now().0);
         ended.await
-    }
-
-    /// Deletes an enrolment token that no caller got.
-    ///
-    /// # Errors
-    /// When the store cannot be asked; the unused token then stays until it expires.
-    pub async fn withdraw_enrolment(&self, token: &SecretString) -> Result<(), Unavailable> {
-        let hash = CredentialHash::of(token.expose_secret());
-        self.tokens.withdraw(hash).await
     }
 
     /// Uses up the enrolment token behind `proof`. Of several concurrent requests one gets `true`. If the
@@ -422,6 +414,14 @@ impl Issuance {
         }
         revoked.map(drop)
     }
+}
+
+/// Returns an enrolment token of `workspace`, its expiry in milliseconds since 1970, and what is stored of it.
+fn fresh_enrolment(workspace: &WorkspaceId) -> (IssuedToken, i64, NewEnrolment) {
+    let (token, hash) = fresh(Form::Enrolment);
+    let expires_at = token.created_at + ENROLMENT_TTL_MS;
+    let new = NewEnrolment::new(workspace, (&token, hash), expires_at);
+    (token, expires_at, new)
 }
 
 fn too_many(owner: &str) -> Rejection {

@@ -37,7 +37,7 @@ pub use self::signed::{
 pub use self::standing::SLOW_BODY;
 pub use self::ticket::{TICKET_TTL, Tickets};
 pub use self::token::{
-    IssuedToken, LIVE_TOKENS_MAX, OperatorRow, OrgTokenRow, TokenRow, TokenTerms,
+    IssuedToken, LIVE_TOKENS_MAX, NewEnrolment, OperatorRow, OrgTokenRow, TokenRow, TokenTerms,
 };
 
 #[cfg(test)]

@@ -82,6 +82,7 @@ pub async fn apply(gateway: &Gateway, raw: Raw, wish: &Wish) -> Result<Applied, 
     if stale && !wish.dry_run {
         return Err(stale_revision(&plan, &revision));
     }
+    plan.check_stops(&state)?;
     let vetted = vet(gateway, &plan, &mut problems).await?;
     problems.check()?;
     let mut published = Ok(());

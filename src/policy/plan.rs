@@ -15,7 +15,9 @@ use crate::hierarchy::{NewGrant, check_end};
 use crate::identity::Operator;
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
-use crate::stops::{NewStop, Scope, Stop, read_expiry, read_mode, read_reason, read_scope};
+use crate::stops::{
+    NewStop, STOPS_MAX, Scope, Stop, read_expiry, read_mode, read_reason, read_scope, too_many,
+};
 use crate::time::Timestamp;
 use crate::workspace::LINE_MAX;
 
@@ -396,6 +398,18 @@ impl Plan {
             .stops
             .iter()
             .chain(state.dormant.iter().filter(comes_back))
+    }
+
+    /// Refuses more stops than may be in force.
+    ///
+    /// # Errors
+    /// `conflict`.
+    pub(super) fn check_stops(&self, state: &State) -> Result<(), Rejection> {
+        let kept = state.stop_count.saturating_sub(self.released.len());
+        match self.stops.is_empty() || kept + self.stops.len() <= STOPS_MAX {
+            true => Ok(()),
+            false => Err(too_many()),
+        }
     }
 
     fn new_stop(&self, entry: &StopEntry, wish: &Wish) -> Result<NewStop, Rejection> {

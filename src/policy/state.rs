@@ -34,6 +34,8 @@ pub(super) struct State {
     pub(super) stops: Vec<Stop>,
     /// Stops of operators that name a removed workspace: no part of a document until its id comes back.
     pub(super) dormant: Vec<Stop>,
+    /// Number of all stops, also those of org tokens.
+    pub(super) stop_count: usize,
 }
 
 impl State {
@@ -83,7 +85,9 @@ impl State {
                 state.grants.insert(pair, grant);
             }
         }
-        let stops = Stops::all_in(tx).await?.into_iter();
+        let stops = Stops::all_in(tx).await?;
+        state.stop_count = stops.len();
+        let stops = stops.into_iter();
         // Those of org tokens are no policy of operators.
         let counts =
             |stop: &Stop| stop.by_org.is_none() && stop.expires_at.is_none_or(|end| now < end);

@@ -159,6 +159,7 @@ impl Wanted {
             upstream_tls: None,
             wake: None,
             probe: self.probe.clone(),
+            enrolment: None,
             editor: Editor::Operator,
             within: None,
         }

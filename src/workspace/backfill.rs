@@ -70,7 +70,7 @@ impl Workspaces {
                 let workspace = id(row, "id")?;
                 let urls = urls(row)?;
                 let origins = urls.iter().flat_map(|url| origins_of(url));
-                for one in Origins::new(origins.collect()).0 {
+                for one in Origins::new(origins.collect()).all {
                     let shared = take_or_share(&mut tx, &workspace, one).await?;
                     done.shared.extend(shared);
                 }

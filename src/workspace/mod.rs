@@ -40,6 +40,7 @@ pub use self::view::{InstanceStatus, InstanceView, Urls, View};
 pub use self::wake::{StoredWake, WakeMethod, WakeView};
 use crate::closed_set::words;
 use crate::config::{Bridging, CardAccess, Complete};
+use crate::identity::NewEnrolment;
 use crate::ids::WorkspaceId;
 pub use crate::time::Timestamp;
 use crate::trust::Sealed;
@@ -282,6 +283,8 @@ pub struct NewWorkspace {
     pub instances: Vec<StoredInstance>,
     /// Origins of its URLs.
     pub origins: Origins,
+    /// Enrolment token that is stored with it.
+    pub enrolment: Option<NewEnrolment>,
 }
 
 #[cfg(test)]

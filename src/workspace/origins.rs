@@ -14,7 +14,7 @@ use super::instances;
 use super::row::{id as id_of, optional, workspace};
 use super::sql::HOLD;
 use super::{Status, Workspace, Workspaces};
-use crate::db::Connection;
+use crate::db::{Connection, Transaction};
 use crate::ids::WorkspaceId;
 use crate::store::Unavailable;
 
@@ -60,23 +60,41 @@ pub struct Origin {
 
 /// Origins of the URLs of a registration or a change.
 #[derive(Clone, Debug, Default)]
-pub struct Origins(pub(super) Vec<Origin>);
+pub struct Origins {
+    pub(super) all: Vec<Origin>,
+    left: Vec<Held>,
+}
 
 impl Origins {
     /// Sorts the origins, so that two concurrent registrations do not deadlock.
     pub fn new(mut origins: Vec<Origin>) -> Self {
         origins.sort();
         origins.dedup_by(|one, other| one.origin == other.origin);
-        Self(origins)
+        Self {
+            all: origins,
+            left: Vec::new(),
+        }
+    }
+
+    /// Adds what other workspaces hold of them and do not use any more: it is released in the transaction that takes
+    /// the origins.
+    #[must_use]
+    pub fn releasing(self, left: Vec<Held>) -> Self {
+        Self { left, ..self }
+    }
+
+    /// Returns what is released of other workspaces. Empty if an operator makes the change: its origins are shared.
+    pub fn left(&self) -> &[Held] {
+        &self.left
     }
 
     /// True if there is none.
     pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.all.is_empty()
     }
 
     fn are_all_in(&self, rows: &[Row]) -> bool {
-        let mut all = self.0.iter();
+        let mut all = self.all.iter();
         all.all(|one| rows.iter().any(|row| row.origin == one.origin))
     }
 }
@@ -100,8 +118,11 @@ pub(super) async fn settle(
     origins: &Origins,
 ) -> Result<Result<(), OriginTaken>, sqlx::Error> {
     let id = workspace.id.as_str();
+    for held in &origins.left {
+        leave(connection, &held.by, &held.origin).await?;
+    }
     let own = read_own(connection, &workspace.id).await?;
-    for one in &origins.0 {
+    for one in &origins.all {
         if own.iter().any(|row| row.origin == one.origin) {
             continue;
         }
@@ -129,11 +150,10 @@ async fn leave_others(
     let mut released = false;
     let urls = urls_of(connection, workspace).await?;
     for row in own {
-        let is_said = origins.0.iter().any(|one| one.origin == row.origin);
-        let is_resolved_anew = origins.0.iter().any(|one| one.base == row.base);
+        let is_said = origins.all.iter().any(|one| one.origin == row.origin);
+        let is_resolved_anew = origins.all.iter().any(|one| one.base == row.base);
         if !is_said && (is_resolved_anew || !is_used(&urls, &row.base)) {
-            let leave = sqlx::query(LEAVE).bind(workspace.id.as_str());
-            leave.bind(&row.origin).execute(&mut *connection).await?;
+            leave(connection, &workspace.id, &row.origin).await?;
             released = true;
         }
     }
@@ -226,6 +246,18 @@ pub enum Claim {
 }
 
 impl Workspaces {
+    /// Begins a transaction that settles `origins`. Those that release servers of other workspaces run one after
+    /// another: of two agents that swap their addresses, each would wait for rows of the other.
+    pub(super) async fn begin_settling(
+        &self,
+        origins: &Origins,
+    ) -> Result<Transaction, sqlx::Error> {
+        match origins.left.is_empty() {
+            true => self.db.begin().await,
+            false => self.db.begin_alone().await,
+        }
+    }
+
     /// Returns the holders of `origins`, other than `id`, that are not shared.
     ///
     /// # Errors
@@ -238,7 +270,7 @@ impl Workspaces {
         let work = async {
             let mut connection = self.db.begin_reading().await?;
             let mut held = Vec::new();
-            for one in origins.0.iter().filter(|one| !one.is_shared) {
+            for one in origins.all.iter().filter(|one| !one.is_shared) {
                 let rows = sqlx::query(HELD).bind(&one.origin).bind(id.as_str());
                 for row in rows.fetch_all(&mut connection).await? {
                     held.push(Held {
@@ -283,7 +315,7 @@ impl Workspaces {
                 return Ok(Claim::Held { released: false });
             };
             let own = read_own(&mut tx, id).await?;
-            for one in &origins.0 {
+            for one in &origins.all {
                 if own.iter().any(|row| row.origin == one.origin) {
                     continue;
                 }
@@ -307,7 +339,7 @@ impl Workspaces {
             // If another program has set the agent's location (the URL keys), the origin is not kept.
             let mut released = false;
             let urls = urls_of(&mut tx, &row).await?;
-            if origins.0.iter().all(|one| is_used(&urls, &one.base)) {
+            if origins.all.iter().all(|one| is_used(&urls, &one.base)) {
                 // Former addresses stay until another workspace asks for one: a name may rotate through them.
                 if own.len() > KEPT_MAX {
                     released = leave_others(&mut tx, &row, &own, origins).await?;
@@ -318,6 +350,15 @@ impl Workspaces {
         };
         self.db.run("workspace_claim", work).await
     }
+}
+
+async fn leave(
+    connection: &mut Connection,
+    id: &WorkspaceId,
+    origin: &str,
+) -> Result<(), sqlx::Error> {
+    let leave = sqlx::query(LEAVE).bind(id.as_str()).bind(origin);
+    leave.execute(connection).await.map(drop)
 }
 
 /// Releases all servers of a removed workspace.

@@ -114,7 +114,7 @@ impl Workspaces {
         run: Run,
     ) -> Result<Created, Unavailable> {
         let work = async {
-            let mut tx = self.db.begin().await?;
+            let mut tx = self.begin_settling(&new.origins).await?;
             let created = insert(&mut tx, new, new.org.as_deref(), now).await?;
             if matches!(created, Created::Done(_)) {
                 tx.end(run).await?;
@@ -200,7 +200,7 @@ impl Workspaces {
         now: Timestamp,
     ) -> Result<Result<Option<Registered>, NotRegistered>, Unavailable> {
         let work = async {
-            let mut tx = self.db.begin().await?;
+            let mut tx = self.begin_settling(&change.origins).await?;
             let registered = registration::register(&mut tx, id, change, now).await?;
             if matches!(registered, Ok(Some(_))) {
                 tx.commit().await?;
@@ -408,6 +408,9 @@ pub(super) async fn insert(
     let Some(created) = optional(rows.into_iter().next(), workspace)? else {
         return Ok(Created::Taken);
     };
+    if let Some(enrolment) = &new.enrolment {
+        enrolment.insert_first(connection).await?;
+    }
     if !new.instances.is_empty() {
         instances::replace(connection, &created.id, &new.instances).await?;
     }

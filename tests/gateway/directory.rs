@@ -384,6 +384,7 @@ async fn lines_are_read_alike_on_postgresql() {
             upstream_tls: None,
             wake: None,
             probe: None,
+            enrolment: None,
         };
         one.directory
             .registrations

@@ -72,6 +72,7 @@ async fn workspace(gateway: &Gateway) -> WorkspaceId {
         upstream_tls: None,
         wake: None,
         probe: None,
+        enrolment: None,
     };
     gateway
         .directory

@@ -199,6 +199,68 @@ on_both_pairs! {
         until(&gateway, "a", &a, "sent").await;
     }
 
+    /// Of two at the same moment none waits for the other one's servers in vain.
+    async fn two_agents_that_change_places_at_once_go_on(pair: Pair) {
+        let names = Names::start().await;
+        let gateway = names.builder(pair).start().await;
+        let (one, other) = ("10.0.0.1", "10.0.0.2");
+        names.lead("a.test", &[one]);
+        names.lead("b.test", &[other]);
+        let a = join(&gateway, "a", "http://a.test:9/").await;
+        let b = join(&gateway, "b", "http://b.test:9/").await;
+        for round in 0..6 {
+            let (at_a, at_b) = if round % 2 == 0 { (other, one) } else { (one, other) };
+            names.lead("a.test", &[at_a]);
+            names.lead("b.test", &[at_b]);
+            let (first, second) = tokio::join!(
+                register(&gateway, "a", &a, "http://a.test:9/"),
+                register(&gateway, "b", &b, "http://b.test:9/"),
+            );
+            assert_eq!((first.status, second.status), (200, 200), "{} {}", first.text(), second.text());
+        }
+    }
+
+    async fn a_dry_run_releases_no_server_of_another_workspace(pair: Pair) {
+        let names = Names::start().await;
+        let gateway = names.builder(pair).start().await;
+        let moving = agent().await;
+        let url = format!("http://moving.test:{}/", moving.port);
+        names.lead("moving.test", &[HERE]);
+        let token = join(&gateway, "moving", &url).await;
+        until(&gateway, "moving", &token, "sent").await;
+        gateway.create(json!({"id": "other", "name": "other", "org": "acme"})).await;
+        let org = gateway.as_operator(Request::post("/orgs/acme/tokens", "{}")).await.json();
+        let org = org["token"].as_str().unwrap();
+        let patch = async |query: &str, change: Value| {
+            let request = Request::patch(format!("/workspaces/other{query}"), change.to_string());
+            gateway.call(&request.bearer(org)).await
+        };
+        let create = async |query: &str| {
+            let new = json!({"id": "new", "name": "new", "url": moving.url()}).to_string();
+            gateway.call(&Request::post(format!("/workspaces{query}"), new).bearer(org)).await
+        };
+        let to_there = || json!({"url": moving.url()});
+        names.lead("moving.test", &[FAR]);
+        // The server is free, as far as dry runs tell.
+        assert_eq!(patch("?dry_run=true", to_there()).await.status, 200);
+        assert_eq!(create("?dry_run=true").await.status, 201);
+        // Nor does a change release it that is refused.
+        let circle = patch("", json!({"url": moving.url(), "parent_id": "other"})).await;
+        assert!(circle.status >= 400, "{}", circle.text());
+        names.lead("moving.test", &[HERE]);
+        for answer in [patch("", to_there()).await, create("").await] {
+            assert_eq!(answer.reason(), "conflict", "{}", answer.text());
+        }
+        until(&gateway, "moving", &token, "sent").await;
+        let before = moving.count();
+        names.lead("moving.test", &[FAR]);
+        assert_eq!(create("").await.status, 201);
+        // Its former holder is not called there any more, though the name leads there again.
+        names.lead("moving.test", &[HERE]);
+        until(&gateway, "moving", &token, "address_forbidden").await;
+        assert_eq!(moving.count(), before);
+    }
+
     async fn a_name_has_so_many_addresses_and_no_more(pair: Pair) {
         let names = Names::start().await;
         let gateway = names.builder(pair).start().await;

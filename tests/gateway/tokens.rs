@@ -33,6 +33,35 @@ fn ids(tokens: &Value) -> Vec<String> {
 }
 
 on_both_pairs! {
+    async fn a_creation_with_a_taken_id_tells_nothing_of_its_tokens(pair: Pair) {
+        let gateway = Gateway::start(pair).await;
+        gateway.create(json!({"id": "ext", "name": "ext", "org": "other"})).await;
+        for _ in 1..50 {
+            issue(&gateway, "/workspaces/ext/enrolment").await;
+        }
+        let list = Request::get("/workspaces/ext/tokens?limit=100");
+        let list = async || ask(&gateway, ADMIN, list.clone()).await.json()["tokens"].take();
+        let before = list().await;
+        assert_eq!(before.as_array().unwrap().len(), 50);
+        let org = issue(&gateway, "/orgs/acme/tokens").await["token"].as_str().unwrap().to_owned();
+        let taken = json!({"id": "ext", "name": "x"}).to_string();
+        for token in [ADMIN, &org] {
+            for query in ["", "?dry_run=true"] {
+                let request = Request::post(format!("/workspaces{query}"), taken.clone());
+                let answer = ask(&gateway, token, request).await;
+                refused(&answer, "conflict", query);
+                assert!(answer.text().contains("a workspace of this id exists"), "{}", answer.text());
+            }
+        }
+        assert_eq!(list().await, before);
+        // One that is made has its token, and one that is refused for another reason leaves none to a later one.
+        let nowhere = json!({"id": "new", "name": "x", "parent_id": "nothing"}).to_string();
+        assert!(ask(&gateway, ADMIN, Request::post("/workspaces", nowhere)).await.status >= 400);
+        gateway.create(json!({"id": "new", "name": "x"})).await;
+        let made = ask(&gateway, ADMIN, Request::get("/workspaces/new/tokens")).await.json();
+        assert_eq!(made["tokens"].as_array().unwrap().len(), 1);
+    }
+
     async fn a_token_is_shown_once_and_listed_without_its_text(pair: Pair) {
         let gateway = Gateway::start(pair).await;
         let seat = gateway.seat("dev", "", Agent::json("{}").await).await;

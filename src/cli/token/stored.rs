@@ -225,6 +225,10 @@ pub(super) async fn create(arguments: &CreateArguments) -> Result<String, Failur
             (Some(id), _) => id.clone(),
             (None, org) => format!("the org {}", org.as_deref().unwrap_or_default()),
         };
+        let holder = match &arguments.subtree {
+            Some(root) => format!("the subtree of {root} in {holder}"),
+            None => holder,
+        };
         let until = match made["expires_at"].as_str() {
             Some(at) => format!(" until {at}"),
             None => String::new(),

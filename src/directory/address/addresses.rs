@@ -83,7 +83,11 @@ impl Addresses {
     async fn claim_free(&self, id: &WorkspaceId, origins: &Origins) -> Result<Claim, Unavailable> {
         let mut claim = self.workspaces.claim(id, origins).await?;
         if let Claim::Taken { .. } = claim {
-            self.release_left(id, origins).await?;
+            for held in self.left_by_others(id, origins).await? {
+                let left = self.workspaces.leave(&held).await;
+                self.announcer.invalidate_after(&held.by, &left).await;
+                left?;
+            }
             claim = self.workspaces.claim(id, origins).await?;
         }
         if claim == (Claim::Held { released: true }) {

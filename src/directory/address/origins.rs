@@ -25,8 +25,9 @@ const LOOKUPS: usize = 4;
 const HOLDERS_MAX: usize = 4;
 
 impl Addresses {
-    /// Returns the origins of the checked `urls` of `id`. `may_share`: true if the editor of the workspace
-    /// allows other workspaces on the server; otherwise `registry.shared_origins` decides.
+    /// Returns the origins of the checked `urls` of `id`, with what the change is to release of other workspaces.
+    /// `may_share`: true if the editor of the workspace allows other workspaces on the server; otherwise
+    /// `registry.shared_origins` decides.
     ///
     /// # Errors
     /// `address_forbidden`: the policy forbids one, or a name has more than [`ADDRESSES_MAX`] addresses;
@@ -45,32 +46,30 @@ impl Addresses {
             origins.extend(self.origins_at(&endpoint, &addresses, may_share)?);
         }
         let origins = Origins::new(origins);
-        self.release_left(id, &origins).await?;
-        Ok(origins)
+        let left = self.left_by_others(id, &origins).await?;
+        Ok(origins.releasing(left))
     }
 
-    /// Releases those of `origins` that another workspace than `id` holds by a name that has other addresses
+    /// Returns those of `origins` that another workspace than `id` holds by a name that has other addresses
     /// now: containers swap addresses when they restart. A name without an answer keeps its origins.
     ///
     /// # Errors
     /// When SQL cannot be asked.
-    pub(super) async fn release_left(
+    pub(super) async fn left_by_others(
         &self,
         id: &WorkspaceId,
         origins: &Origins,
-    ) -> Result<(), Unavailable> {
+    ) -> Result<Vec<Held>, Unavailable> {
         let held = self.workspaces.held_by_others(id, origins).await?;
+        let mut left = Vec::new();
         for held in held.into_iter().take(HOLDERS_MAX) {
-            if self.still_means(&held).await {
-                continue;
+            if !self.still_means(&held).await {
+                tracing::info!(workspace.id = %held.by, origin = held.origin, "The name in an agent's URL has other \
+                    addresses now; the origin of the former one is free for another workspace");
+                left.push(held);
             }
-            tracing::info!(workspace.id = %held.by, origin = held.origin, "The name in an agent's URL has other \
-                addresses now; the origin of the former one is released");
-            let left = self.workspaces.leave(&held).await;
-            self.announcer.invalidate_after(&held.by, &left).await;
-            left?;
         }
-        Ok(())
+        Ok(left)
     }
 
     async fn still_means(&self, held: &Held) -> bool {

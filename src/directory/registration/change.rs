@@ -179,6 +179,7 @@ impl Registrations {
             self.announcer.announce_change(changed);
         }
         if !matches!(outcome, Ok(Err(_))) {
+            self.announcer.invalidate_left(origins, run, &outcome).await;
             // Also if the store did not answer in time: the row may have been changed. A pause is part of the
             // place that decides about calls.
             if !wanted.is_empty() || pauses.load(Ordering::Relaxed) {

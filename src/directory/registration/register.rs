@@ -6,7 +6,9 @@ use serde_json::value::RawValue;
 use tokio::time::Instant;
 
 use super::change::{Change, Registrations};
-use super::registrar::{Bases, Registrar, elsewhere, not_registered, settle, unregistered};
+use super::registrar::{
+    Bases, Registrar, elsewhere, mode_of, not_registered, settle, unregistered,
+};
 use super::tree_rules::{Editor, org_below, require_within};
 use super::urls::{check_urls, instances_at, require_resolvable};
 use super::validate::{check_card, check_label};
@@ -17,6 +19,7 @@ use crate::directory::rejections::{invalid, removed, taken};
 use crate::directory::resolution::{JsonRpc, called_at, card_text};
 use crate::directory::upstream::{UpstreamAuth, UpstreamTls, require_https};
 use crate::directory::waking::Wake;
+use crate::identity::NewEnrolment;
 use crate::ids::{InstanceId, Life, WorkspaceId};
 use crate::rejection::Rejection;
 use crate::store::Run;
@@ -105,6 +108,8 @@ pub struct Creation {
     pub wake: Option<Wake>,
     /// Probe of the agent, for assumed liveness. Operators only.
     pub probe: Option<Probe>,
+    /// Enrolment token that is stored with it.
+    pub enrolment: Option<NewEnrolment>,
     /// Creator of the workspace.
     pub editor: Editor,
 }
@@ -244,6 +249,10 @@ impl Registrations {
         let (now, began) = (Timestamp::now(), Instant::now());
         let registered = self.workspaces.register(id, change, now).await;
         self.announcer.resolve_doubt(id, now, &registered).await;
+        let left = &change.origins;
+        self.announcer
+            .invalidate_left(left, Run::Real, &registered)
+            .await;
         let registered = registered?.map_err(not_registered)?.ok_or_else(removed)?;
         let (workspace, instance) = (registered.workspace, registered.instance);
         if workspace.is_credential_withheld() {
@@ -395,6 +404,7 @@ impl Registrations {
             max_concurrent: creation.max_concurrent,
             instances,
             origins,
+            enrolment: creation.enrolment.clone(),
         })
     }
 
@@ -414,7 +424,11 @@ impl Registrations {
     ) -> Result<Created, Rejection> {
         let (id, now) = (&new.id, Timestamp::now());
         let Some(parent) = &creation.parent_id else {
-            return Ok(self.workspaces.create(new, now, run).await?);
+            let created = self.workspaces.create(new, now, run).await;
+            self.announcer
+                .invalidate_left(&new.origins, run, &created)
+                .await;
+            return Ok(created?);
         };
         let mut is_above = false;
         let judge = |line: &[Step]| {
@@ -427,34 +441,15 @@ impl Registrations {
             org_below(id, line, creation.org.as_deref())
         };
         let created = self.workspaces.create_below(parent, new, (now, run), judge);
-        let created = created.await?;
-        if is_above {
-            return Ok(Created::Taken);
+        let created = created.await;
+        self.announcer
+            .invalidate_left(&new.origins, run, &created)
+            .await;
+        match created? {
+            Err(_) if is_above => Ok(Created::Taken),
+            created => created,
         }
-        created
     }
-}
-
-/// Returns the delivery mode from this registration on.
-fn mode_of(
-    registration: &Registration,
-    found: Option<&Workspace>,
-) -> Result<DeliveryMode, Rejection> {
-    let mode = registration
-        .delivery_mode
-        .or(found.map(|found| found.delivery_mode))
-        .unwrap_or(DeliveryMode::Push);
-    if mode == DeliveryMode::Push && registration.url.is_none() {
-        return Err(invalid(
-            "delivery_mode push needs the url at which the agent listens; without one, poll",
-        ));
-    }
-    if mode == DeliveryMode::Poll && registration.instance.is_some() {
-        return Err(invalid(
-            "instance_id needs delivery_mode push: an inbox is read by all instances alike; leave instance_id out",
-        ));
-    }
-    Ok(mode)
 }
 
 /// Checks a creation without reading a store.

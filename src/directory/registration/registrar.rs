@@ -1,8 +1,8 @@
 //! Callers of registrations, and what each may register.
 
 use super::validate::check_label;
-use super::{Creation, Editor};
-use crate::directory::rejections::{not_found, not_permitted, removed};
+use super::{Creation, Editor, Registration};
+use crate::directory::rejections::{invalid, not_found, not_permitted, removed};
 use crate::ids::{Life, WorkspaceId};
 use crate::rejection::{Reason, Rejection};
 use crate::workspace::{
@@ -93,6 +93,28 @@ pub(super) fn settle(
     Ok((terms.name.clone(), place))
 }
 
+/// Returns the delivery mode from this registration on.
+pub(super) fn mode_of(
+    registration: &Registration,
+    found: Option<&Workspace>,
+) -> Result<DeliveryMode, Rejection> {
+    let mode = registration
+        .delivery_mode
+        .or(found.map(|found| found.delivery_mode))
+        .unwrap_or(DeliveryMode::Push);
+    if mode == DeliveryMode::Push && registration.url.is_none() {
+        return Err(invalid(
+            "delivery_mode push needs the url at which the agent listens; without one, poll",
+        ));
+    }
+    if mode == DeliveryMode::Poll && registration.instance.is_some() {
+        return Err(invalid(
+            "instance_id needs delivery_mode push: an inbox is read by all instances alike; leave instance_id out",
+        ));
+    }
+    Ok(mode)
+}
+
 /// Returns a workspace that is created by its registration.
 pub(super) fn unregistered(
     id: &WorkspaceId,
@@ -129,6 +151,7 @@ pub(super) fn unregistered(
         upstream_tls: None,
         wake: None,
         probe: None,
+        enrolment: None,
         editor: match registrar {
             Registrar::Operator(_) => Editor::Operator,
             Registrar::Org { .. } | Registrar::Itself => Editor::Org,

@@ -130,6 +130,7 @@ fn creation(name: &str) -> Creation {
         upstream_tls: None,
         wake: None,
         probe: None,
+        enrolment: None,
     }
 }
 

@@ -103,6 +103,7 @@ impl Room {
             upstream_tls: None,
             wake: None,
             probe: None,
+            enrolment: None,
             instances: Vec::new(),
             max_concurrent: None,
         };

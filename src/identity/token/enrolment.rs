@@ -2,7 +2,9 @@
 //! by any credential, when it or the workspace's last token is revoked, when the workspace, or one above it, moves or is
 //! removed, and after a day.
 
-use sqlx::Row as _;
+use sqlx::any::AnyArguments;
+use sqlx::query::Query;
+use sqlx::{Any, Row as _};
 
 use super::{IssuedToken, LIVE_TOKENS_MAX, Tokens, is_before_its_end, workspace_id};
 use crate::db::Connection;
@@ -58,7 +60,6 @@ const REDEEM: &str = concat!(
      WHERE t.token_hash = $1 AND t.expires_at > $2 AND ",
     is_unused!("$3")
 );
-const WITHDRAW: &str = "DELETE FROM enrolment_tokens WHERE token_hash = $1";
 const RESTORE: &str = "UPDATE enrolment_tokens SET redeemed_at = NULL WHERE token_hash = $1";
 
 // Idempotent, as are revocations of other tokens.
@@ -83,13 +84,54 @@ const END_BELOW: &str = "UPDATE enrolment_tokens SET revoked_at = $2 \
           WHERE below.status <> 'removed') \
       SELECT id FROM below)";
 
-/// A row to be inserted.
-pub(crate) struct NewEnrolment<'a> {
-    pub(crate) workspace: &'a WorkspaceId,
-    pub(crate) token: &'a IssuedToken,
-    pub(crate) hash: CredentialHash,
+/// An enrolment token to be stored.
+#[derive(Clone, Debug)]
+pub struct NewEnrolment {
+    workspace: WorkspaceId,
+    hash: CredentialHash,
+    token_id: String,
+    prefix: String,
     /// Milliseconds since 1970.
-    pub(crate) expires_at: i64,
+    created_at: i64,
+    /// Milliseconds since 1970.
+    expires_at: i64,
+}
+
+impl NewEnrolment {
+    pub(crate) fn new(
+        workspace: &WorkspaceId,
+        (token, hash): (&IssuedToken, CredentialHash),
+        expires_at: i64,
+    ) -> Self {
+        Self {
+            workspace: workspace.clone(),
+            hash,
+            token_id: token.token_id.clone(),
+            prefix: token.prefix.clone(),
+            created_at: token.created_at,
+            expires_at,
+        }
+    }
+
+    /// Inserts the token of a workspace that is created, in the transaction of its creation.
+    ///
+    /// # Errors
+    /// The error of the driver.
+    pub(crate) async fn insert_first(&self, tx: &mut Connection) -> Result<(), sqlx::Error> {
+        // No bound: the workspace has no other live token.
+        self.insertion(i64::MAX).fetch_all(tx).await.map(drop)
+    }
+
+    fn insertion(&self, live_max: i64) -> Query<'_, Any, AnyArguments> {
+        sqlx::query(INSERT)
+            .bind(self.hash.to_hex())
+            .bind(self.workspace.as_str())
+            .bind(self.created_at)
+            .bind(self.expires_at)
+            .bind(self.token_id.as_str())
+            .bind(self.prefix.as_str())
+            .bind(live_max)
+    }
 }
 
 impl Tokens {
@@ -113,17 +155,10 @@ impl Tokens {
     /// [`LIVE_TOKENS_MAX`].
     pub(crate) async fn insert_enrolment(
         &self,
-        new: &NewEnrolment<'_>,
+        new: &NewEnrolment,
         run: Run,
     ) -> Result<bool, Unavailable> {
-        let query = sqlx::query(INSERT)
-            .bind(new.hash.to_hex())
-            .bind(new.workspace.as_str())
-            .bind(new.token.created_at)
-            .bind(new.expires_at)
-            .bind(new.token.token_id.as_str())
-            .bind(new.token.prefix.as_str())
-            .bind(LIVE_TOKENS_MAX);
+        let query = new.insertion(LIVE_TOKENS_MAX);
         let work = async { self.db.changed_in(run, query).await };
         let inserted = self.db.run("issue_enrolment", work).await?;
         Ok(inserted.is_some())
@@ -138,12 +173,6 @@ impl Tokens {
         let work = async { query.execute(self.db.pool()).await };
         let done = self.db.run("redeem_enrolment", work).await?;
         Ok(done.rows_affected() == 1)
-    }
-
-    pub(crate) async fn withdraw(&self, hash: CredentialHash) -> Result<(), Unavailable> {
-        let query = sqlx::query(WITHDRAW).bind(hash.to_hex());
-        let work = async { query.execute(self.db.pool()).await };
-        self.db.run("withdraw_enrolment", work).await.map(|_| ())
     }
 
     pub(crate) async fn restore(&self, hash: CredentialHash) -> Result<(), Unavailable> {

@@ -73,6 +73,10 @@ async fn a_dry_run_says_what_it_would_do_and_changes_nothing() {
             "would be stopped: workspace acme-dev  new  drill\n",
         ),
         (
+            "stop --workspace acme-dev --reason drill --running --cancel-tasks",
+            "would be stopped: workspace acme-dev  running  drill  tasks: would be canceled\n",
+        ),
+        (
             &format!("release {stop}"),
             &format!("would be released: {stop}  workspace acme-qa  new  loop\n"),
         ),
@@ -83,6 +87,10 @@ async fn a_dry_run_says_what_it_would_do_and_changes_nothing() {
         (
             "token create --org acme",
             "a token of the org acme would be made\n",
+        ),
+        (
+            "token create --org acme --subtree acme-pm",
+            "a token of the subtree of acme-pm in the org acme would be made\n",
         ),
         (
             &format!("token revoke acme-dev {token}"),

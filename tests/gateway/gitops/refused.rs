@@ -146,6 +146,30 @@ on_both_pairs! {
         assert_eq!(export(&gateway).await["revision"], revision);
     }
 
+    async fn more_stops_than_may_be_are_refused_by_a_dry_run_too(pair: Pair) {
+        let gateway = Gateway::start(pair).await;
+        let of = |count: usize| {
+            let stop = |n: usize| json!({"scope": {"all": true}, "mode": "new", "reason": n.to_string()});
+            json!({"version": 1, "stops": (0..count).map(stop).collect::<Vec<_>>()})
+        };
+        for query in ["?dry_run=true", ""] {
+            let answer = post(&gateway, query, &of(10_001)).await;
+            let told = (answer.status, answer.reason(), answer.json()["limit"].take());
+            assert_eq!(told, (409, "conflict".to_owned(), json!("10000")), "{query}: {}", answer.text());
+        }
+        // Those of org tokens count, too, and those that are released do not.
+        let org = gateway.as_operator(Request::post("/orgs/acme/tokens", "{}")).await.json();
+        let stop = json!({"scope": {"org": "acme"}, "mode": "new", "reason": "x"});
+        let stop = Request::post("/stops", stop.to_string()).bearer(org["token"].as_str().unwrap());
+        assert_eq!(gateway.call(&stop).await.status, 201);
+        apply(&gateway, "?dry_run=true", &of(9_999)).await;
+        assert_eq!(post(&gateway, "?dry_run=true", &of(10_000)).await.status, 409);
+        let old = json!({"scope": {"all": true}, "mode": "new", "reason": "old"});
+        apply(&gateway, "", &json!({"version": 1, "stops": [old]})).await;
+        assert_eq!(post(&gateway, "?dry_run=true", &of(9_999)).await.status, 409);
+        apply(&gateway, "?dry_run=true&prune=true", &of(9_999)).await;
+    }
+
     async fn a_policy_has_bounds_of_its_own(pair: Pair) {
         let builder = Builder::new(pair).set("limits.policy_workspaces", "3");
         let gateway = builder.set("limits.policy_bytes", "2000B").start().await;
