@@ -179,7 +179,7 @@ impl Workspaces {
     ) -> Result<Result<Option<Changed>, R>, Unavailable> {
         let work = async {
             let mut tx = if wanted.is_empty() {
-                self.begin_settling(origins).await?
+                origins.begin(&self.db).await?
             } else {
                 self.db.begin_alone().await?
             };

@@ -14,7 +14,7 @@ use super::instances;
 use super::row::{id as id_of, optional, workspace};
 use super::sql::HOLD;
 use super::{Status, Workspace, Workspaces};
-use crate::db::{Connection, Transaction};
+use crate::db::{Connection, Db, Transaction};
 use crate::ids::WorkspaceId;
 use crate::store::Unavailable;
 
@@ -86,6 +86,15 @@ impl Origins {
     /// Returns what is released of other workspaces. Empty if an operator makes the change: its origins are shared.
     pub fn left(&self) -> &[Held] {
         &self.left
+    }
+
+    /// Begins a transaction that settles them. Those that release servers of other workspaces run one after another: of
+    /// two agents that swap their addresses, each would wait for rows of the other.
+    pub(super) async fn begin(&self, db: &Db) -> Result<Transaction, sqlx::Error> {
+        match self.left.is_empty() {
+            true => db.begin().await,
+            false => db.begin_alone().await,
+        }
     }
 
     /// True if there is none.
@@ -246,18 +255,6 @@ pub enum Claim {
 }
 
 impl Workspaces {
-    /// Begins a transaction that settles `origins`. Those that release servers of other workspaces run one after
-    /// another: of two agents that swap their addresses, each would wait for rows of the other.
-    pub(super) async fn begin_settling(
-        &self,
-        origins: &Origins,
-    ) -> Result<Transaction, sqlx::Error> {
-        match origins.left.is_empty() {
-            true => self.db.begin().await,
-            false => self.db.begin_alone().await,
-        }
-    }
-
     /// Returns the holders of `origins`, other than `id`, that are not shared.
     ///
     /// # Errors

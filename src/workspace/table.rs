@@ -114,7 +114,7 @@ impl Workspaces {
         run: Run,
     ) -> Result<Created, Unavailable> {
         let work = async {
-            let mut tx = self.begin_settling(&new.origins).await?;
+            let mut tx = new.origins.begin(&self.db).await?;
             let created = insert(&mut tx, new, new.org.as_deref(), now).await?;
             if matches!(created, Created::Done(_)) {
                 tx.end(run).await?;
@@ -200,7 +200,7 @@ impl Workspaces {
         now: Timestamp,
     ) -> Result<Result<Option<Registered>, NotRegistered>, Unavailable> {
         let work = async {
-            let mut tx = self.begin_settling(&change.origins).await?;
+            let mut tx = change.origins.begin(&self.db).await?;
             let registered = registration::register(&mut tx, id, change, now).await?;
             if matches!(registered, Ok(Some(_))) {
                 tx.commit().await?;
