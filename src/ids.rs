@@ -129,7 +129,7 @@ fn is_name(text: &str, max: usize) -> bool {
 }
 
 /// One life of a workspace id, from its creation to its removal: an operator may give a removed id away again.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Life {
     /// The id.
     pub id: WorkspaceId,

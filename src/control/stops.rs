@@ -85,8 +85,12 @@ impl Bounds<'_> {
 /// Returns the bounds that the caller is confined to; `None` for an operator.
 ///
 /// # Errors
-/// `not_permitted`.
-fn authority(caller: &Caller) -> Result<Option<Bounds<'_>>, Rejection> {
+/// `not_permitted`, also while the root of its subtree is in another org; `store_unavailable`.
+async fn authority<'a>(
+    gateway: &Gateway,
+    caller: &'a Caller,
+) -> Result<Option<Bounds<'a>>, Rejection> {
+    gateway.hierarchy.require_root(caller.principal()).await?;
     match caller.principal() {
         Principal::Operator => Ok(None),
         Principal::Org { org, within } => {
@@ -105,7 +109,7 @@ pub(super) async fn create(
     Changer { caller, run }: Changer,
     Json(new): Json<New>,
 ) -> Result<Response, Rejection> {
-    let bounds = authority(&caller)?;
+    let bounds = authority(&gateway, &caller).await?;
     let scope = read_scope(&new.scope)?;
     if let Some(id) = scope.named().last() {
         caller.means(id);
@@ -145,7 +149,7 @@ pub(super) async fn list(
     caller: Caller,
     page: Page,
 ) -> Result<Answer<Listed>, Rejection> {
-    let mut stops = match authority(&caller)? {
+    let mut stops = match authority(&gateway, &caller).await? {
         Some(bounds) if bounds.root.is_some() => inside(&gateway, &caller, &bounds, &page).await?,
         bounds => {
             let org = bounds.map(|bounds| bounds.org);
@@ -215,7 +219,7 @@ pub(super) async fn release(
     PathStopId(id): PathStopId,
     Changer { caller, run }: Changer,
 ) -> Result<Response, Rejection> {
-    if let Some(bounds) = authority(&caller)? {
+    if let Some(bounds) = authority(&gateway, &caller).await? {
         let found = gateway.stops.get(&id).await?;
         // One of another org looks like one that does not exist.
         if found.is_none_or(|stop| !bounds.have_made(&stop)) {

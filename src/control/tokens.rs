@@ -344,6 +344,7 @@ pub(super) async fn issue_canvas(
             return Err(not_permitted("this needs an admin token or an org token"));
         }
     };
+    gateway.hierarchy.require_root(caller.principal()).await?;
     let workspaces = new.workspaces.as_deref().map(parse_list).transpose()?;
     // The list alone decides which workspaces the user may reach, so callers may only list workspaces that they may
     // reach themselves.

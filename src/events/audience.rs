@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::record::{Frame, Subject, Told};
 use crate::hierarchy::Hierarchy;
 use crate::identity::{CredentialKind, Principal, Proof};
-use crate::ids::WorkspaceId;
+use crate::ids::Life;
 use crate::store::Unavailable;
 
 /// Lifetime of a decision for other readers of the same workspace. A change of access is in force within 1 s.
@@ -19,26 +19,28 @@ const DECIDED_FOR: Duration = Duration::from_millis(500);
 #[derive(Clone, Copy, Debug)]
 enum View {
     Whole,
+    /// Visible without the members that tell of more than what the reader looks after.
+    Limited,
     /// Visible without payload: the workspace left the place where the reader saw it.
     Bare,
     Nothing,
 }
 
-/// Decisions on one event that readers of the same workspace share.
+/// Decisions on one event that readers of the same workspace, in the same life, share.
 #[derive(Default)]
-pub(super) struct Decided(Mutex<HashMap<WorkspaceId, (Instant, View)>>);
+pub(super) struct Decided(Mutex<HashMap<Life, (Instant, View)>>);
 
 impl Decided {
-    fn view(&self, reader: &WorkspaceId) -> Option<View> {
+    fn view(&self, reader: &Life) -> Option<View> {
         let (at, view) = self.lock().get(reader).copied()?;
         (at.elapsed() < DECIDED_FOR).then_some(view)
     }
 
-    fn keep(&self, reader: &WorkspaceId, view: View) {
+    fn keep(&self, reader: &Life, view: View) {
         self.lock().insert(reader.clone(), (Instant::now(), view));
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<WorkspaceId, (Instant, View)>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Life, (Instant, View)>> {
         // Each step leaves the map consistent, so a panic elsewhere cannot have broken it.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -57,11 +59,15 @@ pub(super) async fn shared_frame_for<'a>(
     let Principal::Workspace { id } = &proof.principal else {
         return frame_for(hierarchy, proof, told).await;
     };
-    let view = match told.decided.view(id) {
+    let reader = Life {
+        id: id.clone(),
+        born_at: proof.born_at,
+    };
+    let view = match told.decided.view(&reader) {
         Some(view) => view,
         None => {
             let view = view_for(hierarchy, proof, told).await?;
-            told.decided.keep(id, view);
+            told.decided.keep(&reader, view);
             view
         }
     };
@@ -70,7 +76,8 @@ pub(super) async fn shared_frame_for<'a>(
 
 /// Returns the frame of `told` for the principal of `proof`; `None` if it may not see the event.
 ///
-/// A reader that saw a workspace only at its old place learns that it left, and not its new place.
+/// A reader that saw a workspace only at its old place learns that it left, and not its new place. What happened before the
+/// life of the reader began, or in an earlier life of the workspace, is for operators.
 ///
 /// # Errors
 /// When a fact that decides cannot be read. The event is not shown then.
@@ -85,41 +92,67 @@ pub(super) async fn frame_for<'a>(
 fn frame(told: &Told, view: View) -> Option<&Frame> {
     match view {
         View::Whole => Some(&told.whole),
+        View::Limited => told.limited.as_ref().map(|(_, frame)| frame),
         View::Bare => told.bare.as_ref(),
         View::Nothing => None,
     }
 }
 
 async fn view_for(hierarchy: &Hierarchy, proof: &Proof, told: &Told) -> Result<View, Unavailable> {
-    let Some(Subject {
-        workspace,
-        now,
-        was,
-    }) = &told.subject
-    else {
+    let Some(subject) = &told.subject else {
         return Ok(View::Whole);
     };
     // Development on loopback: the canvas of every org.
     if proof.kind == CredentialKind::Open || proof.principal == Principal::Operator {
         return Ok(View::Whole);
     }
-    if let Some(now) = now
+    if subject.at.0 < proof.began_at() {
+        return Ok(View::Nothing);
+    }
+    let view = view_of_place(hierarchy, &proof.principal, subject).await?;
+    if matches!(view, View::Nothing) || is_of_earlier_life(hierarchy, subject).await? {
+        return Ok(View::Nothing);
+    }
+    match &told.limited {
+        Some((besides, _)) if matches!(view, View::Whole) => {
+            let all = besides.is_for(hierarchy, &proof.principal).await?;
+            Ok(if all { View::Whole } else { View::Limited })
+        }
+        _ => Ok(view),
+    }
+}
+
+/// Returns the view that follows from the place which the workspace had then.
+async fn view_of_place(
+    hierarchy: &Hierarchy,
+    reader: &Principal,
+    subject: &Subject,
+) -> Result<View, Unavailable> {
+    if let Some(now) = &subject.now
         && !now.removed
-        && hierarchy.looks_after(&proof.principal, now).await?
+        && hierarchy.looks_after(reader, now).await?
     {
-        let root = proof.principal.within();
-        let is_root = root.is_some_and(|root| root.id == *workspace);
-        return Ok(match is_root && was.is_some() {
+        let root = reader.within();
+        let is_root = root.is_some_and(|root| root.id == subject.workspace);
+        return Ok(match is_root && subject.was.is_some() {
             // Its parent is outside of the subtree.
             true => View::Bare,
             false => View::Whole,
         });
     }
-    if let Some(was) = was
+    if let Some(was) = &subject.was
         && !was.removed
-        && hierarchy.looks_after(&proof.principal, was).await?
+        && hierarchy.looks_after(reader, was).await?
     {
         return Ok(View::Bare);
     }
     Ok(View::Nothing)
+}
+
+/// True if the id of the workspace was given away again since. A life that is not in the cache yet is the present one.
+async fn is_of_earlier_life(hierarchy: &Hierarchy, subject: &Subject) -> Result<bool, Unavailable> {
+    let place = subject.now.as_ref().or(subject.was.as_ref());
+    let life = place.map_or(0, |place| place.born_at);
+    let present = hierarchy.place(&subject.workspace).await?;
+    Ok(present.is_some_and(|present| life < present.born_at))
 }

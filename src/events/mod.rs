@@ -7,6 +7,7 @@
 //! a second must cost nothing when they are not watched.
 
 mod audience;
+mod besides;
 mod hub;
 mod pace;
 mod places;
@@ -21,10 +22,12 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+pub use self::besides::Of;
 pub use self::places::{Bounds, Place, Places};
 pub use self::reader::{Cut, Reader};
 pub use self::record::Frame;
 
+use self::besides::Besides;
 use self::hub::Hub;
 use self::publish::{LISTENING, PASSING};
 use self::queue::Queue;
@@ -117,6 +120,8 @@ pub struct Event {
     /// Earlier place of the workspace, if it moved or was removed: readers that could see it there get the
     /// event.
     pub was: Option<Arc<Lineage>>,
+    /// Part of the payload that tells of more than the workspace.
+    besides: Option<Besides>,
 }
 
 impl Event {
@@ -128,7 +133,16 @@ impl Event {
             at: Timestamp::now(),
             payload,
             was: None,
+            besides: None,
         }
+    }
+
+    /// Keeps these members of the payload from integrations and users that do not look after all of `of`.
+    #[must_use]
+    pub fn telling(mut self, of: Of, members: &[&str]) -> Self {
+        let members = members.iter().map(|name| (*name).to_owned()).collect();
+        self.besides = Some(Besides { of, members });
+        self
     }
 
     /// Returns the new status of the workspace, if the event is about it.

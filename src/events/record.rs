@@ -9,6 +9,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::audience::Decided;
+use super::besides::Besides;
 use super::{Event, Kind};
 use crate::hierarchy::Lineage;
 use crate::ids::WorkspaceId;
@@ -30,6 +31,9 @@ pub(super) struct Record {
     payload: Box<RawValue>,
     now: Option<Place>,
     was: Option<Place>,
+    /// Not known to releases before it, which show the whole payload.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    besides: Option<Besides>,
 }
 
 /// Place of a workspace, for decisions about access.
@@ -41,6 +45,10 @@ struct Place {
     removed: bool,
     #[serde(default)]
     cyclic: bool,
+    /// Beginning of the life of the workspace. Releases before it write none: a later life's events of theirs count as
+    /// those of the first, and are not shown.
+    #[serde(default)]
+    born_at: i64,
 }
 
 impl Place {
@@ -50,6 +58,7 @@ impl Place {
             above: lineage.ancestors.iter().map(ToString::to_string).collect(),
             removed: lineage.removed,
             cyclic: lineage.cyclic,
+            born_at: lineage.born_at,
         }
     }
 
@@ -63,7 +72,7 @@ impl Place {
             paused: false,
             cyclic: self.cyclic,
             generation: 0,
-            born_at: 0,
+            born_at: self.born_at,
         })
     }
 }
@@ -73,9 +82,14 @@ impl Record {
     pub(super) fn new(nonce: &str, event: &Event, now: Option<&Lineage>) -> Self {
         let payload = serde_json::value::to_raw_value(&event.payload).ok();
         let payload = payload.filter(|payload| payload.get().len() <= PAYLOAD_BYTES_MAX);
+        let was = event.was.as_deref();
+        // An id that was given away again since then is another workspace.
+        let now = now.filter(|now| {
+            now.born_at <= event.at.0 && was.is_none_or(|was| was.born_at == now.born_at)
+        });
         let mut now = now.map(Place::of);
         if event.kind == Kind::WorkspaceRemoved
-            && event.was.is_none()
+            && was.is_none()
             && let Some(now) = &mut now
         {
             // Readers that could see it get the event of its removal.
@@ -88,7 +102,8 @@ impl Record {
             timestamp: event.at.to_string(),
             payload: payload.unwrap_or_else(empty),
             now,
-            was: event.was.as_deref().map(Place::of),
+            was: was.map(Place::of),
+            besides: event.besides.clone(),
         }
     }
 
@@ -115,6 +130,11 @@ impl Record {
             let payload = &empty();
             Frame::new(id, None, &Parts { payload, ..parts })
         });
+        let limited = self.besides.and_then(|besides| {
+            let payload = &besides.left_of(&self.payload)?;
+            let frame = Frame::new(id, None, &Parts { payload, ..parts });
+            Some((besides, frame))
+        });
         let whole = Frame::new(id, None, &parts);
         // An event with an unreadable place is shown to no reader.
         let place = |place: Option<Place>| place?.lineage(&workspace);
@@ -123,11 +143,13 @@ impl Record {
             id,
             subject: Some(Subject {
                 workspace,
+                at: Timestamp::parse(&self.timestamp)?,
                 now,
                 was,
             }),
             decided: Decided::default(),
             whole,
+            limited,
             bare,
         })
     }
@@ -143,6 +165,8 @@ pub(super) struct Told {
     pub(super) decided: Decided,
     /// For readers that see the workspace at its new place.
     pub(super) whole: Frame,
+    /// For readers that look after less than the payload tells of: without a part of it.
+    pub(super) limited: Option<(Besides, Frame)>,
     /// For readers that saw only its old place: without a payload.
     pub(super) bare: Option<Frame>,
 }
@@ -150,6 +174,8 @@ pub(super) struct Told {
 /// A workspace, with its present and its earlier place.
 pub(super) struct Subject {
     pub(super) workspace: WorkspaceId,
+    /// Time of the event.
+    pub(super) at: Timestamp,
     pub(super) now: Option<Lineage>,
     pub(super) was: Option<Lineage>,
 }
@@ -183,6 +209,7 @@ impl Told {
             subject: None,
             decided: Decided::default(),
             whole: Frame::new(None, Some("gap"), &parts),
+            limited: None,
             bare: None,
         })
     }

@@ -182,6 +182,34 @@ fn frames_are_one_line_and_have_the_members_of_the_contract() {
     assert!(Record::parse("{}").is_none());
 }
 
+#[test]
+fn an_event_of_an_earlier_release_is_read_and_one_of_this_has_the_life() {
+    let earlier = r#"{"nonce":"n","event":"DELEGATION_SENT","workspace_id":"w","timestamp":"2026-12-31T23:59:59.999Z",
+        "payload":{"target_id":"x"},"now":{"org":null,"above":["v"]},"was":null}"#;
+    let told = Record::parse(earlier).unwrap().told(None).unwrap();
+    assert!(told.limited.is_none());
+    let subject = told.subject.unwrap();
+    assert_eq!(
+        (subject.now.unwrap().born_at, subject.at.0),
+        (0, 1_798_761_599_999)
+    );
+    let event = Event::new(
+        Kind::DelegationSent,
+        &id("w"),
+        json!({"target_id": "x", "n": 1}),
+    );
+    let event = event.telling(Of::workspaces([&id("x")]), &["target_id"]);
+    let later = Lineage {
+        born_at: 7,
+        ..place("w", None, &["v"])
+    };
+    let text = Record::new("n", &event, Some(&later)).text().unwrap();
+    let told = Record::parse(&text).unwrap().told(None).unwrap();
+    assert_eq!(told.subject.unwrap().now.unwrap().born_at, 7);
+    let (_, limited) = told.limited.unwrap();
+    assert!(limited.json().ends_with(b"\"payload\":{\"n\":1}}"));
+}
+
 /// `pm` > `dev`, `qa` in acme; `free` in none; `ext` in other.
 async fn hierarchy(folder: &tempfile::TempDir) -> Hierarchy {
     let mut config: Config = toml::from_str(include_str!("../../config/default.toml")).unwrap();

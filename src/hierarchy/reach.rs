@@ -211,6 +211,34 @@ impl Hierarchy {
     }
 }
 
+impl Hierarchy {
+    /// True if `principal` is no workspace, and its realm has all of `org`. Asks no store.
+    pub fn looks_after_org(&self, principal: &Principal, org: &str) -> bool {
+        Realm::of(principal).is_some_and(|realm| realm.has_org(org))
+    }
+
+    /// Checks that the root of the subtree of `principal` stands: without it the subtree has nothing. Passes principals
+    /// that are confined to no subtree.
+    ///
+    /// # Errors
+    /// `not_permitted`; `store_unavailable`.
+    pub async fn require_root(&self, principal: &Principal) -> Result<(), Rejection> {
+        let Some(realm) = Realm::of(principal) else {
+            return Ok(());
+        };
+        let root = match realm.within {
+            Some(root) => self.place(&root.id).await?,
+            None => None,
+        };
+        if realm.stands(root.as_deref()) {
+            return Ok(());
+        }
+        let message = "the root of the subtree of this token is in another org, or was removed: the token reaches nothing \
+            until an operator moves the root back (PATCH /workspaces/{id})";
+        Err(Rejection::new(Reason::NotPermitted, message).cause(Nowhere::Root))
+    }
+}
+
 /// Returns the workspaces of an org, or of the subtree of `root` in it.
 fn among<'a>(org: Option<&'a str>, root: Option<&'a Life>) -> Among<'a> {
     match root {

@@ -71,6 +71,12 @@ impl<'p> Realm<'p> {
         self.listed.is_some_and(|list| !list.contains(id))
     }
 
+    /// True if it has each workspace of `org`, whatever its place.
+    pub(super) fn has_org(&self, org: &str) -> bool {
+        let of_org = self.org.is_none_or(|own| own == Some(org));
+        of_org && self.listed.is_none() && self.within.is_none()
+    }
+
     /// True if a list decides alone.
     pub(super) fn is_list_only(&self) -> bool {
         self.listed.is_some() && self.org.is_none() && self.within.is_none()
@@ -183,6 +189,9 @@ mod tests {
             org: "acme".to_owned(),
             within: None,
         };
-        assert!(Realm::of(&org).unwrap().stands(None));
+        let realm = Realm::of(&org).unwrap();
+        assert!(realm.stands(None));
+        assert!(realm.has_org("acme") && !realm.has_org("other"));
+        assert!(!Realm::of(&team).unwrap().has_org("acme"));
     }
 }

@@ -179,6 +179,19 @@ impl Issuance {
         Tokens::revoke_all_in(tx, workspace).await
     }
 
+    /// Ends the enrolment tokens of a workspace that leaves its place, and of those below it, in the transaction of the
+    /// change: the principal that made one need not look after the new place. No replica keeps them in a cache.
+    ///
+    /// # Errors
+    /// The error of the driver.
+    pub async fn end_enrolments_below_in(
+        tx: &mut Connection,
+        workspace: &WorkspaceId,
+        now: Timestamp,
+    ) -> Result<(), sqlx::Error> {
+        Tokens::end_enrolments_below_in(tx, workspace, now.0).await
+    }
+
     /// Drops what every replica knows of revoked tokens.
     pub async fn forget(&self, revoked: Vec<String>) {
         for hash in revoked {

@@ -245,6 +245,13 @@ impl Proof {
         ))
     }
 
+    /// Returns the time at which the life began that it is of, its workspace's or that of the root of its subtree, in
+    /// milliseconds since 1970; 0: the first, or it is of neither.
+    pub fn began_at(&self) -> i64 {
+        let root = self.principal.within();
+        root.map_or(self.born_at, |root| root.born_at)
+    }
+
     /// Returns the time at which the credential ends: milliseconds since 1970. `None`: when it is revoked.
     pub fn ends_at(&self) -> Option<i64> {
         self.expires_at

@@ -15,6 +15,7 @@ mod in_force;
 mod scope;
 mod stop;
 mod table;
+mod told;
 
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -32,10 +33,11 @@ use self::in_force::InForce;
 pub use self::scope::{End, Scope};
 pub use self::stop::{Cancel, Mode, NewStop, Stop, TaskOutcome};
 use self::table::{Room, Table};
+use self::told::tell_watchers;
 use crate::audit::{Audit, Draft, EventType};
 use crate::coherence::{Coherence, Invalidation};
 use crate::db::Db;
-use crate::events::{Event, Events, Kind};
+use crate::events::{Events, Kind};
 use crate::hierarchy::Permit;
 use crate::identity::Principal;
 use crate::ids::WorkspaceId;
@@ -67,10 +69,6 @@ const STALE_MAX: Duration = Duration::from_millis(700);
 
 /// Interval of attempts to remove expired stops.
 const EXPIRE_EVERY: Duration = Duration::from_secs(1);
-
-/// Workspaces that are told of a stop of an org, or of all, at most; and those that are looked at for it.
-const TOLD_MAX: usize = 256;
-const TOLD_AMONG_MAX: usize = 10_000;
 
 /// How much is known, for the check of each call.
 mod known {
@@ -244,7 +242,7 @@ impl Stops {
         } else if stop.cancel == Cancel::Wanted {
             self.cancels.notify_one();
         }
-        self.tell(Kind::WorkspaceStopped, &stop, "request");
+        tell_watchers(self, Kind::WorkspaceStopped, &stop, "request");
         Ok(stop)
     }
 
@@ -266,7 +264,7 @@ impl Stops {
         let Some(stop) = released? else {
             return Ok(None);
         };
-        self.tell(Kind::WorkspaceReleased, &stop, "request");
+        tell_watchers(self, Kind::WorkspaceReleased, &stop, "request");
         Ok(Some((stop, counts)))
     }
 
@@ -434,7 +432,7 @@ impl Stops {
                         self.audit.record(draft.with(json!({
                             "by": "expiry", "scope": stop.scope.json(), "stop_id": stop.id,
                         })));
-                        self.tell(Kind::WorkspaceReleased, stop, "expiry");
+                        tell_watchers(self, Kind::WorkspaceReleased, stop, "expiry");
                     }
                 }
                 Err(error) => {
@@ -443,51 +441,6 @@ impl Stops {
             }
             sleep(RETRY_PAUSE).await;
         }
-    }
-
-    /// Tells watchers of the workspaces that a stop names, or, of an org or of all, of those without a parent.
-    pub(super) fn tell(self: &Arc<Self>, kind: Kind, stop: &Stop, by: &'static str) {
-        let [scope, ..] = stop.scope.columns();
-        let payload = json!({"stop": stop.id, "scope": scope, "mode": stop.mode.as_str(),
-            "reason": stop.reason, "expires_at": stop.expires_at, "by": by});
-        for workspace in stop.scope.named() {
-            self.events
-                .tell(Event::new(kind, workspace, payload.clone()));
-        }
-        let org = match &stop.scope {
-            Scope::Org(org) => Some(org.clone()),
-            Scope::All => None,
-            Scope::Workspace(_) | Scope::Subtree(_) | Scope::Pair(..) => return,
-        };
-        let stops = Arc::clone(self);
-        tokio::spawn(async move {
-            for workspace in stops.roots(org.as_deref()).await {
-                stops
-                    .events
-                    .tell(Event::new(kind, &workspace, payload.clone()));
-            }
-        });
-    }
-
-    async fn roots(&self, org: Option<&str>) -> Vec<WorkspaceId> {
-        let (mut roots, mut after, mut seen) = (Vec::new(), String::new(), 0);
-        while seen < TOLD_AMONG_MAX {
-            let Ok(page) = self.workspaces.outlines(&after, 500).await else {
-                break;
-            };
-            let Some(last) = page.last() else { break };
-            after = last.id.to_string();
-            seen += page.len();
-            let of_org = page.into_iter().filter(|one| {
-                one.parent_id.is_none() && org.is_none_or(|org| one.org.as_deref() == Some(org))
-            });
-            roots.extend(of_org.map(|one| one.id));
-            if roots.len() >= TOLD_MAX {
-                roots.truncate(TOLD_MAX);
-                break;
-            }
-        }
-        roots
     }
 }
 

@@ -11,6 +11,7 @@ use super::{
 };
 use crate::config::{Bridging, CardAccess, Complete};
 use crate::db::Connection;
+use crate::identity::Issuance;
 use crate::ids::WorkspaceId;
 use crate::store::{Run, Unavailable};
 use crate::trust::Sealed;
@@ -249,8 +250,8 @@ pub(super) async fn hold(
     optional(held.fetch_optional(connection).await?, workspace)
 }
 
-/// Writes changed settings, with the instances and the origins that follow from them. The caller rolls back if an
-/// origin is taken.
+/// Writes changed settings, with the instances and the origins that follow from them; a move ends enrolment tokens. The
+/// caller rolls back if an origin is taken.
 pub(super) async fn put(
     connection: &mut Connection,
     before: &Workspace,
@@ -261,6 +262,9 @@ pub(super) async fn put(
     let old = Settings::of(before);
     let moves = settings.is_elsewhere(&old);
     let row = write(connection, &before.id, settings, now, moves).await?;
+    if moves {
+        Issuance::end_enrolments_below_in(connection, &before.id, now).await?;
+    }
     if let Some(instances) = &settings.instances {
         instances::replace(connection, &before.id, instances).await?;
     }
@@ -273,12 +277,13 @@ pub(super) async fn put(
     Ok(Ok(row))
 }
 
-/// Marks a workspace as removed; true if it was not before.
+/// Marks a workspace as removed, which also changes the place of those below it; true if it was not before.
 pub(super) async fn end(
     connection: &mut Connection,
     id: &WorkspaceId,
     now: Timestamp,
 ) -> Result<bool, sqlx::Error> {
+    Issuance::end_enrolments_below_in(connection, id, now).await?;
     let remove = sqlx::query(REMOVE).bind(id.as_str()).bind(now.0);
     let removed = remove.fetch_optional(&mut *connection).await?.is_some();
     origins::leave_all(connection, id).await?;

@@ -43,7 +43,7 @@ use crate::config::Live;
 use crate::db::Db;
 use crate::delivery::backlog::Backlog;
 use crate::delivery::inbox::Inbox;
-use crate::events::{self, Event, Events};
+use crate::events::{self, Event, Events, Of};
 use crate::ids::WorkspaceId;
 use crate::metrics::{KeptKind, Metrics};
 use crate::rejection::{Delivery, Reason, Rejection};
@@ -202,6 +202,7 @@ impl Jobs {
             Kind::Delegation => new.source.as_ref().map(|source| {
                 let payload = json!({"delegation_id": id, "target_id": new.target.as_str()});
                 Event::new(events::Kind::DelegationSent, source, payload)
+                    .telling(Of::workspaces([&new.target]), &["target_id"])
             }),
             Kind::Deferred => Some(task::accepted(&new.target, &id)),
         };
@@ -487,6 +488,7 @@ impl Jobs {
                     }
                 };
                 Event::new(kind, source, payload)
+                    .telling(Of::workspaces([&job.target]), &["target_id"])
             }
             _ => task::changed(job),
         };

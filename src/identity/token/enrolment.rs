@@ -1,9 +1,11 @@
 //! Enrolment tokens. Each is valid for one registration of its workspace. It ends with the first registration
-//! by any credential, when it or the workspace's last token is revoked, and after a day.
+//! by any credential, when it or the workspace's last token is revoked, when the workspace, or one above it, moves or is
+//! removed, and after a day.
 
 use sqlx::Row as _;
 
 use super::{IssuedToken, LIVE_TOKENS_MAX, Tokens, is_before_its_end, workspace_id};
+use crate::db::Connection;
 use crate::identity::credential::CredentialHash;
 use crate::ids::WorkspaceId;
 use crate::store::{Run, Unavailable};
@@ -71,6 +73,15 @@ const END_WITH_LAST: &str = concat!(
     is_before_its_end!("$2"),
     ")"
 );
+
+// Below a removed workspace there is none. A set, so that a cycle ends.
+const END_BELOW: &str = "UPDATE enrolment_tokens SET revoked_at = $2 \
+    WHERE revoked_at IS NULL AND expires_at > $2 AND workspace_id IN ( \
+      WITH RECURSIVE below (id, status) AS ( \
+        SELECT id, status FROM workspaces WHERE id = $1 \
+        UNION SELECT w.id, w.status FROM workspaces w JOIN below ON w.parent_id = below.id \
+          WHERE below.status <> 'removed') \
+      SELECT id FROM below)";
 
 /// A row to be inserted.
 pub(crate) struct NewEnrolment<'a> {
@@ -186,5 +197,15 @@ impl Tokens {
             .bind(now);
         let work = async { query.execute(self.db.pool()).await };
         self.db.run("end_enrolments", work).await.map(|_| ())
+    }
+
+    /// Ends all enrolment tokens of a workspace and of those below it, in a transaction of the caller.
+    pub(crate) async fn end_enrolments_below_in(
+        tx: &mut Connection,
+        workspace: &WorkspaceId,
+        now: i64,
+    ) -> Result<(), sqlx::Error> {
+        let query = sqlx::query(END_BELOW).bind(workspace.as_str()).bind(now);
+        query.execute(tx).await.map(drop)
     }
 }

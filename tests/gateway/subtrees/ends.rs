@@ -82,6 +82,9 @@ on_both_pairs! {
         grow(&gateway, &agent).await;
         let token = text(&token_of(&gateway, "tool").await);
         let user = text(&canvas(&gateway, &token, json!({"user": "ada", "workspaces": ["tool"]})).await.json());
+        let stop = json!({"scope": {"workspace": "tool"}, "mode": "new", "reason": "a loop"});
+        let stop = ask(&gateway, &token, "POST", "/stops", stop).await.json();
+        let stop = format!("/stops/{}", stop["id"].as_str().unwrap());
         let path = "/workspaces/tool";
         assert_eq!(change(&gateway, "PATCH", path, json!({"org": "globex", "parent_id": "stray"})).await, 200);
         for token in [&token, &user] {
@@ -90,12 +93,22 @@ on_both_pairs! {
         }
         let made = ask(&gateway, &token, "POST", "/workspaces", json!({"name": "new"})).await;
         assert_eq!(made.status, 403, "{}", made.text());
-        for path in ["/stops", "/caps", "/usage"] {
+        for path in ["/caps", "/usage"] {
             let answer = ask(&gateway, &token, "GET", path, Value::Null).await;
             assert_eq!(answer.status, 200, "{path}: {}", answer.text());
         }
+        for (method, path, body) in [
+            ("GET", "/stops", Value::Null),
+            ("DELETE", &stop, Value::Null),
+            ("POST", "/canvas/tokens", json!({"user": "bob"})),
+        ] {
+            let refused = ask(&gateway, &token, method, path, body).await;
+            assert_eq!(refused.status, 403, "{method} {path}: {}", refused.text());
+            assert!(refused.text().contains("root"), "{}", refused.text());
+        }
         assert_eq!(change(&gateway, "PATCH", path, json!({"org": "acme", "parent_id": "dev"})).await, 200);
         assert_eq!(status_of(&gateway, &token, "tool").await, 200);
+        assert_eq!(ask(&gateway, &token, "DELETE", &stop, Value::Null).await.status, 200);
     }
 
     async fn its_users_are_in_its_subtree_and_own_what_they_begin(pair: Pair) {

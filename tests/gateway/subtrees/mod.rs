@@ -3,6 +3,7 @@
 mod ends;
 mod places;
 mod sums;
+mod told;
 
 use serde_json::{Value, json};
 

@@ -194,6 +194,55 @@ on_both_pairs! {
         assert_eq!(root.status, 200, "{}", root.text());
         assert!(root.json().get("token").is_none(), "{}", root.text());
     }
+
+    async fn what_it_enrols_joins_at_that_place_only(pair: Pair) {
+        let gateway = Gateway::start(pair).await;
+        let (agent, mine) = (Agent::json("{}").await, Agent::json("{}").await);
+        grow(&gateway, &agent).await;
+        let token = text(&token_of(&gateway, "team").await);
+        let mut kept = Vec::new();
+        for (id, parent) in [
+            ("away", "team"), ("below", "dev"), ("up", "team"), ("lost", "up"), ("policy", "team"), ("stays", "team"),
+        ] {
+            let body = json!({"id": id, "name": id, "parent_id": parent});
+            let made = ask(&gateway, &token, "POST", "/workspaces", body).await;
+            assert_eq!(made.status, 201, "{}", made.text());
+            kept.push((id, made.json()["enrolment_token"].as_str().unwrap().to_owned()));
+        }
+        let listed = async |id: &str| {
+            let path = format!("/workspaces/{id}/tokens");
+            let list = ask(&gateway, ADMIN, "GET", &path, Value::Null).await.json();
+            list["tokens"].as_array().map_or(0, Vec::len)
+        };
+        let elsewhere = json!({"org": "globex", "parent_id": "stray"});
+        let practice = change(&gateway, "PATCH", "/workspaces/away?dry_run=true", elsewhere.clone()).await;
+        assert_eq!((practice, listed("away").await), (200, 1));
+        // Into another org, with a workspace above it, by the removal of one above it, by a policy; or not at all.
+        let policy = json!({"version": 1, "workspaces": [
+            {"id": "policy", "name": "policy", "org": "acme", "parent_id": "boss"},
+        ]});
+        for (method, path, body) in [
+            ("PATCH", "/workspaces/away", elsewhere),
+            ("PATCH", "/workspaces/dev", json!({"parent_id": "boss"})),
+            ("DELETE", "/workspaces/up", Value::Null),
+            ("POST", "/policy", policy),
+            ("PATCH", "/workspaces/stays", json!({"role": "a new one", "parent_id": "team"})),
+        ] {
+            let done = ask(&gateway, ADMIN, method, path, body).await;
+            assert_eq!(done.status, 200, "{method} {path}: {}", done.text());
+        }
+        for (id, enrolment) in kept {
+            let body = json!({"id": id, "url": mine.url(), "agent_card": card(id)}).to_string();
+            let joined = gateway.call(&Request::post("/registry/register", body).bearer(&enrolment)).await;
+            let expected = if id == "stays" { 200 } else { 401 };
+            assert_eq!(joined.status, expected, "{id}: {}", joined.text());
+            assert_eq!(listed(id).await, usize::from(id == "stays"), "{id}");
+        }
+        // The new place's enrolment is good.
+        let again = ask(&gateway, ADMIN, "POST", "/workspaces/away/enrolment", json!({})).await.json();
+        let other = Agent::json("{}").await;
+        gateway.register("away", again["enrolment_token"].as_str().unwrap(), &other.url(), card("away")).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,0 +1,168 @@
+//! Events of a subtree: they tell no more than the lists that its token reads, and nothing of an earlier life.
+
+use serde_json::{Value, json};
+
+use super::{ask, change, grow, text, token_of};
+use crate::harness::watcher::Feed;
+use crate::harness::{ADMIN, Agent, Gateway, Request};
+use crate::on_both_pairs;
+
+const ANSWER: &str = r#"{"jsonrpc":"2.0","id":"c-1","result":{"kind":"message"}}"#;
+
+/// A token of the workspace itself.
+async fn own(gateway: &Gateway, id: &str) -> String {
+    let path = format!("/workspaces/{id}/tokens");
+    let made = ask(gateway, ADMIN, "POST", &path, json!({})).await;
+    assert_eq!(made.status, 201, "{}", made.text());
+    text(&made.json())
+}
+
+async fn watch(gateway: &Gateway, token: &str, after: &str) -> Feed {
+    let path = match after {
+        "" => "/events".to_owned(),
+        after => format!("/events?last_event_id={after}"),
+    };
+    Feed::open(gateway.public, &Request::get(path).bearer(token)).await
+}
+
+async fn notify(gateway: &Gateway, id: &str, said: &str) {
+    let path = format!("/workspaces/{id}/notify");
+    let token = own(gateway, id).await;
+    let told = ask(gateway, &token, "POST", &path, json!({"message": said})).await;
+    assert_eq!(told.status, 200, "{}", told.text());
+}
+
+async fn pause(gateway: &Gateway, id: &str) {
+    let path = format!("/workspaces/{id}/pause");
+    assert_eq!(change(gateway, "POST", &path, json!({})).await, 200);
+}
+
+/// The events up to the pause of `id`, as text.
+async fn up_to_pause(feed: &mut Feed, id: &str) -> String {
+    let mut heard = String::new();
+    loop {
+        let told = feed.event().await.data;
+        heard.push_str(&told.to_string());
+        if told["workspace_id"] == id && told["payload"]["status"] == "paused" {
+            return heard;
+        }
+    }
+}
+
+/// The next event of one of these kinds about `id`.
+async fn next(feed: &mut Feed, kinds: &[&str], id: &str) -> Value {
+    loop {
+        let told = feed.event().await.data;
+        if told["workspace_id"] == id && kinds.contains(&told["event"].as_str().unwrap()) {
+            return told;
+        }
+    }
+}
+
+on_both_pairs! {
+    async fn nothing_is_replayed_of_an_earlier_life(pair: Pair) {
+        let gateway = Gateway::start(pair).await;
+        let agent = Agent::json(ANSWER).await;
+        grow(&gateway, &agent).await;
+        let mut all = watch(&gateway, ADMIN, "").await;
+        pause(&gateway, "deep").await;
+        let first = all.event().await.id.unwrap();
+        for (id, said) in [("dev", "SECRET"), ("stray", "SECRET"), ("peer", "KEPT")] {
+            notify(&gateway, id, said).await;
+            next(&mut all, &["AGENT_MESSAGE"], id).await;
+        }
+        assert_eq!(change(&gateway, "PATCH", "/workspaces/dev", json!({"parent_id": "boss"})).await, 200);
+        for (id, place) in [("team", json!({"parent_id": "boss"})), ("stray", json!({"org": "acme"}))] {
+            assert_eq!(change(&gateway, "DELETE", &format!("/workspaces/{id}"), Value::Null).await, 200);
+            let mut again = json!({"id": id, "name": id, "recreate": true});
+            again.as_object_mut().unwrap().extend(place.as_object().unwrap().clone());
+            assert_eq!(change(&gateway, "POST", "/workspaces", again).await, 201);
+        }
+        let grant = json!({"caller_id": "peer", "target_id": "stray"});
+        assert_eq!(change(&gateway, "POST", "/grants", grant).await, 201);
+        // A new subtree, a new workspace, and one that was granted the new one.
+        let tokens = [
+            (text(&token_of(&gateway, "team").await), "team"),
+            (own(&gateway, "stray").await, "stray"),
+            (own(&gateway, "peer").await, "stray"),
+            (ADMIN.to_owned(), "stray"),
+        ];
+        let mut feeds = Vec::new();
+        for (token, last) in &tokens {
+            feeds.push((watch(&gateway, token, &first).await, *last));
+        }
+        pause(&gateway, "team").await;
+        pause(&gateway, "stray").await;
+        let mut heard = Vec::new();
+        for (feed, last) in &mut feeds {
+            heard.push(up_to_pause(feed, last).await);
+        }
+        let operator = heard.pop().unwrap();
+        assert_eq!(operator.matches("SECRET").count(), 2, "{operator}");
+        for heard in &heard {
+            assert!(!heard.contains("SECRET"), "{heard}");
+        }
+        assert!(heard[2].contains("KEPT"), "its own: {}", heard[2]);
+    }
+
+    async fn the_target_of_a_delegation_is_told_inside_only(pair: Pair) {
+        let gateway = Gateway::start(pair).await;
+        let agent = Agent::json(ANSWER).await;
+        grow(&gateway, &agent).await;
+        let token = text(&token_of(&gateway, "team").await);
+        let team = own(&gateway, "team").await;
+        let (mut inside, mut whole) = (watch(&gateway, &token, "").await, watch(&gateway, &team, "").await);
+        for (target, shown) in [("boss", Value::Null), ("dev", json!("dev"))] {
+            let body = json!({"target_id": target, "task": "x"});
+            let sent = ask(&gateway, &team, "POST", "/workspaces/team/delegate", body).await;
+            assert_eq!(sent.status, 202, "{}", sent.text());
+            for (feed, shown) in [(&mut inside, &shown), (&mut whole, &json!(target))] {
+                let ends = ["DELEGATION_COMPLETE", "DELEGATION_FAILED"];
+                let kinds = ["DELEGATION_SENT", "DELEGATION_STATUS", ends[0], ends[1]];
+                loop {
+                    let told = next(feed, &kinds, "team").await;
+                    assert_eq!(told["payload"]["delegation_id"], sent.json()["delegation_id"], "{told}");
+                    assert_eq!(told["payload"]["target_id"], *shown, "{told}");
+                    if ends.contains(&told["event"].as_str().unwrap()) {
+                        break;
+                    }
+                }
+            }
+        }
+    }
+
+    async fn a_stop_is_told_in_full_to_those_over_all_that_it_names(pair: Pair) {
+        let gateway = Gateway::start(pair).await;
+        let agent = Agent::json(ANSWER).await;
+        grow(&gateway, &agent).await;
+        let subtree = text(&token_of(&gateway, "team").await);
+        let org = text(&ask(&gateway, ADMIN, "POST", "/orgs/acme/tokens", json!({})).await.json());
+        let mut feeds = Vec::new();
+        for token in [&*subtree, &org, ADMIN] {
+            feeds.push(watch(&gateway, token, "").await);
+        }
+        // By the subtree, the org and an operator; `None`: not told at all.
+        for (scope, at, told_to) in [
+            (json!({"caller": "dev", "target": "peer"}), "dev", [Some(false), Some(true), Some(true)]),
+            (json!({"caller": "dev", "target": "tool"}), "dev", [Some(true); 3]),
+            (json!({"subtree": "team"}), "team", [Some(true); 3]),
+            (json!({"org": "acme"}), "boss", [None, Some(true), Some(true)]),
+            (json!({"all": true}), "boss", [None, Some(false), Some(true)]),
+        ] {
+            let stop = json!({"scope": scope, "mode": "new", "reason": "a loop"});
+            let made = ask(&gateway, ADMIN, "POST", "/stops", stop).await.json();
+            let path = format!("/stops/{}", made["id"].as_str().unwrap());
+            assert_eq!(change(&gateway, "DELETE", &path, Value::Null).await, 200);
+            for (feed, in_full) in feeds.iter_mut().zip(told_to) {
+                let Some(in_full) = in_full else { continue };
+                for kind in ["WORKSPACE_STOPPED", "WORKSPACE_RELEASED"] {
+                    let told = next(feed, &[kind], at).await;
+                    let payload = &told["payload"];
+                    let expected = if in_full { (&made["id"], &made["reason"]) } else { (&Value::Null, &Value::Null) };
+                    assert_eq!((&payload["stop"], &payload["reason"]), expected, "{scope}: {told}");
+                    assert_eq!((&payload["mode"], &payload["by"]), (&json!("new"), &json!("request")), "{told}");
+                }
+            }
+        }
+    }
+}
