@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::table::{self, Room};
+use super::told::tell_watchers;
 use super::{NewStop, STOPS_MAX, Stop, Stops};
 use crate::db::Connection;
 use crate::events::Kind;
@@ -50,10 +51,10 @@ impl Stops {
         }
         self.announce(&Ok(())).await;
         for stop in made {
-            self.tell(Kind::WorkspaceStopped, stop, "request");
+            tell_watchers(self, Kind::WorkspaceStopped, stop, "request");
         }
         for stop in released {
-            self.tell(Kind::WorkspaceReleased, stop, "request");
+            tell_watchers(self, Kind::WorkspaceReleased, stop, "request");
         }
     }
 }

@@ -33,6 +33,7 @@ use self::in_force::InForce;
 pub use self::scope::{End, Scope};
 pub use self::stop::{Cancel, Mode, NewStop, Stop, TaskOutcome};
 use self::table::{Room, Table};
+use self::told::tell_watchers;
 use crate::audit::{Audit, Draft, EventType};
 use crate::coherence::{Coherence, Invalidation};
 use crate::db::Db;
@@ -241,7 +242,7 @@ impl Stops {
         } else if stop.cancel == Cancel::Wanted {
             self.cancels.notify_one();
         }
-        self.tell(Kind::WorkspaceStopped, &stop, "request");
+        tell_watchers(self, Kind::WorkspaceStopped, &stop, "request");
         Ok(stop)
     }
 
@@ -263,7 +264,7 @@ impl Stops {
         let Some(stop) = released? else {
             return Ok(None);
         };
-        self.tell(Kind::WorkspaceReleased, &stop, "request");
+        tell_watchers(self, Kind::WorkspaceReleased, &stop, "request");
         Ok(Some((stop, counts)))
     }
 
@@ -431,7 +432,7 @@ impl Stops {
                         self.audit.record(draft.with(json!({
                             "by": "expiry", "scope": stop.scope.json(), "stop_id": stop.id,
                         })));
-                        self.tell(Kind::WorkspaceReleased, stop, "expiry");
+                        tell_watchers(self, Kind::WorkspaceReleased, stop, "expiry");
                     }
                 }
                 Err(error) => {

@@ -12,56 +12,54 @@ use crate::ids::WorkspaceId;
 const TOLD_MAX: usize = 256;
 const TOLD_AMONG_MAX: usize = 10_000;
 
-impl Stops {
-    /// Tells watchers of the workspaces that a stop names, or, of an org or of all, of those without a parent.
-    pub(super) fn tell(self: &Arc<Self>, kind: Kind, stop: &Stop, by: &'static str) {
-        let [scope, ..] = stop.scope.columns();
-        let payload = json!({"stop": stop.id, "scope": scope, "mode": stop.mode.as_str(),
-            "reason": stop.reason, "expires_at": stop.expires_at, "by": by});
-        let (org, of) = match &stop.scope {
-            Scope::Org(org) => (Some(org.clone()), Of::Org(org.clone())),
-            Scope::All => (None, Of::All),
-            Scope::Workspace(_) | Scope::Subtree(_) | Scope::Pair(..) => {
-                (None, Of::workspaces(stop.scope.named()))
-            }
-        };
-        // Integrations and users that look after less of it do not read the stop itself either.
-        let event = move |workspace: &WorkspaceId| {
-            let event = Event::new(kind, workspace, payload.clone());
-            event.telling(of.clone(), &["stop", "reason"])
-        };
-        for workspace in stop.scope.named() {
-            self.events.tell(event(workspace));
+/// Tells watchers of the workspaces that a stop names, or, of an org or of all, of those without a parent.
+pub(super) fn tell_watchers(stops: &Arc<Stops>, kind: Kind, stop: &Stop, by: &'static str) {
+    let [scope, ..] = stop.scope.columns();
+    let payload = json!({"stop": stop.id, "scope": scope, "mode": stop.mode.as_str(),
+        "reason": stop.reason, "expires_at": stop.expires_at, "by": by});
+    let (org, of) = match &stop.scope {
+        Scope::Org(org) => (Some(org.clone()), Of::Org(org.clone())),
+        Scope::All => (None, Of::All),
+        Scope::Workspace(_) | Scope::Subtree(_) | Scope::Pair(..) => {
+            (None, Of::workspaces(stop.scope.named()))
         }
-        if stop.scope.named().next().is_some() {
-            return;
-        }
-        let stops = Arc::clone(self);
-        tokio::spawn(async move {
-            for workspace in stops.roots(org.as_deref()).await {
-                stops.events.tell(event(&workspace));
-            }
-        });
+    };
+    // Integrations and users that look after less of it do not read the stop itself either.
+    let event = move |workspace: &WorkspaceId| {
+        let event = Event::new(kind, workspace, payload.clone());
+        event.telling(of.clone(), &["stop", "reason"])
+    };
+    for workspace in stop.scope.named() {
+        stops.events.tell(event(workspace));
     }
+    if stop.scope.named().next().is_some() {
+        return;
+    }
+    let stops = Arc::clone(stops);
+    tokio::spawn(async move {
+        for workspace in find_roots(&stops, org.as_deref()).await {
+            stops.events.tell(event(&workspace));
+        }
+    });
+}
 
-    async fn roots(&self, org: Option<&str>) -> Vec<WorkspaceId> {
-        let (mut roots, mut after, mut seen) = (Vec::new(), String::new(), 0);
-        while seen < TOLD_AMONG_MAX {
-            let Ok(page) = self.workspaces.outlines(&after, 500).await else {
-                break;
-            };
-            let Some(last) = page.last() else { break };
-            after = last.id.to_string();
-            seen += page.len();
-            let of_org = page.into_iter().filter(|one| {
-                one.parent_id.is_none() && org.is_none_or(|org| one.org.as_deref() == Some(org))
-            });
-            roots.extend(of_org.map(|one| one.id));
-            if roots.len() >= TOLD_MAX {
-                roots.truncate(TOLD_MAX);
-                break;
-            }
+async fn find_roots(stops: &Stops, org: Option<&str>) -> Vec<WorkspaceId> {
+    let (mut roots, mut after, mut seen) = (Vec::new(), String::new(), 0);
+    while seen < TOLD_AMONG_MAX {
+        let Ok(page) = stops.workspaces.outlines(&after, 500).await else {
+            break;
+        };
+        let Some(last) = page.last() else { break };
+        after = last.id.to_string();
+        seen += page.len();
+        let of_org = page.into_iter().filter(|one| {
+            one.parent_id.is_none() && org.is_none_or(|org| one.org.as_deref() == Some(org))
+        });
+        roots.extend(of_org.map(|one| one.id));
+        if roots.len() >= TOLD_MAX {
+            roots.truncate(TOLD_MAX);
+            break;
         }
-        roots
     }
+    roots
 }
