@@ -236,7 +236,10 @@ pub(super) async fn enrol(
     if let Principal::Org { .. } = caller.principal() {
         gateway.hierarchy.require_ungranted(&id).await?;
     }
-    let issue = gateway.identity.tokens.issue_enrolment(&id, run);
+    let issue = gateway
+        .identity
+        .tokens
+        .issue_enrolment(&id, caller.principal(), run);
     let (token, expires_at) = issue.await?;
     let about = About::default().with("token_id", token.token_id.as_str());
     let answer = Enrolment {

@@ -76,7 +76,7 @@ pub(super) async fn create(
         operators_only("recreate", caller.principal(), ())?;
     }
     let mut creation = creation(&gateway, &caller, new).await?;
-    let (enrolment, stored) = Issuance::make_enrolment(&creation.id);
+    let (enrolment, stored) = Issuance::make_enrolment(&creation.id, caller.principal());
     creation.enrolment = Some(stored);
     let workspace = match recreates && is_removed(&gateway, &creation.id).await? {
         true => policy::recreate(&gateway, &creation, run).await?,

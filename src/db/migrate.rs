@@ -17,7 +17,7 @@ const MIGRATE_MAX: Duration = Duration::from_secs(60);
 
 /// Version, name, and the SQL for SQLite and for PostgreSQL, which differ only where PostgreSQL has
 /// partitions. Never edit a released migration: databases store its checksum.
-const MIGRATIONS: [(i64, &str, [&str; 2]); 39] = [
+const MIGRATIONS: [(i64, &str, [&str; 2]); 40] = [
     both(
         1,
         "workspaces",
@@ -171,6 +171,11 @@ const MIGRATIONS: [(i64, &str, [&str; 2]); 39] = [
         44,
         "stop operators",
         include_str!("migrations/0044_stop_operators.sql"),
+    ),
+    both(
+        45,
+        "enrolment makers",
+        include_str!("migrations/0045_enrolment_makers.sql"),
     ),
 ];
 

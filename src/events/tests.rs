@@ -189,7 +189,7 @@ fn an_event_of_an_earlier_release_is_read_and_one_of_this_has_the_life() {
     let event = event.telling(Of::workspaces([&id("x")]), &["target_id"]);
     let later = Lineage {
         born_at: 7,
-        ..place("w", None, &["v"])
+        ..lineage_of("w", None, &["v"])
     };
     let text = Record::new("n", &event, Some(&later)).text().unwrap();
     let told = Record::parse(&text).unwrap().told(None).unwrap();

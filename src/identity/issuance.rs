@@ -5,7 +5,7 @@ use std::sync::Arc;
 use secrecy::SecretString;
 
 use super::credential::Form;
-use super::proof::Proof;
+use super::proof::{Principal, Proof};
 use super::role::{Person, Role};
 use super::token::{
     Issue, IssuedToken, LIVE_TOKENS_MAX, NewEnrolment, OperatorRow, OrgIssue, OrgTokenRow, Owner,
@@ -180,8 +180,8 @@ impl Issuance {
         Tokens::revoke_all_in(tx, workspace).await
     }
 
-    /// Ends the enrolment tokens of a workspace that leaves its place, and of those below it, in the transaction of the
-    /// change: the principal that made one need not look after the new place. No replica keeps them in a cache.
+    /// Ends the enrolment tokens that org tokens made of a workspace that leaves its place, and of those below it, in the
+    /// transaction of the change: their makers need not look after the new place. No replica keeps them in a cache.
     ///
     /// # Errors
     /// The error of the driver.
@@ -203,8 +203,11 @@ impl Issuance {
 
     /// Makes an enrolment token of a workspace to be created, which is stored with it
     /// ([`NewWorkspace`](crate::workspace::NewWorkspace)).
-    pub fn make_enrolment(workspace: &WorkspaceId) -> (SecretString, NewEnrolment) {
-        let (token, _, new) = fresh_enrolment(workspace);
+    pub fn make_enrolment(
+        workspace: &WorkspaceId,
+        maker: &Principal,
+    ) -> (SecretString, NewEnrolment) {
+        let (token, _, new) = fresh_enrolment(workspace, maker);
         (token.token, new)
     }
 
@@ -216,9 +219,10 @@ impl Issuance {
     pub async fn issue_enrolment(
         &self,
         workspace: &WorkspaceId,
+        maker: &Principal,
         run: Run,
     ) -> Result<(IssuedToken, i64), Rejection> {
-        let (token, expires_at, new) = fresh_enrolment(workspace);
+        let (token, expires_at, new) = fresh_enrolment(workspace, maker);
         if !self.tokens.insert_enrolment(&new, run).await? {
             return Err(too_many("workspace"));
         }
@@ -417,10 +421,10 @@ impl Issuance {
 }
 
 /// Returns an enrolment token of `workspace`, its expiry in milliseconds since 1970, and what is stored of it.
-fn fresh_enrolment(workspace: &WorkspaceId) -> (IssuedToken, i64, NewEnrolment) {
+fn fresh_enrolment(workspace: &WorkspaceId, maker: &Principal) -> (IssuedToken, i64, NewEnrolment) {
     let (token, hash) = fresh(Form::Enrolment);
     let expires_at = token.created_at + ENROLMENT_TTL_MS;
-    let new = NewEnrolment::new(workspace, (&token, hash), expires_at);
+    let new = NewEnrolment::new(workspace, (&token, hash), expires_at, maker);
     (token, expires_at, new)
 }
 

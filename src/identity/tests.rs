@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures_util::future::join_all;
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::json;
 
@@ -65,6 +66,16 @@ impl House {
     async fn issue(&self, id: &WorkspaceId) -> Result<IssuedToken, Rejection> {
         let terms = TokenTerms::default();
         self.tokens().issue_workspace(id, &terms, Real).await
+    }
+
+    async fn enrolment(&self, id: &WorkspaceId) -> SecretString {
+        let (maker, tokens) = (Principal::Operator, self.tokens());
+        tokens
+            .issue_enrolment(id, &maker, Real)
+            .await
+            .unwrap()
+            .0
+            .token
     }
 
     async fn plain() -> Self {
@@ -162,37 +173,12 @@ async fn steady_state_asks_no_store_and_a_crowd_asks_once() {
     let token = house.issue(&id).await.unwrap();
     let before = house.metrics.store_operations();
     let crowd = (0..50).map(|_| house.ask(text(&token)));
-    for proof in futures_of(crowd).await {
+    for proof in join_all(crowd).await {
         proof.unwrap();
     }
     assert_eq!(house.metrics.store_operations() - before, 1);
     house.ask(text(&token)).await.unwrap();
     assert_eq!(house.metrics.store_operations() - before, 1);
-}
-
-/// Runs all of them at once, each in its own task.
-async fn futures_of<F: Future>(all: impl Iterator<Item = F>) -> Vec<F::Output> {
-    let mut all: Vec<_> = all.map(Box::pin).collect();
-    let mut done = Vec::new();
-    std::future::poll_fn(|cx| {
-        let mut i = 0;
-        while i < all.len() {
-            match all[i].as_mut().poll(cx) {
-                std::task::Poll::Ready(output) => {
-                    done.push(output);
-                    drop(all.swap_remove(i));
-                }
-                std::task::Poll::Pending => i += 1,
-            }
-        }
-        if all.is_empty() {
-            std::task::Poll::Ready(())
-        } else {
-            std::task::Poll::Pending
-        }
-    })
-    .await;
-    done
 }
 
 #[tokio::test]
@@ -210,8 +196,7 @@ async fn a_removed_workspaces_tokens_prove_nothing_and_no_new_one_is_made() {
     let house = House::plain().await;
     let id = house.workspace("ws-1").await;
     let token = house.issue(&id).await.unwrap();
-    let (enrolment, _) = house.tokens().issue_enrolment(&id, Real).await.unwrap();
-    let enrolment = enrolment.token;
+    let enrolment = house.enrolment(&id).await;
     house.remove(&id).await;
     assert_eq!(house.reason(text(&token)).await, Reason::Unauthenticated);
     let field = format!("Bearer {}", enrolment.expose_secret());
@@ -250,7 +235,7 @@ async fn the_first_token_is_given_once() {
     let house = House::plain().await;
     let id = house.workspace("ws-1").await;
     let first = || house.tokens().issue_first(&id);
-    let given = futures_of((0..8).map(|_| first())).await;
+    let given = join_all((0..8).map(|_| first())).await;
     let given: Vec<_> = given.into_iter().map(Result::unwrap).collect();
     assert_eq!(given.iter().flatten().count(), 1);
 }
@@ -259,8 +244,8 @@ async fn the_first_token_is_given_once() {
 async fn an_enrolment_token_registers_once_and_does_nothing_else() {
     let house = House::plain().await;
     let id = house.workspace("ws-1").await;
-    let (token, _) = house.tokens().issue_enrolment(&id, Real).await.unwrap();
-    let token = token.token.expose_secret();
+    let token = house.enrolment(&id).await;
+    let token = token.expose_secret();
     assert_eq!(house.reason(token).await, Reason::Unauthenticated);
 
     let field = format!("Bearer {token}");

@@ -143,7 +143,7 @@ async fn every_kind_of_token_lives_and_dies_on_both_pairs() {
 
         let (enrolment, _) = identity
             .tokens
-            .issue_enrolment(&id, Run::Real)
+            .issue_enrolment(&id, &Principal::Operator, Run::Real)
             .await
             .unwrap();
         let field = format!("Bearer {}", enrolment.token.expose_secret());

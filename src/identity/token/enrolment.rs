@@ -1,6 +1,6 @@
 //! Enrolment tokens. Each is valid for one registration of its workspace. It ends with the first registration
-//! by any credential, when it or the workspace's last token is revoked, when the workspace, or one above it, moves or is
-//! removed, and after a day.
+//! by any credential, when it or the workspace's last token is revoked, and after a day; one that an org token made also
+//! when the workspace, or one above it, moves or is removed.
 
 use sqlx::any::AnyArguments;
 use sqlx::query::Query;
@@ -9,6 +9,7 @@ use sqlx::{Any, Row as _};
 use super::{IssuedToken, LIVE_TOKENS_MAX, Tokens, is_before_its_end, workspace_id};
 use crate::db::Connection;
 use crate::identity::credential::CredentialHash;
+use crate::identity::proof::Principal;
 use crate::ids::WorkspaceId;
 use crate::store::{Run, Unavailable};
 
@@ -52,7 +53,7 @@ const FIND: &str = concat!(
 
 // Two concurrent statements may pass the limit by one, which is harmless.
 const INSERT: &str = "INSERT INTO enrolment_tokens \
-    (token_hash, workspace_id, created_at, expires_at, id, prefix) SELECT $1, $2, $3, $4, $5, $6 \
+    (token_hash, workspace_id, created_at, expires_at, id, prefix, by_org) SELECT $1, $2, $3, $4, $5, $6, $8 \
     WHERE (SELECT COUNT(*) FROM enrolment_tokens WHERE workspace_id = $2 AND revoked_at IS NULL \
       AND redeemed_at IS NULL AND expires_at > $3) < $7 RETURNING id";
 const REDEEM: &str = concat!(
@@ -77,7 +78,7 @@ const END_WITH_LAST: &str = concat!(
 
 // Below a removed workspace there is none. A set, so that a cycle ends.
 const END_BELOW: &str = "UPDATE enrolment_tokens SET revoked_at = $2 \
-    WHERE revoked_at IS NULL AND expires_at > $2 AND workspace_id IN ( \
+    WHERE by_org = 1 AND revoked_at IS NULL AND expires_at > $2 AND workspace_id IN ( \
       WITH RECURSIVE below (id, status) AS ( \
         SELECT id, status FROM workspaces WHERE id = $1 \
         UNION SELECT w.id, w.status FROM workspaces w JOIN below ON w.parent_id = below.id \
@@ -95,6 +96,8 @@ pub struct NewEnrolment {
     created_at: i64,
     /// Milliseconds since 1970.
     expires_at: i64,
+    /// True if an org token makes it.
+    by_org: bool,
 }
 
 impl NewEnrolment {
@@ -102,6 +105,7 @@ impl NewEnrolment {
         workspace: &WorkspaceId,
         (token, hash): (&IssuedToken, CredentialHash),
         expires_at: i64,
+        maker: &Principal,
     ) -> Self {
         Self {
             workspace: workspace.clone(),
@@ -110,6 +114,7 @@ impl NewEnrolment {
             prefix: token.prefix.clone(),
             created_at: token.created_at,
             expires_at,
+            by_org: matches!(maker, Principal::Org { .. }),
         }
     }
 
@@ -131,6 +136,7 @@ impl NewEnrolment {
             .bind(self.token_id.as_str())
             .bind(self.prefix.as_str())
             .bind(live_max)
+            .bind(i64::from(self.by_org))
     }
 }
 
@@ -228,7 +234,7 @@ impl Tokens {
         self.db.run("end_enrolments", work).await.map(|_| ())
     }
 
-    /// Ends all enrolment tokens of a workspace and of those below it, in a transaction of the caller.
+    /// Ends the enrolment tokens that org tokens made of a workspace and of those below it, in a transaction of the caller.
     pub(crate) async fn end_enrolments_below_in(
         tx: &mut Connection,
         workspace: &WorkspaceId,

@@ -197,15 +197,17 @@ on_both_pairs! {
 
     async fn what_it_enrols_joins_at_that_place_only(pair: Pair) {
         let gateway = Gateway::start(pair).await;
-        let (agent, mine) = (Agent::json("{}").await, Agent::json("{}").await);
+        let (agent, mine, theirs) = (Agent::json("{}").await, Agent::json("{}").await, Agent::json("{}").await);
         grow(&gateway, &agent).await;
         let token = text(&token_of(&gateway, "team").await);
         let mut kept = Vec::new();
         for (id, parent) in [
             ("away", "team"), ("below", "dev"), ("up", "team"), ("lost", "up"), ("policy", "team"), ("stays", "team"),
+            ("of-operator", "team"),
         ] {
             let body = json!({"id": id, "name": id, "parent_id": parent});
-            let made = ask(&gateway, &token, "POST", "/workspaces", body).await;
+            let maker = if id == "of-operator" { ADMIN } else { &token };
+            let made = ask(&gateway, maker, "POST", "/workspaces", body).await;
             assert_eq!(made.status, 201, "{}", made.text());
             kept.push((id, made.json()["enrolment_token"].as_str().unwrap().to_owned()));
         }
@@ -227,16 +229,22 @@ on_both_pairs! {
             ("DELETE", "/workspaces/up", Value::Null),
             ("POST", "/policy", policy),
             ("PATCH", "/workspaces/stays", json!({"role": "a new one", "parent_id": "team"})),
+            ("PATCH", "/workspaces/of-operator", json!({"parent_id": "boss"})),
         ] {
             let done = ask(&gateway, ADMIN, method, path, body).await;
             assert_eq!(done.status, 200, "{method} {path}: {}", done.text());
         }
         for (id, enrolment) in kept {
-            let body = json!({"id": id, "url": mine.url(), "agent_card": card(id)}).to_string();
+            let (url, good) = match id {
+                "stays" => (mine.url(), true),
+                "of-operator" => (theirs.url(), true),
+                _ => (mine.url(), false),
+            };
+            let body = json!({"id": id, "url": url, "agent_card": card(id)}).to_string();
             let joined = gateway.call(&Request::post("/registry/register", body).bearer(&enrolment)).await;
-            let expected = if id == "stays" { 200 } else { 401 };
+            let expected = if good { 200 } else { 401 };
             assert_eq!(joined.status, expected, "{id}: {}", joined.text());
-            assert_eq!(listed(id).await, usize::from(id == "stays"), "{id}");
+            assert_eq!(listed(id).await, usize::from(good), "{id}");
         }
         // The new place's enrolment is good.
         let again = ask(&gateway, ADMIN, "POST", "/workspaces/away/enrolment", json!({})).await.json();
