@@ -72,6 +72,8 @@ enum DemoError {
         key: &'static str,
         option: &'static str,
     },
+    #[error("cannot open a port for the waker")]
+    Waker(#[source] io::Error),
     #[error("cannot use the folder {}", folder.display())]
     Folder {
         folder: PathBuf,
@@ -110,10 +112,16 @@ fn stage(arguments: &Arguments, gateway: Gateway) -> Result<ExitCode, DemoError>
         Some(address) => free(address, "--admin-listen")?,
         None => free_admin(listen)?,
     };
-    let waker = free(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), "--listen")?;
+    // Kept open: another program could take the port until the waker serves.
+    let waker = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(DemoError::Waker)?;
+    let waker_address = waker.local_addr().map_err(DemoError::Waker)?;
     let folder = Folder::open(arguments.data.as_deref())?;
     let operator = operator_token();
-    let settings = settings([listen, admin, waker], folder.path(), &arguments.set);
+    let settings = settings(
+        [listen, admin, waker_address],
+        folder.path(),
+        &arguments.set,
+    );
     let prepared = (gateway.prepare)(settings, &operator).map_err(DemoError::Config)?;
     // The page and the agents use these two addresses.
     let places = [

@@ -223,7 +223,7 @@ mod tests {
             operator: "a2aa_operator".to_owned(),
             has_canvas: true,
             has_console: true,
-            waker: ([127, 0, 0, 1], 9000).into(),
+            waker: std::net::TcpListener::bind("127.0.0.1:0").unwrap(),
             folder: "/tmp/demo".into(),
             kept: None,
         };

@@ -2,7 +2,7 @@
 //! does.
 
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener as StdListener};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -34,13 +34,15 @@ struct Waker {
     is_awake: AtomicBool,
 }
 
-/// Serves the waker at `listen`, the address in `wake.url` of the gateway. `token` is the agent's, `gateway` the URL at
-/// which it registers.
+/// Serves the waker at `listener`, whose address is in `wake.url` of the gateway. `token` is the agent's, `gateway` the URL
+/// at which it registers.
 ///
 /// # Errors
-/// If the port cannot be opened.
-pub(super) async fn serve(listen: SocketAddr, gateway: Url, token: &str) -> io::Result<()> {
-    let listener = TcpListener::bind(listen).await?;
+/// If the listener cannot be polled.
+pub(super) fn serve(listener: &StdListener, gateway: Url, token: &str) -> io::Result<()> {
+    let listener = listener.try_clone()?;
+    listener.set_nonblocking(true)?;
+    let listener = TcpListener::from_std(listener)?;
     let waker = Arc::new(Waker {
         registry: Registry::new(gateway),
         token: token.to_owned(),

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -89,8 +89,8 @@ impl Seat {
 pub(super) struct Demo {
     pub(super) public: Url,
     pub(super) admin: Url,
-    /// Address of the waker.
-    pub(super) waker: SocketAddr,
+    /// Listener of the waker.
+    pub(super) waker: TcpListener,
     pub(super) operator: String,
     /// True if the gateway serves the canvas.
     pub(super) has_canvas: bool,
@@ -155,9 +155,7 @@ impl Demo {
             self.keep_tokens(&tokens)?;
         }
         let night = tokens.get(SLEEPER).cloned().unwrap_or_default();
-        sleeper::serve(self.waker, self.public.clone(), &night)
-            .await
-            .map_err(SeedError::Agent)?;
+        sleeper::serve(&self.waker, self.public.clone(), &night).map_err(SeedError::Agent)?;
         let sleeps = json!({"workspace_id": SLEEPER});
         registry
             .post("/registry/deregister", &night, &sleeps)

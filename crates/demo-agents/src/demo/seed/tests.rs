@@ -79,8 +79,7 @@ async fn demo(kept: Option<PathBuf>) -> (Demo, Seen) {
     let demo = Demo {
         public: base.clone(),
         admin: base,
-        // Any free one.
-        waker: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+        waker: TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap(),
         operator: "a2aa_operator".to_owned(),
         has_canvas: true,
         has_console: true,
