@@ -152,7 +152,8 @@ on_both_pairs! {
         let pause = Request::post(format!("/workspaces/{}/pause", case.doomed_workspace), "");
         let pause = pause.field("X-Request-Id", "made");
         assert_eq!(case.gateway.as_operator(pause).await.status, 200);
-        assert_eq!(feed.event().await.data["workspace_id"], case.doomed_workspace.as_str());
+        let first = feed.event().await;
+        assert_eq!(first.data["workspace_id"], case.doomed_workspace.as_str(), "{first:?}");
         recorded(&case.gateway, "request_id=made", 1).await;
         let done = recorded(&case.gateway, &format!("since={since}&outcome=done&limit=500"), 1).await;
         let asked: Vec<_> = done.iter().filter(|record| !record["request_id"].is_null()).collect();

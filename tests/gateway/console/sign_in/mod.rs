@@ -18,7 +18,7 @@ use crate::audit::recorded;
 use crate::harness::agent::{Step, ok_json};
 use crate::harness::issuer::Key;
 use crate::harness::watcher::Feed;
-use crate::harness::{Agent, Answer, Builder, Gateway, Pair, Request};
+use crate::harness::{Agent, Answer, Builder, Gateway, Pair, Request, until_holds};
 
 /// The name of the gateway at the provider.
 const CLIENT: &str = "the-gateway";
@@ -443,7 +443,9 @@ async fn a_provider_that_is_away_is_told_within_seconds() {
             (page.status, page.field("location")),
             (303, Some("../#sign-in=away"))
         );
-        assert!(gateway.log().contains("failed to read the metadata"));
+        // Lines are written in a thread of their own.
+        let said = "failed to read the metadata";
+        until_holds(said, async || gateway.log().contains(said)).await;
     }
     let off = Gateway::start(Pair::Embedded).await;
     let asked = ask(off.admin, &Request::get("/console/sign-in")).await;
