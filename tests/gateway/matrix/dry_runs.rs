@@ -10,7 +10,7 @@ use super::roles::{self, ROLES, at_console, covers, needed};
 use super::table::Who::*;
 use super::table::*;
 use crate::audit::recorded;
-use crate::harness::watcher::Feed;
+use crate::harness::watcher::{Feed, Sse};
 use crate::harness::{ADMIN, Answer, Gateway, Request};
 use crate::on_both_pairs;
 
@@ -96,6 +96,17 @@ fn refusal(answer: &Answer) -> (u16, String, Value) {
     )
 }
 
+/// Returns the next event that is none of the message and the delegation of [`Case::new`], which go on meanwhile.
+async fn first_of_changes(feed: &mut Feed) -> Sse {
+    loop {
+        let event = feed.event().await;
+        let kind = event.data["event"].as_str().unwrap_or_default();
+        if kind != "AGENT_MESSAGE" && !kind.starts_with("DELEGATION_") {
+            return event;
+        }
+    }
+}
+
 async fn ask(gateway: &Gateway, method: &str, path: &str, body: &Value) -> Answer {
     let mut request = Request::post(path, body.to_string());
     request.method = method.to_owned();
@@ -152,7 +163,7 @@ on_both_pairs! {
         let pause = Request::post(format!("/workspaces/{}/pause", case.doomed_workspace), "");
         let pause = pause.field("X-Request-Id", "made");
         assert_eq!(case.gateway.as_operator(pause).await.status, 200);
-        let first = feed.event().await;
+        let first = first_of_changes(&mut feed).await;
         assert_eq!(first.data["workspace_id"], case.doomed_workspace.as_str(), "{first:?}");
         recorded(&case.gateway, "request_id=made", 1).await;
         let done = recorded(&case.gateway, &format!("since={since}&outcome=done&limit=500"), 1).await;
