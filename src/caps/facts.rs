@@ -139,8 +139,8 @@ impl Facts {
     }
 }
 
-/// Returns the name that a caller is counted by: its name in records. That of a browser user whom an org token of a subtree
-/// named has the subtree before it, as users elsewhere in the org may have the same name.
+/// Returns the name that a caller is counted by: its name in records. The name of a browser user of a subtree token has the
+/// subtree before it, as users elsewhere in the org may have the same name.
 fn counted_name(principal: &Principal) -> String {
     match principal {
         Principal::Canvas {
