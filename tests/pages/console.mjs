@@ -28,6 +28,12 @@ const stateOf = (id) => row("tree", id).locator(".state").textContent();
 const dialog = page.locator("dialog");
 const verdict = page.locator(".verdict");
 
+/** Leaves the dialog. Chromium closes it at once, and tells the page with its next frame. */
+async function cancel() {
+  await dialog.locator("button", { hasText: "Cancel" }).click();
+  await dialog.waitFor({ state: "detached" });
+}
+
 /** The page's half of its session. */
 const halfOf = (on) => on.evaluate(() => sessionStorage.getItem("a2a-console-session"));
 
@@ -185,7 +191,7 @@ await show("one workspace in detail: nothing is paused by whoever changes their 
   await look(page, "console-workspace");
   await page.locator("button", { hasText: "Pause" }).click();
   await look(page, "console-pause");
-  await dialog.locator("button", { hasText: "Cancel" }).click();
+  await cancel();
   assert((await send(tokens["acme-dev"], "acme-pm")).status === 200, "it is not paused");
 });
 
@@ -212,7 +218,7 @@ await show("pause and resume", async () => {
 await show("a workspace is stopped with a reason, and released", async () => {
   await page.evaluate(() => (location.hash = "#/workspaces/acme-pm"));
   await page.locator("button", { hasText: "Stop" }).click();
-  await dialog.locator("button", { hasText: "Cancel" }).click();
+  await cancel();
   assert((await send(tokens["acme-dev"], "acme-pm")).status === 200, "it is not stopped");
   await page.locator("button", { hasText: "Stop" }).click();
   await look(page, "console-stop");
@@ -333,7 +339,7 @@ await show("what is being done is not done twice, and absurd hours are told befo
   assert(sent.length === 1 && (await dialog.isVisible()), "once, and the dialog waits for it");
   await sent[0].fulfill({ status: 400, headers: { "x-a2a-refused": "invalid_params" }, json: { error: "the target is another", reason: "invalid_params", request_id: "r" } });
   await dialog.locator(".notice", { hasText: "The target is another" }).waitFor();
-  await dialog.locator("button", { hasText: "Cancel" }).click();
+  await cancel();
   await page.unrouteAll({ behavior: "ignoreErrors" });
   await visit("Audit");
 });
