@@ -12,7 +12,7 @@ import jwt
 from cryptography.hazmat.primitives.asymmetric import rsa
 from joined import Process, gateway_of, send, status, texts
 from polled import asked
-from stage import eventually
+from stage import PATIENCE, eventually
 
 AGENTS = {"py13": "py13", "js13": "js13", "id-poll-python": "poller", "id-poll-javascript": "poller.mjs"}
 CLUSTER = "https://kubernetes.default.svc.cluster.local"
@@ -87,8 +87,12 @@ def let_in(gateway, cluster, built, name):
     made = gateway.operate("POST", "/workspaces", {"id": name, "name": name, "parent_id": "family", **polls})
     assert "enrolment_token" in made, made
     volume = Volume(cluster, gateway.log.parent / f"{name}-volume", name)
-    agent = Process(gateway, built, AGENTS[name], name, volume.token, {}).start()
-    agent.await_status("online")
+    agent, begun = Process(gateway, built, AGENTS[name], name, volume.token, {}).start(), time.monotonic()
+    while status(gateway, name) != "online":
+        # A busy machine starts it more slowly than a token lives.
+        assert time.monotonic() < begun + PATIENCE, f"{name} is {status(gateway, name)}: {agent.log.read_text()[-3000:]}"
+        time.sleep(FRESH / 2)
+        volume.renew()
     until, calls = time.monotonic() + LONG, 0
     while time.monotonic() < until:
         time.sleep(FRESH / 2)

@@ -33,6 +33,13 @@ export class Asking {
     const chunks = [];
     for await (const chunk of request) chunks.push(chunk);
     const { id, params } = JSON.parse(Buffer.concat(chunks));
+    if (!params?.message) {
+      // A page that was kept waiting asks for the task.
+      const state = this.heard.length > 1 ? "TASK_STATE_COMPLETED" : "TASK_STATE_INPUT_REQUIRED";
+      const result = { id: NAMES.taskId, contextId: NAMES.contextId, status: { state } };
+      response.setHeader("Content-Type", "application/json");
+      return response.end(JSON.stringify({ jsonrpc: "2.0", id, result }));
+    }
     this.heard.push(params.message);
     const say = (result) => response.write(`data: ${JSON.stringify({ jsonrpc: "2.0", id, result })}\n\n`);
     const status = (state, text) => {

@@ -13,8 +13,9 @@ use super::agent::Agent;
 use super::cards::card_of_both;
 use super::client::{Answer, Connection, Request};
 use super::planted;
+use super::schema;
 use super::seat::Seat;
-use super::servers::{self, Redis};
+use super::servers::Redis;
 
 /// The operator's token in all tests.
 pub(crate) const ADMIN: &str = "a2aa_0123456789abcdefghijklmnopqrstuvwxyzABCDEFG";
@@ -82,8 +83,8 @@ impl Builder {
         super::timed::begin_case();
         let dir = tempfile::tempdir().expect("a folder");
         let (sql, redis) = match pair {
-            Pair::Embedded => (format!("sqlite:{}/gateway.db", dir.path().display()), None),
-            Pair::External => (servers::postgres().database(), Some(Redis::start())),
+            Pair::Embedded => (schema::sqlite_in(dir.path()), None),
+            Pair::External => (schema::postgres(), Some(Redis::start())),
         };
         let shared = redis.as_ref().map_or("memory".to_owned(), Redis::url);
         Self {

@@ -95,7 +95,7 @@ impl PgBouncer {
 }
 
 /// The database that a URL names.
-fn name_of(url: &str) -> String {
+pub(super) fn name_of(url: &str) -> String {
     url.rsplit('/').next().unwrap().to_owned()
 }
 

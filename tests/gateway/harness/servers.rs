@@ -295,19 +295,23 @@ impl Postgres {
     }
 
     fn database_at(&self, address: SocketAddr) -> String {
+        // PostgreSQL's own template.
+        self.copy(address, "template1")
+    }
+
+    /// The URL, for `stores.sql`, of a copy of a database that is not in use.
+    pub(super) fn copy_of(&self, database: &str) -> String {
+        self.copy(self.server.address, database)
+    }
+
+    fn copy(&self, address: SocketAddr, template: &str) -> String {
         super::timed::begin_case();
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let name = format!("case_{}", NUMBER.fetch_add(1, Ordering::Relaxed));
-        let port = self.server.address.port().to_string();
-        run(Command::new(program("createdb")).args([
-            "-h",
-            "127.0.0.1",
-            "-U",
-            "postgres",
-            "-p",
-            &port,
-            &name,
-        ]));
+        let port = self.port().to_string();
+        let mut createdb = Command::new(program("createdb"));
+        createdb.args(["-h", "127.0.0.1", "-U", "postgres", "-p", &port]);
+        run(createdb.args(["-T", template, &name]));
         format!("postgres://postgres:{DATABASE_PASSWORD}@{address}/{name}")
     }
 
