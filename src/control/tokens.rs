@@ -20,8 +20,8 @@ use super::workspaces::{parse_optional, require_same_org};
 use crate::audit::change::About;
 use crate::gateway::Gateway;
 use crate::identity::{
-    CANVAS_TTL_DEFAULT, CredentialKind, IssuedToken, NewCanvas, OrgTokenRow, Principal, TokenRow,
-    TokenTerms,
+    CANVAS_TTL_DEFAULT, CredentialKind, EnrolmentMaker, IssuedToken, NewCanvas, OrgTokenRow,
+    Principal, TokenRow, TokenTerms,
 };
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
@@ -233,14 +233,17 @@ pub(super) async fn enrol(
              an admin token, or a token of the whole org",
         ));
     }
-    if let Principal::Org { .. } = caller.principal() {
-        gateway.hierarchy.require_ungranted(&id).await?;
-    }
-    let issue = gateway
-        .identity
-        .tokens
-        .issue_enrolment(&id, caller.principal(), run);
-    let (token, expires_at) = issue.await?;
+    let maker = match caller.principal() {
+        Principal::Org { .. } => {
+            gateway.hierarchy.require_ungranted(&id).await?;
+            // The permit may be older than a move that commits now. Then the token proves nothing.
+            let permit = gateway.hierarchy.permit(&caller.0, &id).await?;
+            EnrolmentMaker::Org(permit.to().map(|place| place.generation))
+        }
+        _ => EnrolmentMaker::Operator,
+    };
+    let tokens = &gateway.identity.tokens;
+    let (token, expires_at) = tokens.issue_enrolment(&id, maker, run).await?;
     let about = About::default().with("token_id", token.token_id.as_str());
     let answer = Enrolment {
         enrolment_token: shown_secret(run, token.token.expose_secret()),

@@ -18,7 +18,7 @@ use super::extract::{Caller, PathId, is_root_of, not_permitted};
 use crate::config::{Bridging, CardAccess, Complete};
 use crate::directory::{Creation, Editor, Probe, UpstreamAuth, UpstreamTls, Wake};
 use crate::gateway::Gateway;
-use crate::identity::{Issuance, Principal};
+use crate::identity::{EnrolmentMaker, Issuance, Principal};
 use crate::ids::WorkspaceId;
 use crate::policy;
 use crate::rejection::{Reason, Rejection};
@@ -76,7 +76,11 @@ pub(super) async fn create(
         operators_only("recreate", caller.principal(), ())?;
     }
     let mut creation = creation(&gateway, &caller, new).await?;
-    let (enrolment, stored) = Issuance::make_enrolment(&creation.id, caller.principal());
+    let maker = match caller.principal() {
+        Principal::Org { .. } => EnrolmentMaker::Org(None),
+        _ => EnrolmentMaker::Operator,
+    };
+    let (enrolment, stored) = Issuance::make_enrolment(&creation.id, maker);
     creation.enrolment = Some(stored);
     let workspace = match recreates && is_removed(&gateway, &creation.id).await? {
         true => policy::recreate(&gateway, &creation, run).await?,

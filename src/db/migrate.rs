@@ -17,7 +17,7 @@ const MIGRATE_MAX: Duration = Duration::from_secs(60);
 
 /// Version, name, and the SQL for SQLite and for PostgreSQL, which differ only where PostgreSQL has
 /// partitions. Never edit a released migration: databases store its checksum.
-const MIGRATIONS: [(i64, &str, [&str; 2]); 40] = [
+const MIGRATIONS: [(i64, &str, [&str; 2]); 41] = [
     both(
         1,
         "workspaces",
@@ -176,6 +176,11 @@ const MIGRATIONS: [(i64, &str, [&str; 2]); 40] = [
         45,
         "enrolment makers",
         include_str!("migrations/0045_enrolment_makers.sql"),
+    ),
+    both(
+        46,
+        "enrolment places",
+        include_str!("migrations/0046_enrolment_places.sql"),
     ),
 ];
 

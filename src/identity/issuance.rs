@@ -5,11 +5,11 @@ use std::sync::Arc;
 use secrecy::SecretString;
 
 use super::credential::Form;
-use super::proof::{Principal, Proof};
+use super::proof::Proof;
 use super::role::{Person, Role};
 use super::token::{
-    Issue, IssuedToken, LIVE_TOKENS_MAX, NewEnrolment, OperatorRow, OrgIssue, OrgTokenRow, Owner,
-    TokenRow, TokenTerms, Tokens, fresh,
+    EnrolmentMaker, Issue, IssuedToken, LIVE_TOKENS_MAX, NewEnrolment, OperatorRow, OrgIssue,
+    OrgTokenRow, Owner, TokenRow, TokenTerms, Tokens, fresh,
 };
 use crate::coherence::{Coherence, Invalidation};
 use crate::db::Connection;
@@ -205,7 +205,7 @@ impl Issuance {
     /// ([`NewWorkspace`](crate::workspace::NewWorkspace)).
     pub fn make_enrolment(
         workspace: &WorkspaceId,
-        maker: &Principal,
+        maker: EnrolmentMaker,
     ) -> (SecretString, NewEnrolment) {
         let (token, _, new) = fresh_enrolment(workspace, maker);
         (token.token, new)
@@ -219,7 +219,7 @@ impl Issuance {
     pub async fn issue_enrolment(
         &self,
         workspace: &WorkspaceId,
-        maker: &Principal,
+        maker: EnrolmentMaker,
         run: Run,
     ) -> Result<(IssuedToken, i64), Rejection> {
         let (token, expires_at, new) = fresh_enrolment(workspace, maker);
@@ -421,7 +421,10 @@ impl Issuance {
 }
 
 /// Returns an enrolment token of `workspace`, its expiry in milliseconds since 1970, and what is stored of it.
-fn fresh_enrolment(workspace: &WorkspaceId, maker: &Principal) -> (IssuedToken, i64, NewEnrolment) {
+fn fresh_enrolment(
+    workspace: &WorkspaceId,
+    maker: EnrolmentMaker,
+) -> (IssuedToken, i64, NewEnrolment) {
     let (token, hash) = fresh(Form::Enrolment);
     let expires_at = token.created_at + ENROLMENT_TTL_MS;
     let new = NewEnrolment::new(workspace, (&token, hash), expires_at, maker);

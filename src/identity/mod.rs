@@ -37,7 +37,8 @@ pub use self::signed::{
 pub use self::standing::SLOW_BODY;
 pub use self::ticket::{TICKET_TTL, Tickets};
 pub use self::token::{
-    IssuedToken, LIVE_TOKENS_MAX, NewEnrolment, OperatorRow, OrgTokenRow, TokenRow, TokenTerms,
+    EnrolmentMaker, IssuedToken, LIVE_TOKENS_MAX, NewEnrolment, OperatorRow, OrgTokenRow, TokenRow,
+    TokenTerms,
 };
 
 #[cfg(test)]

@@ -69,9 +69,9 @@ impl House {
     }
 
     async fn enrolment(&self, id: &WorkspaceId) -> SecretString {
-        let (maker, tokens) = (Principal::Operator, self.tokens());
+        let (maker, tokens) = (EnrolmentMaker::Operator, self.tokens());
         tokens
-            .issue_enrolment(id, &maker, Real)
+            .issue_enrolment(id, maker, Real)
             .await
             .unwrap()
             .0

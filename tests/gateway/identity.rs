@@ -6,7 +6,7 @@ use std::time::Duration;
 use a2a_gateway::config::Config;
 use a2a_gateway::directory::{Creation, Editor};
 use a2a_gateway::gateway::Gateway;
-use a2a_gateway::identity::{LIVE_TOKENS_MAX, Principal, TokenTerms};
+use a2a_gateway::identity::{EnrolmentMaker, LIVE_TOKENS_MAX, Principal, TokenTerms};
 use a2a_gateway::ids::WorkspaceId;
 use a2a_gateway::metrics::Metrics;
 use a2a_gateway::rejection::Reason;
@@ -143,7 +143,7 @@ async fn every_kind_of_token_lives_and_dies_on_both_pairs() {
 
         let (enrolment, _) = identity
             .tokens
-            .issue_enrolment(&id, &Principal::Operator, Run::Real)
+            .issue_enrolment(&id, EnrolmentMaker::Operator, Run::Real)
             .await
             .unwrap();
         let field = format!("Bearer {}", enrolment.token.expose_secret());

@@ -1,6 +1,7 @@
 //! Enrolment tokens. Each is valid for one registration of its workspace. It ends with the first registration
 //! by any credential, when it or the workspace's last token is revoked, and after a day; one that an org token made also
-//! when the workspace, or one above it, moves or is removed.
+//! when the workspace, or one above it, moves or is removed. A move that commits while such a token is made is found when
+//! the token is used: it has the access generation in which the org token reached the workspace.
 
 use sqlx::any::AnyArguments;
 use sqlx::query::Query;
@@ -9,7 +10,6 @@ use sqlx::{Any, Row as _};
 use super::{IssuedToken, LIVE_TOKENS_MAX, Tokens, is_before_its_end, workspace_id};
 use crate::db::Connection;
 use crate::identity::credential::CredentialHash;
-use crate::identity::proof::Principal;
 use crate::ids::WorkspaceId;
 use crate::store::{Run, Unavailable};
 
@@ -45,17 +45,39 @@ macro_rules! live {
 pub(super) use is_unused;
 pub(super) use live;
 
+/// The access generation of a workspace: that of the last move in its line.
+macro_rules! line_generation {
+    ($id:literal) => {
+        concat!(
+            "(WITH RECURSIVE line (id, parent_id, generation, depth) AS ( \
+                SELECT id, parent_id, access_generation, 0 FROM workspaces WHERE id = ",
+            $id,
+            " UNION ALL SELECT w.id, w.parent_id, w.access_generation, line.depth + 1 \
+                FROM workspaces w JOIN line ON w.id = line.parent_id WHERE line.depth < 64) \
+              SELECT MAX(generation) FROM line)"
+        )
+    };
+}
+
 const FIND: &str = concat!(
     "SELECT t.workspace_id FROM enrolment_tokens t JOIN workspaces w ON w.id = t.workspace_id \
-     WHERE t.token_hash = $1 AND w.status <> 'removed' AND t.expires_at > $2 AND ",
+     WHERE t.token_hash = $1 AND w.status <> 'removed' AND t.expires_at > $2 \
+     AND (t.line_generation IS NULL OR t.line_generation >= ",
+    line_generation!("t.workspace_id"),
+    ") AND ",
     is_unused!("$3")
 );
 
 // Two concurrent statements may pass the limit by one, which is harmless.
-const INSERT: &str = "INSERT INTO enrolment_tokens \
-    (token_hash, workspace_id, created_at, expires_at, id, prefix, by_org) SELECT $1, $2, $3, $4, $5, $6, $8 \
-    WHERE (SELECT COUNT(*) FROM enrolment_tokens WHERE workspace_id = $2 AND revoked_at IS NULL \
-      AND redeemed_at IS NULL AND expires_at > $3) < $7 RETURNING id";
+const INSERT: &str = concat!(
+    "INSERT INTO enrolment_tokens \
+     (token_hash, workspace_id, created_at, expires_at, id, prefix, by_org, line_generation) \
+     SELECT $1, $2, $3, $4, $5, $6, $8, CASE WHEN $8 = 0 THEN NULL ELSE COALESCE($9, ",
+    line_generation!("$2"),
+    ") END \
+     WHERE (SELECT COUNT(*) FROM enrolment_tokens WHERE workspace_id = $2 AND revoked_at IS NULL \
+       AND redeemed_at IS NULL AND expires_at > $3) < $7 RETURNING id"
+);
 const REDEEM: &str = concat!(
     "UPDATE enrolment_tokens AS t SET redeemed_at = $2 \
      WHERE t.token_hash = $1 AND t.expires_at > $2 AND ",
@@ -85,6 +107,15 @@ const END_BELOW: &str = "UPDATE enrolment_tokens SET revoked_at = $2 \
           WHERE below.status <> 'removed') \
       SELECT id FROM below)";
 
+/// The credential that makes an enrolment token.
+#[derive(Clone, Copy, Debug)]
+pub enum EnrolmentMaker {
+    /// An operator's.
+    Operator,
+    /// An org token, with the access generation in which it reaches the workspace. `None`: it creates the workspace.
+    Org(Option<i64>),
+}
+
 /// An enrolment token to be stored.
 #[derive(Clone, Debug)]
 pub struct NewEnrolment {
@@ -96,8 +127,7 @@ pub struct NewEnrolment {
     created_at: i64,
     /// Milliseconds since 1970.
     expires_at: i64,
-    /// True if an org token makes it.
-    by_org: bool,
+    maker: EnrolmentMaker,
 }
 
 impl NewEnrolment {
@@ -105,7 +135,7 @@ impl NewEnrolment {
         workspace: &WorkspaceId,
         (token, hash): (&IssuedToken, CredentialHash),
         expires_at: i64,
-        maker: &Principal,
+        maker: EnrolmentMaker,
     ) -> Self {
         Self {
             workspace: workspace.clone(),
@@ -114,7 +144,7 @@ impl NewEnrolment {
             prefix: token.prefix.clone(),
             created_at: token.created_at,
             expires_at,
-            by_org: matches!(maker, Principal::Org { .. }),
+            maker,
         }
     }
 
@@ -128,6 +158,10 @@ impl NewEnrolment {
     }
 
     fn insertion(&self, live_max: i64) -> Query<'_, Any, AnyArguments> {
+        let (by_org, generation) = match self.maker {
+            EnrolmentMaker::Operator => (0_i64, None),
+            EnrolmentMaker::Org(generation) => (1, generation),
+        };
         sqlx::query(INSERT)
             .bind(self.hash.to_hex())
             .bind(self.workspace.as_str())
@@ -136,7 +170,8 @@ impl NewEnrolment {
             .bind(self.token_id.as_str())
             .bind(self.prefix.as_str())
             .bind(live_max)
-            .bind(i64::from(self.by_org))
+            .bind(by_org)
+            .bind(generation)
     }
 }
 

@@ -12,7 +12,7 @@ use secrecy::SecretString;
 use sqlx::any::AnyRow;
 use sqlx::{AssertSqlSafe, Row};
 
-pub use self::enrolment::NewEnrolment;
+pub use self::enrolment::{EnrolmentMaker, NewEnrolment};
 pub use self::operators::OperatorRow;
 use self::operators::OperatorTokens;
 pub(super) use self::orgs::OrgIssue;

@@ -258,3 +258,38 @@ async fn a_move_counts_at_another_replica_within_a_second() {
     let replicas = Replicas::start(2, &[]).await;
     moves(&replicas.all[0], &replicas.all[1]).await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_enrolment_of_the_moment_of_a_move_is_good_at_the_old_place_only() {
+    let replicas = Replicas::start(2, &[]).await;
+    let [here, there] = &replicas.all[..] else {
+        unreachable!("two replicas");
+    };
+    let agent = Agent::json("{}").await;
+    grow(here, &agent).await;
+    let token = text(&token_of(here, "team").await);
+    let mut made = 0;
+    for round in 0..40 {
+        let id = format!("moved-{round}");
+        let body = json!({"id": id, "name": id, "parent_id": "dev", "delivery_mode": "poll"});
+        assert_eq!(change(here, "POST", "/workspaces", body).await, 201);
+        let path = format!("/workspaces/{id}");
+        let elsewhere = json!({"org": "globex", "parent_id": "stray"});
+        let enrolment = format!("{path}/enrolment");
+        let (asked, moved) = tokio::join!(
+            ask(here, &token, "POST", &enrolment, json!({})),
+            change(there, "PATCH", &path, elsewhere)
+        );
+        assert_eq!(moved, 200);
+        if asked.status != 201 {
+            continue;
+        }
+        made += 1;
+        let enrolment = asked.json()["enrolment_token"].as_str().unwrap().to_owned();
+        let body = json!({"id": id, "delivery_mode": "poll", "agent_card": card(&id)}).to_string();
+        let joins = Request::post("/registry/register", body).bearer(&enrolment);
+        let joined = there.call(&joins).await;
+        assert_eq!(joined.status, 401, "round {round}: {}", joined.text());
+    }
+    assert!(made > 0, "no enrolment was asked for in time");
+}
