@@ -126,7 +126,7 @@ async fn read(request: Request, gateway: &Gateway, max: usize) -> Result<Bytes, 
         Err(rejection.fact("clock", "request_body").fact("limit", limit))
     })?;
     if let Some(proof) = admitted.proof().filter(|_| began.elapsed() >= SLOW_BODY) {
-        gateway.identity.check_after_body(&proof).await?;
+        gateway.identity.check_again(&proof).await?;
     }
     admitted.hold(share);
     Ok(body)

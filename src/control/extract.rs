@@ -10,6 +10,7 @@ use http::header::AUTHORIZATION;
 use http::request::Parts;
 use serde::Deserialize;
 
+use crate::directory::Recheck;
 use crate::gateway::Gateway;
 use crate::identity::{Allowance, Principal, Proof};
 use crate::ids::WorkspaceId;
@@ -28,6 +29,21 @@ impl Caller {
     /// Sets the workspace of the request if the body names it, so that the record of a rejection names it as well.
     pub(super) fn means(&self, id: &WorkspaceId) {
         let _ = self.1.0.target.set(id.clone());
+    }
+
+    /// Returns the check that precedes a write whose request names hosts: the caller stands, and reaches the workspace `id`.
+    pub(super) fn recheck(&self, gateway: &Arc<Gateway>, id: Option<&WorkspaceId>) -> Recheck {
+        let (gateway, proof, id) = (Arc::clone(gateway), Arc::clone(&self.0), id.cloned());
+        Recheck::new(move || {
+            let (gateway, proof, id) = (Arc::clone(&gateway), Arc::clone(&proof), id.clone());
+            Box::pin(async move {
+                gateway.identity.check_again(&proof).await?;
+                match id {
+                    Some(id) => gateway.hierarchy.permit(&proof, &id).await.map(drop),
+                    None => Ok(()),
+                }
+            })
+        })
     }
 
     /// Returns the principal.

@@ -115,6 +115,7 @@ impl Patch {
             None => None,
         };
         Ok(Change {
+            recheck: None,
             name: self.name,
             role: self.role,
             place: Move {
@@ -157,7 +158,8 @@ pub(super) async fn change(
             "the token looks after this workspace and those below it: moving it needs an admin token",
         ));
     }
-    let change = patch.change(caller.principal())?;
+    let mut change = patch.change(caller.principal())?;
+    change.recheck = Some(caller.recheck(&gateway, Some(&id)));
     let workspace = gateway
         .directory
         .registrations

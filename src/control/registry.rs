@@ -1,6 +1,7 @@
 //! `/registry`: registration, heartbeats, card updates and deregistration (`docs/reference/http-api.md`, "Registry").
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::extract::State;
@@ -14,7 +15,9 @@ use super::changed::about_workspace;
 use super::extract::{Caller, Registrant, is_root_of, not_permitted};
 use super::workspaces::{parse_optional, require_same_org};
 use crate::audit::change::About;
-use crate::directory::{self, AGENT_CARD_BYTES_MAX, Heartbeat, Registrar, Registration, Terms};
+use crate::directory::{
+    self, AGENT_CARD_BYTES_MAX, Heartbeat, Recheck, Registrar, Registration, Terms,
+};
 use crate::gateway::Gateway;
 use crate::identity::{CredentialKind, IssuedToken, Principal};
 use crate::ids::{InstanceId, WorkspaceId};
@@ -65,7 +68,9 @@ pub(super) async fn register(
     let id = WorkspaceId::parse(&body.id)?;
     caller.means(&id);
     let registrar = registrar(&gateway, &caller, &id, &body).await?;
+    let redeemed = Arc::new(AtomicBool::new(false));
     let registration = Registration {
+        recheck: Some(redeeming(&gateway, &caller, &redeemed)),
         id,
         instance: parse_instance(body.instance_id.as_deref())?,
         url: body.url,
@@ -74,7 +79,14 @@ pub(super) async fn register(
         delivery_mode: body.delivery_mode,
         proof: body.proof,
     };
-    let (registered, token) = enrol(&gateway, &caller, &registration, &registrar).await?;
+    let enrolled = enrol(&gateway, &caller, &registration, &registrar).await;
+    if enrolled.is_err() && redeemed.load(Ordering::Relaxed) {
+        let restored = gateway.identity.tokens.restore_enrolment(&caller.0).await;
+        if let Err(error) = restored {
+            tracing::warn!(%error, workspace.id = %registration.id, "registration failed, and its enrolment token could not be restored; the token is valid again in two minutes");
+        }
+    }
+    let (registered, token) = enrolled?;
     let token = token.map(|token| token.token.expose_secret().to_owned());
     let workspace = registered.workspace;
     let about = about_workspace(&workspace).with("token_issued", token.is_some());
@@ -148,6 +160,32 @@ async fn registrar(
     }
 }
 
+/// Returns the check that precedes the registration: the caller stands, and an enrolment token is used up, so that of two
+/// concurrent requests with the same token only one registers. `redeemed` is set with that.
+fn redeeming(gateway: &Arc<Gateway>, caller: &Caller, redeemed: &Arc<AtomicBool>) -> Recheck {
+    let proof = Arc::clone(&caller.0);
+    let (gateway, redeemed) = (Arc::clone(gateway), Arc::clone(redeemed));
+    Recheck::new(move || {
+        let proof = Arc::clone(&proof);
+        let (gateway, redeemed) = (Arc::clone(&gateway), Arc::clone(&redeemed));
+        Box::pin(async move {
+            gateway.identity.check_again(&proof).await?;
+            if proof.kind != CredentialKind::Enrolment || redeemed.load(Ordering::Relaxed) {
+                return Ok(());
+            }
+            if !gateway.identity.tokens.redeem_enrolment(&proof).await? {
+                return Err(Rejection::new(
+                    Reason::Unauthenticated,
+                    "the enrolment token was used just now, or has ended with a move; send the workspace token that its \
+                     registration answered with, or ask for another enrolment token",
+                ));
+            }
+            redeemed.store(true, Ordering::Relaxed);
+            Ok(())
+        })
+    })
+}
+
 /// Registers the agent, and issues the first token. Only a successful registration consumes an enrolment token.
 async fn enrol(
     gateway: &Gateway,
@@ -155,57 +193,39 @@ async fn enrol(
     registration: &Registration,
     registrar: &Registrar,
 ) -> Result<(directory::Registered, Option<IssuedToken>), Rejection> {
-    // First, so that of two concurrent requests with the same token only one registers.
-    if !gateway.identity.tokens.redeem_enrolment(&caller.0).await? {
-        return Err(Rejection::new(
-            Reason::Unauthenticated,
-            "the enrolment token was used just now; send the workspace token that its registration answered with",
-        ));
+    let registered = gateway
+        .directory
+        .registrations
+        .register(registration, registrar)
+        .await?;
+    let ended = gateway
+        .identity
+        .tokens
+        .end_enrolments(&registration.id, &caller.0);
+    ended
+        .await
+        .map_err(|away| Rejection::from(away).after_commit(false))?;
+    if let Registrar::Org { .. } = registrar
+        && (is_root_of(caller, &registration.id)
+            || gateway.hierarchy.is_granted(&registration.id).await?)
+    {
+        // The token would give the org token's holder access that only the workspace has.
+        return Ok((registered, None));
     }
-    let done = async {
-        let registered = gateway
-            .directory
-            .registrations
-            .register(registration, registrar)
-            .await?;
-        let ended = gateway
-            .identity
-            .tokens
-            .end_enrolments(&registration.id, &caller.0);
-        ended
-            .await
-            .map_err(|away| Rejection::from(away).after_commit(false))?;
-        if let Registrar::Org { .. } = registrar
-            && (is_root_of(caller, &registration.id)
-                || gateway.hierarchy.is_granted(&registration.id).await?)
-        {
-            // The token would give the org token's holder access that only the workspace has.
-            return Ok((registered, None));
-        }
-        if matches!(
-            caller.0.kind,
-            CredentialKind::Workload | CredentialKind::Workspace
-        ) {
-            // It has a credential. The end of that one would count for nothing.
-            return Ok((registered, None));
-        }
-        let first = gateway.identity.tokens.issue_first(&registration.id);
-        // A token whose creation is uncertain is revoked when the uncertainty ends. Then another one can be issued.
-        let again = gateway.coherence.doubt() + Duration::from_secs(1);
-        let first = first
-            .await
-            .map_err(|why| why.after_commit(false).retry_after(again));
-        Ok((registered, first?))
-    };
-    match done.await {
-        Ok(done) => Ok(done),
-        Err(refusal) => {
-            if let Err(error) = gateway.identity.tokens.restore_enrolment(&caller.0).await {
-                tracing::warn!(%error, workspace.id = %registration.id, "registration failed, and its enrolment token could not be restored; the token is valid again in two minutes");
-            }
-            Err(refusal)
-        }
+    if matches!(
+        caller.0.kind,
+        CredentialKind::Workload | CredentialKind::Workspace
+    ) {
+        // It has a credential. The end of that one would count for nothing.
+        return Ok((registered, None));
     }
+    let first = gateway.identity.tokens.issue_first(&registration.id);
+    // A token whose creation is uncertain is revoked when the uncertainty ends. Then another one can be issued.
+    let again = gateway.coherence.doubt() + Duration::from_secs(1);
+    let first = first
+        .await
+        .map_err(|why| why.after_commit(false).retry_after(again));
+    Ok((registered, first?))
 }
 
 /// The body of `POST /registry/heartbeat`. Other members are ignored for now.

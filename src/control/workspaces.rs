@@ -82,6 +82,7 @@ pub(super) async fn create(
     };
     let (enrolment, stored) = Issuance::make_enrolment(&creation.id, maker);
     creation.enrolment = Some(stored);
+    creation.recheck = Some(caller.recheck(&gateway, None));
     let workspace = match recreates && is_removed(&gateway, &creation.id).await? {
         true => policy::recreate(&gateway, &creation, run).await?,
         false => {
@@ -140,6 +141,7 @@ async fn creation(gateway: &Gateway, caller: &Caller, new: New) -> Result<Creati
         }
     };
     Ok(Creation {
+        recheck: None,
         id: parse_optional(new.id.as_deref())?.unwrap_or_else(WorkspaceId::random),
         name: new.name,
         parent_id,

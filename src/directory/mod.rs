@@ -33,7 +33,7 @@ pub use self::liveness::Lapses;
 use self::liveness::{HeartbeatBuffer, Presence};
 pub use self::probing::{Probe, ProbeClaim, ProbePlan, Probing};
 pub use self::registration::{
-    AGENT_CARD_BYTES_MAX, Change, Creation, Editor, Registered, Registrar, Registration,
+    AGENT_CARD_BYTES_MAX, Change, Creation, Editor, Recheck, Registered, Registrar, Registration,
     Registrations, RegistrationsInBulk, Terms, Update, VettedUpdate, id_taken, listed_urls,
     org_of_new, reports_itself,
 };

@@ -52,17 +52,17 @@ impl Identity {
         proof.is_current() && self.stands(proof).await
     }
 
-    /// Checks the caller of a request again after a body that took [`SLOW_BODY`]. An enrolment token is checked when it is
-    /// redeemed.
+    /// Checks the caller of a request again after a body that took [`SLOW_BODY`], or after look-ups of names. An enrolment
+    /// token is checked when it is redeemed.
     ///
     /// # Errors
     /// `unauthenticated`.
-    pub async fn check_after_body(&self, proof: &Proof) -> Result<(), Rejection> {
+    pub async fn check_again(&self, proof: &Proof) -> Result<(), Rejection> {
         if proof.kind != CredentialKind::Enrolment && !self.stands(proof).await {
             return Err(Rejection::new(
                 Reason::Unauthenticated,
-                "the credential was revoked or is past its end, or its workspace was removed, before the request body \
-                 was there; send a live one",
+                "the credential was revoked or is past its end, or its workspace was removed, before the request could \
+                 be carried out; send a live one",
             ));
         }
         Ok(())

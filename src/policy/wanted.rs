@@ -162,6 +162,7 @@ impl Wanted {
             enrolment: None,
             editor: Editor::Operator,
             within: None,
+            recheck: None,
         }
     }
 

@@ -152,6 +152,7 @@ impl Replica {
     async fn register(&self, name: &str, url: &str) {
         let card = serde_json::value::RawValue::from_string(r#"{"name":"a"}"#.to_owned()).unwrap();
         let registration = Registration {
+            recheck: None,
             id: id(name),
             instance: None,
             url: Some(url.to_owned()),
@@ -360,6 +361,7 @@ async fn lines_are_read_alike_on_postgresql() {
     let mut parent: Option<WorkspaceId> = None;
     for name in ["root", "mid", "leaf"] {
         let creation = Creation {
+            recheck: None,
             within: None,
             id: id(name),
             name: name.to_owned(),

@@ -48,6 +48,7 @@ fn both(folder: &tempfile::TempDir) -> [Arc<Gateway>; 2] {
 
 async fn workspace(gateway: &Gateway) -> WorkspaceId {
     let creation = Creation {
+        recheck: None,
         within: None,
         id: WorkspaceId::random(),
         name: "n".to_owned(),

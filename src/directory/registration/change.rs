@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::time::Instant;
 
+use super::recheck::Recheck;
 use super::tree_rules::{Editor, settle};
 use super::urls::{check_urls, settle_resolve, settle_urls};
 use super::validate::check_label;
@@ -77,6 +78,8 @@ pub struct Change {
     pub probe: Option<Option<Probe>>,
     /// Status set by a provisioner.
     pub status: Option<Status>,
+    /// Second check of the editor.
+    pub recheck: Option<Recheck>,
 }
 
 /// Change with checked URLs and a sealed credential.
@@ -121,6 +124,7 @@ impl Registrations {
         check(change)?;
         let began = Instant::now();
         let vetted = self.vet_change(id, change, editor).await?;
+        Recheck::run(change.recheck.as_ref()).await?;
         let judge = |workspace: &Workspace, around: &Surroundings| {
             judge(workspace, around, &vetted, editor)
         };

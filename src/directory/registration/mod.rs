@@ -3,6 +3,7 @@
 mod bulk;
 mod change;
 mod lifecycle;
+mod recheck;
 mod register;
 mod registrar;
 mod tree_rules;
@@ -13,6 +14,7 @@ pub use self::bulk::{
     RegistrationsInBulk, Update, VettedUpdate, id_taken, listed_urls, org_of_new, reports_itself,
 };
 pub use self::change::{Change, Registrations};
+pub use self::recheck::Recheck;
 pub use self::register::{Creation, Registered, Registration};
 pub use self::registrar::{Registrar, Terms};
 pub use self::tree_rules::Editor;

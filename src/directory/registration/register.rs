@@ -6,6 +6,7 @@ use serde_json::value::RawValue;
 use tokio::time::Instant;
 
 use super::change::{Change, Registrations};
+use super::recheck::Recheck;
 use super::registrar::{
     Bases, Registrar, elsewhere, mode_of, not_registered, settle, unregistered,
 };
@@ -46,6 +47,8 @@ pub struct Registration {
     pub delivery_mode: Option<DeliveryMode>,
     /// Proof in the tokens that it gets with calls; `None` keeps the current one.
     pub proof: Option<CallerProof>,
+    /// Second check of the registrar.
+    pub recheck: Option<Recheck>,
 }
 
 /// Result of a registration.
@@ -112,6 +115,8 @@ pub struct Creation {
     pub enrolment: Option<NewEnrolment>,
     /// Creator of the workspace.
     pub editor: Editor,
+    /// Second check of the creator.
+    pub recheck: Option<Recheck>,
 }
 
 impl Registrations {
@@ -161,6 +166,10 @@ impl Registrations {
             .addresses
             .vet_urls(&registration.id, urls, is_operator)
             .await?;
+        Recheck::run(registration.recheck.as_ref()).await?;
+        if !foreign && self.has_become_foreign(registrar, &registration.id).await? {
+            return Err(elsewhere());
+        }
         require_https(has_tls, urls.url.as_deref())?;
         let bases = Bases::of(found.as_ref(), urls.url.as_deref(), is_operator);
         let moved = place.is_some();
@@ -228,6 +237,21 @@ impl Registrations {
             None => return Ok(false),
         };
         Ok(require_within(&line, within.as_ref()).is_err())
+    }
+
+    /// As [`Registrations::is_foreign`], of the row as it is after the look-ups of names.
+    async fn has_become_foreign(
+        &self,
+        registrar: &Registrar,
+        id: &WorkspaceId,
+    ) -> Result<bool, Rejection> {
+        match registrar {
+            Registrar::Org { .. } => {
+                let found = self.workspaces.find(id).await?;
+                self.is_foreign(registrar, found.as_ref()).await
+            }
+            Registrar::Itself | Registrar::Operator(_) => Ok(false),
+        }
     }
 
     async fn move_to(&self, id: &WorkspaceId, place: Move) -> Result<(), Rejection> {
@@ -304,6 +328,7 @@ impl Registrations {
     /// is or was taken; the parent cannot have children), `store_unavailable`.
     pub async fn create(&self, creation: &Creation, run: Run) -> Result<Workspace, Rejection> {
         let urls = self.vet_new(creation).await?;
+        Recheck::run(creation.recheck.as_ref()).await?;
         match self.write_new(creation, urls, run).await? {
             Created::Done(workspace) => Ok(*workspace),
             Created::Taken => Err(taken()),

@@ -156,6 +156,7 @@ pub(super) fn unregistered(
             Registrar::Operator(_) => Editor::Operator,
             Registrar::Org { .. } | Registrar::Itself => Editor::Org,
         },
+        recheck: None,
     }
 }
 

@@ -131,6 +131,7 @@ fn creation(name: &str) -> Creation {
         wake: None,
         probe: None,
         enrolment: None,
+        recheck: None,
     }
 }
 
@@ -145,6 +146,7 @@ fn registration(name: &str) -> Registration {
         ),
         delivery_mode: None,
         proof: None,
+        recheck: None,
     }
 }
 

@@ -31,20 +31,6 @@ macro_rules! is_unused {
     };
 }
 
-/// Selects the live ones of workspace `$1` after id `$2`, at `$3`, as lists show tokens; `$4` as in
-/// `is_unused`.
-macro_rules! live {
-    () => {
-        concat!(
-            "SELECT t.id, t.prefix, CAST(NULL AS TEXT), t.created_at, CAST(NULL AS BIGINT), t.expires_at \
-             FROM enrolment_tokens t WHERE t.workspace_id = $1 AND t.id > $2 AND t.expires_at > $3 AND ",
-            $crate::identity::token::enrolment::is_unused!("$4")
-        )
-    };
-}
-pub(super) use is_unused;
-pub(super) use live;
-
 /// The access generation of a workspace: that of the last move in its line.
 macro_rules! line_generation {
     ($id:literal) => {
@@ -59,12 +45,40 @@ macro_rules! line_generation {
     };
 }
 
+/// The condition that no move ended the enrolment token `t`, of an org token.
+macro_rules! is_in_its_place {
+    () => {
+        concat!(
+            "(t.line_generation IS NULL OR t.line_generation >= ",
+            $crate::identity::token::enrolment::line_generation!("t.workspace_id"),
+            ")"
+        )
+    };
+}
+
+/// Selects the live ones of workspace `$1` after id `$2`, at `$3`, as lists show tokens; `$4` as in
+/// `is_unused`.
+macro_rules! live {
+    () => {
+        concat!(
+            "SELECT t.id, t.prefix, CAST(NULL AS TEXT), t.created_at, CAST(NULL AS BIGINT), t.expires_at \
+             FROM enrolment_tokens t WHERE t.workspace_id = $1 AND t.id > $2 AND t.expires_at > $3 AND ",
+            $crate::identity::token::enrolment::is_in_its_place!(),
+            " AND ",
+            $crate::identity::token::enrolment::is_unused!("$4")
+        )
+    };
+}
+pub(super) use is_in_its_place;
+pub(super) use is_unused;
+pub(super) use line_generation;
+pub(super) use live;
+
 const FIND: &str = concat!(
     "SELECT t.workspace_id FROM enrolment_tokens t JOIN workspaces w ON w.id = t.workspace_id \
-     WHERE t.token_hash = $1 AND w.status <> 'removed' AND t.expires_at > $2 \
-     AND (t.line_generation IS NULL OR t.line_generation >= ",
-    line_generation!("t.workspace_id"),
-    ") AND ",
+     WHERE t.token_hash = $1 AND w.status <> 'removed' AND t.expires_at > $2 AND ",
+    is_in_its_place!(),
+    " AND ",
     is_unused!("$3")
 );
 
@@ -81,6 +95,8 @@ const INSERT: &str = concat!(
 const REDEEM: &str = concat!(
     "UPDATE enrolment_tokens AS t SET redeemed_at = $2 \
      WHERE t.token_hash = $1 AND t.expires_at > $2 AND ",
+    is_in_its_place!(),
+    " AND ",
     is_unused!("$3")
 );
 const RESTORE: &str = "UPDATE enrolment_tokens SET redeemed_at = NULL WHERE token_hash = $1";

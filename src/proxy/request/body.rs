@@ -34,12 +34,12 @@ const YIELD_EVERY: usize = 256 * 1024;
 ///
 /// # Errors
 /// `unauthenticated`, `not_permitted`, `stopped`, `store_unavailable`.
-async fn check_again(request: &mut Request<'_>) -> Result<(), Rejection> {
+pub(in crate::proxy) async fn check_again(request: &mut Request<'_>) -> Result<(), Rejection> {
     let (gateway, exchange) = (&request.context.gateway, &mut *request.exchange);
     let (Some(proof), Some(target)) = (exchange.proof.clone(), exchange.callee.clone()) else {
         return Ok(());
     };
-    gateway.identity.check_after_body(&proof).await?;
+    gateway.identity.check_again(&proof).await?;
     permit(gateway, exchange, proof, &target).await.map(drop)
 }
 

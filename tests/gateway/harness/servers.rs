@@ -269,6 +269,8 @@ impl Postgres {
                 "fsync=off",
                 "synchronous_commit=off",
                 "full_page_writes=off",
+                // It would visit the databases of hundreds of cases, ten a second.
+                "autovacuum=off",
                 "max_connections=300",
                 "shared_buffers=32MB",
             ] {

@@ -1,6 +1,7 @@
 //! Org tokens that look after a subtree: they reach its workspaces and no others, whatever they try.
 
 mod ends;
+mod meanwhile;
 mod places;
 mod sums;
 mod told;

@@ -18,6 +18,7 @@ use crate::proxy::outcome::{Ended, rare};
 use crate::proxy::relay::Cut;
 use crate::proxy::relay::forward::peer;
 use crate::proxy::relay::upstream::{Connection, NotConnected};
+use crate::proxy::request::body::check_again;
 use crate::proxy::request::checked::CheckedCall;
 use crate::proxy::request::{Request, prefer};
 use crate::proxy::respond::client_disconnected;
@@ -70,7 +71,7 @@ pub(super) async fn reach(
 /// prefers to be answered later.
 ///
 /// # Errors
-/// `agent_busy`; the caller left; `shutting_down`.
+/// `agent_busy`; the caller left; `shutting_down`; after a wait as [`check_again`].
 async fn take_slot(
     request: &mut Request<'_>,
     agent: &Agent,
@@ -86,12 +87,16 @@ async fn take_slot(
         return Err(refused.why.into());
     }
     let mut cut = request.context.relay.watch(request.exchange);
-    tokio::select! {
+    let slot = tokio::select! {
         biased;
-        slot = rare(agent.slots.wait(refused, account, kind, deadline)) => Ok(slot?),
-        () = client_disconnected(request.session) => Err(Ended::CallerLeft),
-        why = cut.requested(Delivery::NotSent) => Err(why.into()),
-    }
+        slot = rare(agent.slots.wait(refused, account, kind, deadline)) => slot?,
+        () = client_disconnected(request.session) => return Err(Ended::CallerLeft),
+        why = cut.requested(Delivery::NotSent) => return Err(why.into()),
+    };
+    // Its credential may have ended meanwhile, and its target moved.
+    let checked = rare(check_again(request)).await;
+    checked.map_err(|why| why.delivered(Delivery::NotSent))?;
+    Ok(slot)
 }
 
 /// Takes a slot for a call that was parked. A place that it found free may be taken by now: it waits for the next one.
