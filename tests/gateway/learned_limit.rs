@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 use tokio::time::sleep;
 
-use crate::harness::{Agent, Builder, CALL, Connection, Pair, Request, Step, ok_json};
+use crate::harness::{Agent, Builder, CALL, Connection, Pair, Request, Step, calmly, ok_json};
 
 const OK: &str = r#"{"jsonrpc":"2.0","id":"c-1","result":{"kind":"message","messageId":"r","role":"agent","parts":[]}}"#;
 const TOO_MANY: &str = "HTTP/1.1 429 Too Many Requests\r\nContent-Length: 0\r\n\r\n";
@@ -36,6 +36,10 @@ async fn limited(most: usize, each: Duration) -> (Agent, Arc<Mutex<(u32, u32)>>)
 
 #[tokio::test]
 async fn an_agent_that_takes_eight_calls_is_seldom_asked_for_more_and_kept_busy() {
+    calmly(offered_more_than_it_takes).await;
+}
+
+async fn offered_more_than_it_takes() {
     const EACH: Duration = Duration::from_millis(100);
     let (agent, counts) = limited(8, EACH).await;
     let gateway = Builder::new(Pair::Embedded)
@@ -69,11 +73,10 @@ async fn an_agent_that_takes_eight_calls_is_seldom_asked_for_more_and_kept_busy(
     );
     let share = refused / (taken + refused);
     let best = 8.0 * (ends - learns).as_secs_f64() / EACH.as_secs_f64();
-    println!(
-        "refused by the agent: {share:.4}; of its best: {:.3}",
-        taken / best
+    assert!(
+        share < 0.02,
+        "the agent refused {share:.4}, and took {taken} of {best}"
     );
-    assert!(share < 0.02, "{share}");
-    // 0.95 is the aim on a machine that does nothing else.
-    assert!(taken / best > 0.5, "{taken} of {best}");
+    // 0.95 is the aim on a machine that does nothing else. A limit that fell to one call would leave 0.125.
+    assert!(taken / best > 0.25, "{taken} of {best}");
 }

@@ -166,10 +166,7 @@ impl Registrations {
             .addresses
             .vet_urls(&registration.id, urls, is_operator)
             .await?;
-        Recheck::run(registration.recheck.as_ref()).await?;
-        if !foreign && self.has_become_foreign(registrar, &registration.id).await? {
-            return Err(elsewhere());
-        }
+        self.check_again(registration, registrar, foreign).await?;
         require_https(has_tls, urls.url.as_deref())?;
         let bases = Bases::of(found.as_ref(), urls.url.as_deref(), is_operator);
         let moved = place.is_some();
@@ -239,18 +236,24 @@ impl Registrations {
         Ok(require_within(&line, within.as_ref()).is_err())
     }
 
-    /// As [`Registrations::is_foreign`], of the row as it is after the look-ups of names.
-    async fn has_become_foreign(
+    /// Checks the registrar again after the look-ups of names. `was_foreign`: it did not look after the workspace before.
+    ///
+    /// # Errors
+    /// Those of the second check; `not_permitted`.
+    async fn check_again(
         &self,
+        registration: &Registration,
         registrar: &Registrar,
-        id: &WorkspaceId,
-    ) -> Result<bool, Rejection> {
-        match registrar {
-            Registrar::Org { .. } => {
-                let found = self.workspaces.find(id).await?;
-                self.is_foreign(registrar, found.as_ref()).await
-            }
-            Registrar::Itself | Registrar::Operator(_) => Ok(false),
+        was_foreign: bool,
+    ) -> Result<(), Rejection> {
+        Recheck::run(registration.recheck.as_ref()).await?;
+        if was_foreign || !matches!(registrar, Registrar::Org { .. }) {
+            return Ok(());
+        }
+        let found = self.workspaces.find(&registration.id).await?;
+        match self.is_foreign(registrar, found.as_ref()).await? {
+            true => Err(elsewhere()),
+            false => Ok(()),
         }
     }
 
