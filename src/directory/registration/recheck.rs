@@ -6,7 +6,11 @@ use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 
+use super::registrar::{Registrar, elsewhere};
+use super::tree_rules::require_within;
+use crate::ids::WorkspaceId;
 use crate::rejection::Rejection;
+use crate::workspace::{Workspace, Workspaces};
 
 type Check = dyn Fn() -> BoxFuture<'static, Result<(), Rejection>> + Send + Sync;
 
@@ -37,5 +41,44 @@ impl Recheck {
 impl fmt::Debug for Recheck {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Recheck")
+    }
+}
+
+/// True if the registrar is an org token that does not look after the workspace.
+pub(super) async fn is_foreign(
+    workspaces: &Workspaces,
+    registrar: &Registrar,
+    workspace: Option<&Workspace>,
+) -> Result<bool, Rejection> {
+    let (Registrar::Org { org, within, .. }, Some(workspace)) = (registrar, workspace) else {
+        return Ok(false);
+    };
+    if workspace.org.as_ref() != Some(org) {
+        return Ok(true);
+    }
+    let line = match within {
+        Some(_) => workspaces.line(&workspace.id).await?,
+        None => return Ok(false),
+    };
+    Ok(require_within(&line, within.as_ref()).is_err())
+}
+
+/// Checks after the look-ups of names that an org token looks after the workspace `id` as before. `was_foreign`: it did
+/// not.
+///
+/// # Errors
+/// `not_permitted`; `store_unavailable`.
+pub(super) async fn require_still_own(
+    workspaces: &Workspaces,
+    registrar: &Registrar,
+    (id, was_foreign): (&WorkspaceId, bool),
+) -> Result<(), Rejection> {
+    if was_foreign || !matches!(registrar, Registrar::Org { .. }) {
+        return Ok(());
+    }
+    let found = workspaces.find(id).await?;
+    match is_foreign(workspaces, registrar, found.as_ref()).await? {
+        true => Err(elsewhere()),
+        false => Ok(()),
     }
 }

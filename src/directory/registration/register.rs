@@ -6,7 +6,7 @@ use serde_json::value::RawValue;
 use tokio::time::Instant;
 
 use super::change::{Change, Registrations};
-use super::recheck::Recheck;
+use super::recheck::{Recheck, is_foreign, require_still_own};
 use super::registrar::{
     Bases, Registrar, elsewhere, mode_of, not_registered, settle, unregistered,
 };
@@ -149,7 +149,7 @@ impl Registrations {
     ) -> Result<Option<Registered>, Rejection> {
         let found = self.workspaces.find(&registration.id).await?;
         // For an org token a workspace that it does not look after does not exist, in each check: its creation fails.
-        let foreign = self.is_foreign(registrar, found.as_ref()).await?;
+        let foreign = is_foreign(&self.workspaces, registrar, found.as_ref()).await?;
         let found = found.filter(|_| !foreign);
         let mode = mode_of(registration, found.as_ref())?;
         let terms = registrar.terms();
@@ -166,7 +166,8 @@ impl Registrations {
             .addresses
             .vet_urls(&registration.id, urls, is_operator)
             .await?;
-        self.check_again(registration, registrar, foreign).await?;
+        Recheck::run(registration.recheck.as_ref()).await?;
+        require_still_own(&self.workspaces, registrar, (&registration.id, foreign)).await?;
         require_https(has_tls, urls.url.as_deref())?;
         let bases = Bases::of(found.as_ref(), urls.url.as_deref(), is_operator);
         let moved = place.is_some();
@@ -215,46 +216,6 @@ impl Registrations {
             created,
             warning,
         }))
-    }
-
-    /// True if the registrar is an org token that does not look after the workspace.
-    async fn is_foreign(
-        &self,
-        registrar: &Registrar,
-        workspace: Option<&Workspace>,
-    ) -> Result<bool, Rejection> {
-        let (Registrar::Org { org, within, .. }, Some(workspace)) = (registrar, workspace) else {
-            return Ok(false);
-        };
-        if workspace.org.as_ref() != Some(org) {
-            return Ok(true);
-        }
-        let line = match within {
-            Some(_) => self.workspaces.line(&workspace.id).await?,
-            None => return Ok(false),
-        };
-        Ok(require_within(&line, within.as_ref()).is_err())
-    }
-
-    /// Checks the registrar again after the look-ups of names. `was_foreign`: it did not look after the workspace before.
-    ///
-    /// # Errors
-    /// Those of the second check; `not_permitted`.
-    async fn check_again(
-        &self,
-        registration: &Registration,
-        registrar: &Registrar,
-        was_foreign: bool,
-    ) -> Result<(), Rejection> {
-        Recheck::run(registration.recheck.as_ref()).await?;
-        if was_foreign || !matches!(registrar, Registrar::Org { .. }) {
-            return Ok(());
-        }
-        let found = self.workspaces.find(&registration.id).await?;
-        match self.is_foreign(registrar, found.as_ref()).await? {
-            true => Err(elsewhere()),
-            false => Ok(()),
-        }
     }
 
     async fn move_to(&self, id: &WorkspaceId, place: Move) -> Result<(), Rejection> {
