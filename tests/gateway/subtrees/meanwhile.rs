@@ -163,7 +163,9 @@ on_both_pairs! {
             async move { gateway.call(&request).await }
         };
         let until_queued = async |calls: f64| {
+            let end = Instant::now() + Duration::from_secs(20);
             while gateway.metric("a2a_gateway_target_queue_calls", &[]).await < calls {
+                assert!(Instant::now() < end, "no call waits for a place");
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         };
