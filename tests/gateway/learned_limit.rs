@@ -77,6 +77,6 @@ async fn offered_more_than_it_takes() {
         share < 0.02,
         "the agent refused {share:.4}, and took {taken} of {best}"
     );
-    // 0.95 is the aim on a machine that does nothing else. A limit that fell to one call would leave 0.125.
-    assert!(taken / best > 0.25, "{taken} of {best}");
+    // 0.95 is the aim on a machine that does nothing else.
+    assert!(taken / best > 0.5, "{taken} of {best}");
 }
