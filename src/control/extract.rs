@@ -36,13 +36,13 @@ impl Caller {
         let (gateway, proof, id) = (Arc::clone(gateway), Arc::clone(&self.0), id.cloned());
         Recheck::new(move || {
             let (gateway, proof, id) = (Arc::clone(&gateway), Arc::clone(&proof), id.clone());
-            Box::pin(async move {
+            async move {
                 gateway.identity.check_again(&proof).await?;
                 match id {
                     Some(id) => gateway.hierarchy.permit(&proof, &id).await.map(drop),
                     None => Ok(()),
                 }
-            })
+            }
         })
     }
 

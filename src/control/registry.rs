@@ -168,7 +168,7 @@ fn redeeming(gateway: &Arc<Gateway>, caller: &Caller, redeemed: &Arc<AtomicBool>
     Recheck::new(move || {
         let proof = Arc::clone(&proof);
         let (gateway, redeemed) = (Arc::clone(&gateway), Arc::clone(&redeemed));
-        Box::pin(async move {
+        async move {
             gateway.identity.check_again(&proof).await?;
             if proof.kind != CredentialKind::Enrolment || redeemed.load(Ordering::Relaxed) {
                 return Ok(());
@@ -182,7 +182,7 @@ fn redeeming(gateway: &Arc<Gateway>, caller: &Caller, redeemed: &Arc<AtomicBool>
             }
             redeemed.store(true, Ordering::Relaxed);
             Ok(())
-        })
+        }
     })
 }
 

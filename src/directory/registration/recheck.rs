@@ -20,10 +20,11 @@ pub struct Recheck(Arc<Check>);
 
 impl Recheck {
     /// Returns one. It may run twice for one request.
-    pub fn new(
-        check: impl Fn() -> BoxFuture<'static, Result<(), Rejection>> + Send + Sync + 'static,
-    ) -> Self {
-        Self(Arc::new(check))
+    pub fn new<C>(check: impl Fn() -> C + Send + Sync + 'static) -> Self
+    where
+        C: Future<Output = Result<(), Rejection>> + Send + 'static,
+    {
+        Self(Arc::new(move || Box::pin(check())))
     }
 
     /// Runs the check, if there is one.

@@ -292,7 +292,6 @@ impl Registrations {
     /// is or was taken; the parent cannot have children), `store_unavailable`.
     pub async fn create(&self, creation: &Creation, run: Run) -> Result<Workspace, Rejection> {
         let urls = self.vet_new(creation).await?;
-        Recheck::run(creation.recheck.as_ref()).await?;
         match self.write_new(creation, urls, run).await? {
             Created::Done(workspace) => Ok(*workspace),
             Created::Taken => Err(taken()),
@@ -337,7 +336,8 @@ impl Registrations {
         self.announcer.announce_status(id, workspace.status);
     }
 
-    /// Returns the row of a new workspace with these URLs, in the org that the creation says.
+    /// Returns the row of a new workspace with these URLs, in the org that the creation says. Checks its creator again after
+    /// the last look-up of a name.
     pub(super) async fn prepare(
         &self,
         creation: &Creation,
@@ -363,6 +363,7 @@ impl Registrations {
         }
         let tls = tls.map(|tls| tls.seal(&self.seal, &id));
         let wake = self.vet_wake(&id, creation.wake.as_ref()).await?;
+        Recheck::run(creation.recheck.as_ref()).await?;
         Ok(NewWorkspace {
             id,
             name: creation.name.clone(),
