@@ -19,6 +19,7 @@ use crate::audit::change::About;
 use crate::config::{Bridging, CardAccess, Complete};
 use crate::directory::{Change, Editor};
 use crate::gateway::Gateway;
+use crate::hierarchy::Permit;
 use crate::identity::Principal;
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
@@ -247,6 +248,17 @@ pub(super) async fn editor(
     caller: &Caller,
     id: &WorkspaceId,
 ) -> Result<Editor, Rejection> {
+    permitted_editor(gateway, caller, id)
+        .await
+        .map(|(editor, _)| editor)
+}
+
+/// As [`editor`], with the permit.
+pub(super) async fn permitted_editor(
+    gateway: &Gateway,
+    caller: &Caller,
+    id: &WorkspaceId,
+) -> Result<(Editor, Permit), Rejection> {
     let editor = match caller.principal() {
         Principal::Operator => Editor::Operator,
         Principal::Org { .. } => Editor::Org,
@@ -254,6 +266,6 @@ pub(super) async fn editor(
             return Err(not_permitted("this needs an admin token or an org token"));
         }
     };
-    gateway.hierarchy.permit(&caller.0, id).await?;
-    Ok(editor)
+    let permit = gateway.hierarchy.permit(&caller.0, id).await?;
+    Ok((editor, permit))
 }

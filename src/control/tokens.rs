@@ -14,10 +14,11 @@ use serde::{Deserialize, Serialize};
 use super::body::{Json, OptionalJson, check_note, check_token_label};
 use super::dry_run::{Changer, Told, shown_secret, told};
 use super::extract::{Caller, PathId, PathOrg, PathTokenId, is_root_of, not_permitted};
-use super::lifecycle::editor;
+use super::lifecycle::permitted_editor;
 use super::page::Page;
 use super::workspaces::{parse_optional, require_same_org};
 use crate::audit::change::About;
+use crate::directory::Editor;
 use crate::gateway::Gateway;
 use crate::identity::{
     CANVAS_TTL_DEFAULT, CredentialKind, EnrolmentMaker, IssuedToken, NewCanvas, OrgTokenRow,
@@ -226,21 +227,20 @@ pub(super) async fn enrol(
     PathId(id): PathId,
     Changer { caller, run }: Changer,
 ) -> Result<Response, Rejection> {
-    editor(&gateway, &caller, &id).await?;
+    let (editor, permit) = permitted_editor(&gateway, &caller, &id).await?;
     if is_root_of(&caller, &id) {
         return Err(not_permitted(
             "the token looks after this workspace and those below it, and a token of its own reaches further: it needs \
              an admin token, or a token of the whole org",
         ));
     }
-    let maker = match caller.principal() {
-        Principal::Org { .. } => {
+    let maker = match editor {
+        Editor::Org => {
             gateway.hierarchy.require_ungranted(&id).await?;
             // The permit may be older than a move that commits now. Then the token proves nothing.
-            let permit = gateway.hierarchy.permit(&caller.0, &id).await?;
             EnrolmentMaker::Org(permit.to().map(|place| place.generation))
         }
-        _ => EnrolmentMaker::Operator,
+        Editor::Operator => EnrolmentMaker::Operator,
     };
     let tokens = &gateway.identity.tokens;
     let (token, expires_at) = tokens.issue_enrolment(&id, maker, run).await?;

@@ -76,9 +76,9 @@ pub(super) async fn create(
         operators_only("recreate", caller.principal(), ())?;
     }
     let mut creation = creation(&gateway, &caller, new).await?;
-    let maker = match caller.principal() {
-        Principal::Org { .. } => EnrolmentMaker::Org(None),
-        _ => EnrolmentMaker::Operator,
+    let maker = match creation.editor {
+        Editor::Org => EnrolmentMaker::Org(None),
+        Editor::Operator => EnrolmentMaker::Operator,
     };
     let (enrolment, stored) = Issuance::make_enrolment(&creation.id, maker);
     creation.enrolment = Some(stored);
