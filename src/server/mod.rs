@@ -12,18 +12,16 @@ use std::io::Write;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
-use async_trait::async_trait;
 use pingora::server::configuration::ServerConf;
-use pingora::server::{RunArgs, Server, ShutdownWatch};
-use pingora::services::ServiceHandle;
-use pingora::services::background::{BackgroundService, background_service};
+use pingora::server::{RunArgs, Server};
+use pingora::services::background::background_service;
+use pingora::services::{ServiceHandle, ServiceReadyNotifier};
 use secrecy::{ExposeSecret, SecretString};
 
 use self::admin::AdminListener;
-use self::lasting::lasting;
+use self::lasting::Background;
 use self::signals::{Caught, Signals};
 use self::sockets::Sockets;
-use crate::audit::Audit;
 use crate::config::Live;
 use crate::config::load::Layers;
 use crate::gateway::{Gateway, OpenError};
@@ -99,7 +97,8 @@ pub fn run(live: Live, layers: Option<Layers>) -> Result<(), ServeError> {
     let answers = Listener::of_gateway(Arc::clone(&gateway), control.clone(), traces.clone())
         .map_err(ServeError::ForwardHeaders)?;
     let senders = (answers.dispatcher(), answers.prober(), answers.canceller());
-    let rooms = background_service("rooms", Rooms(Arc::clone(&gateway)));
+    let working = Arc::clone(&gateway);
+    let rooms = Background::notifying("rooms", |ready| run_rooms(working, ready));
     let admin = background_service(
         "admin",
         AdminListener {
@@ -114,9 +113,10 @@ pub fn run(live: Live, layers: Option<Layers>) -> Result<(), ServeError> {
         },
     );
     let rooms = server.add_service(rooms);
-    server.add_service(background_service(
+    let audit = Arc::clone(&gateway.audit);
+    server.add_service(Background::service(
         "audit",
-        Audited(Arc::clone(&gateway.audit)),
+        async move { audit.run().await },
     ));
     let admin = server.add_service(admin);
     let public = threads::add_to(
@@ -131,22 +131,23 @@ pub fn run(live: Live, layers: Option<Layers>) -> Result<(), ServeError> {
     // Every process binds in the same order, so of two that start at once one gets both addresses.
     public.add_dependency(&admin);
     if let Some(layers) = layers {
-        let reloads = Reloads(Arc::clone(&gateway), layers);
-        server.add_service(background_service("reload", reloads));
+        let gateway = Arc::clone(&gateway);
+        let reloads = async move { reload::run(&gateway, &layers).await };
+        server.add_service(Background::service("reload", reloads));
     }
     add_senders(&mut server, senders, &public);
 
     let (own, pid) = (&config.server, std::process::id());
     tracing::info!(address = %own.listen, admin = %config.admin.listen, threads = own.threads(), pid, "a2a-gateway is starting");
+    let signals = Signals {
+        drain: Arc::clone(&gateway.drain),
+        config: gateway.config.clone(),
+        gateway: Some(gateway),
+        sockets,
+        traces,
+    };
     server.run(RunArgs {
-        shutdown_signal: Box::new(Signals {
-            caught,
-            drain: Arc::clone(&gateway.drain),
-            config: gateway.config.clone(),
-            gateway: Some(gateway),
-            sockets,
-            traces,
-        }),
+        shutdown_signal: signals.into_watch(caught),
     });
     tracing::info!(pid, "a2a-gateway has ended");
     Ok(())
@@ -159,15 +160,15 @@ fn add_senders(
     public: &ServiceHandle,
 ) {
     if let Some(dispatcher) = dispatcher {
-        let dispatch = background_service("dispatch", Dispatches(dispatcher));
+        let dispatch = Background::service("dispatch", async move { dispatcher.run().await });
         server.add_service(dispatch).add_dependency(public);
     }
     if let Some(prober) = prober {
-        let probes = background_service("probes", Probes(prober));
+        let probes = Background::service("probes", async move { prober.run().await });
         server.add_service(probes).add_dependency(public);
     }
     if let Some(canceller) = canceller {
-        let cancels = background_service("cancels", Cancels(canceller));
+        let cancels = Background::service("cancels", async move { canceller.run().await });
         server.add_service(cancels).add_dependency(public);
     }
 }
@@ -209,37 +210,22 @@ fn advice(key: &str, error: &std::io::Error) -> String {
     format!("{guess}`--set {key}=ADDRESS:PORT` chooses another")
 }
 
-/// The background work of the gateway: migrations, invalidations, sweeps, flushes.
-struct Rooms(Arc<Gateway>);
-
-#[async_trait]
-impl BackgroundService for Rooms {
-    async fn start_with_ready_notifier(
-        &self,
-        mut shutdown: ShutdownWatch,
-        ready: pingora::services::ServiceReadyNotifier,
-    ) {
-        // The listener opens even if a store is down: requests that need the store are rejected.
-        let mut prepared = std::pin::pin!(self.0.prepare());
-        let wait = self.0.config().stores.timeout;
-        let first = tokio::time::timeout(wait, &mut prepared).await;
-        ready.notify_ready();
-        let work = async {
-            let admin_token = match first {
-                Ok(admin_token) => admin_token,
-                Err(_) => prepared.await,
-            };
-            if let Some(token) = admin_token {
-                announce(&token);
-            }
-            self.0.look_for_default_workspace().await;
-            self.0.run().await;
-        };
-        tokio::select! {
-            () = lasting("rooms", work) => {}
-            _ = shutdown.changed() => {}
-        }
+/// Runs the background work of the gateway: migrations, invalidations, sweeps, flushes. Notifies `ready` when the listener
+/// may open: even if a store is down, since requests that need the store are rejected.
+async fn run_rooms(gateway: Arc<Gateway>, ready: ServiceReadyNotifier) {
+    let mut prepared = std::pin::pin!(gateway.prepare());
+    let wait = gateway.config().stores.timeout;
+    let first = tokio::time::timeout(wait, &mut prepared).await;
+    ready.notify_ready();
+    let admin_token = match first {
+        Ok(admin_token) => admin_token,
+        Err(_) => prepared.await,
+    };
+    if let Some(token) = admin_token {
+        announce(&token);
     }
+    gateway.look_for_default_workspace().await;
+    gateway.run().await;
 }
 
 /// Prints the first admin token to standard error, once. It is not logged, since logs are kept.
@@ -251,69 +237,4 @@ fn announce(token: &SecretString) {
          export A2A_GATEWAY_ADMIN_TOKEN={text}\n\n\
          Keep it, and go on with it: `POST /workspaces` makes the first workspace (docs/guide/set-up-a-gateway.md has the steps).\n"
     );
-}
-
-/// The audit. It runs on its own thread, so that no exchange waits for it.
-struct Audited(Arc<Audit>);
-
-#[async_trait]
-impl BackgroundService for Audited {
-    async fn start(&self, mut shutdown: ShutdownWatch) {
-        tokio::select! {
-            () = lasting("audit", self.0.run()) => {}
-            _ = shutdown.changed() => {}
-        }
-    }
-}
-
-/// The sender of deferred calls.
-struct Dispatches(Dispatcher);
-
-#[async_trait]
-impl BackgroundService for Dispatches {
-    async fn start(&self, mut shutdown: ShutdownWatch) {
-        tokio::select! {
-            () = lasting("dispatch", self.0.run()) => {}
-            _ = shutdown.changed() => {}
-        }
-    }
-}
-
-/// The prober of agents that do not register.
-struct Probes(Prober);
-
-#[async_trait]
-impl BackgroundService for Probes {
-    async fn start(&self, mut shutdown: ShutdownWatch) {
-        tokio::select! {
-            () = lasting("probes", self.0.run()) => {}
-            _ = shutdown.changed() => {}
-        }
-    }
-}
-
-/// The canceller of the tasks of stops.
-struct Cancels(Canceller);
-
-#[async_trait]
-impl BackgroundService for Cancels {
-    async fn start(&self, mut shutdown: ShutdownWatch) {
-        tokio::select! {
-            () = lasting("cancels", self.0.run()) => {}
-            _ = shutdown.changed() => {}
-        }
-    }
-}
-
-/// The reloader of the configuration. It runs on its own thread, since files may be slow.
-struct Reloads(Arc<Gateway>, Layers);
-
-#[async_trait]
-impl BackgroundService for Reloads {
-    async fn start(&self, mut shutdown: ShutdownWatch) {
-        tokio::select! {
-            () = lasting("reload", reload::run(&self.0, &self.1)) => {}
-            _ = shutdown.changed() => {}
-        }
-    }
 }

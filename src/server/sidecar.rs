@@ -3,12 +3,11 @@
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
-use async_trait::async_trait;
-use pingora::server::{RunArgs, Server, ShutdownSignalWatch, ShutdownWatch};
-use pingora::services::background::{BackgroundService, background_service};
+use pingora::server::{RunArgs, Server, ShutdownSignalWatch};
+use pingora::services::background::background_service;
 use tokio::sync::watch;
 
-use super::lasting::lasting;
+use super::lasting::Background;
 use super::signals::{Caught, Signals, Told};
 use super::sockets::Sockets;
 use super::{AdminListener, ServeError, pingora, threads};
@@ -29,14 +28,13 @@ pub fn run(live: Live, settings: Settings, admin: Option<SocketAddr>) -> Result<
     let caught = Caught::new(false).map_err(ServeError::Signals)?;
     let prepared = Prepared::new(live, settings, admin)?;
     let signals = Signals {
-        caught,
         drain: Arc::clone(&prepared.sidecar.drain),
         config: prepared.sidecar.config.clone(),
         gateway: None,
         sockets: Arc::clone(&prepared.sockets),
         traces: prepared.traces.clone(),
     };
-    prepared.serve(Box::new(signals));
+    prepared.serve(signals.into_watch(caught));
     Ok(())
 }
 
@@ -68,7 +66,7 @@ pub fn beside(
         traces: prepared.traces.clone(),
     };
     let serve = move || {
-        prepared.serve(Box::new(watched));
+        prepared.serve(watched.into_watch());
         drop(served);
     };
     let thread = std::thread::Builder::new().name("sidecar".into());
@@ -122,7 +120,11 @@ impl Prepared {
             front_socket,
             Arc::clone(&sockets),
         );
-        server.add_service(background_service("keys", Fetches(Arc::clone(&sidecar))));
+        let fetching = Arc::clone(&sidecar);
+        server.add_service(Background::service(
+            "keys",
+            async move { fetching.run().await },
+        ));
         if let Some(socket) = admin_socket {
             let listener = AdminListener {
                 socket: Mutex::new(Some(socket)),
@@ -148,18 +150,5 @@ impl Prepared {
         tracing::info!(%address, workspace.id = workspace, threads, "sidecar is starting");
         self.server.run(RunArgs { shutdown_signal });
         tracing::info!("sidecar has ended");
-    }
-}
-
-/// The task that keeps the gateway's keys fresh.
-struct Fetches(Arc<Sidecar>);
-
-#[async_trait]
-impl BackgroundService for Fetches {
-    async fn start(&self, mut shutdown: ShutdownWatch) {
-        tokio::select! {
-            () = lasting("keys", self.0.run()) => {}
-            _ = shutdown.changed() => {}
-        }
     }
 }

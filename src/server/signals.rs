@@ -6,6 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
 use pingora::server::{ShutdownSignal, ShutdownSignalWatch};
 use tokio::runtime::Builder;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -37,8 +39,6 @@ const THREADS_END: Duration = Duration::from_secs(5);
 /// The signal handler. SIGTERM and SIGINT drain; a second signal ends the process at once. SIGUSR2 starts a
 /// successor.
 pub(super) struct Signals {
-    /// The signals that are waited for.
-    pub(super) caught: Caught,
     pub(super) drain: Arc<Drain>,
     pub(super) config: Live,
     /// The gateway, which has state to flush; `None` in a sidecar.
@@ -50,7 +50,7 @@ pub(super) struct Signals {
 }
 
 /// Signal handlers. They are installed when this is created, before the listeners open.
-pub(super) struct Caught(Mutex<Option<[Signal; 3]>>);
+pub(super) struct Caught([Signal; 3]);
 
 impl Caught {
     /// Installs the handlers. With `reloads` also that of SIGHUP, whose default would end the process until
@@ -71,21 +71,63 @@ impl Caught {
         if reloads {
             signal(SignalKind::hangup()).map(drop)?;
         }
-        Ok(Self(Mutex::new(Some([terminate?, interrupt?, follow?]))))
+        Ok(Self([terminate?, interrupt?, follow?]))
     }
+}
 
-    fn take(&self) -> Option<[Signal; 3]> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+/// A wait for the end of the server, as Pingora asks for it.
+struct Wait(Mutex<Option<BoxFuture<'static, ShutdownSignal>>>);
+
+impl Wait {
+    fn boxed(
+        wait: impl Future<Output = ShutdownSignal> + Send + 'static,
+    ) -> Box<dyn ShutdownSignalWatch> {
+        Box::new(Self(Mutex::new(Some(wait.boxed()))))
     }
 }
 
 #[async_trait]
-impl ShutdownSignalWatch for Signals {
+impl ShutdownSignalWatch for Wait {
     async fn recv(&self) -> ShutdownSignal {
         // Pingora calls this once.
-        let Some([mut terminate, mut interrupt, mut follow]) = self.caught.take() else {
-            return std::future::pending().await;
-        };
+        let wait = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        match wait {
+            Some(wait) => wait.await,
+            None => std::future::pending().await,
+        }
+    }
+}
+
+/// The end of a sidecar that is a part of another process. That process has the signals, and waits for the calls.
+pub(super) struct Told {
+    pub(super) told: watch::Receiver<bool>,
+    pub(super) drain: Arc<Drain>,
+    pub(super) traces: Traces,
+}
+
+impl Told {
+    /// Returns the wait for the end of the server.
+    pub(super) fn into_watch(self) -> Box<dyn ShutdownSignalWatch> {
+        Wait::boxed(self.shut_down())
+    }
+
+    async fn shut_down(mut self) -> ShutdownSignal {
+        // An error means that the other part is gone.
+        let _ = self.told.wait_for(|told| *told).await;
+        last_words(&self.drain, LAST_WORDS).await;
+        self.traces.stop(LAST_SPANS).await;
+        ShutdownSignal::FastShutdown
+    }
+}
+
+impl Signals {
+    /// Returns the wait for a signal that ends the process, and for the end of the calls.
+    pub(super) fn into_watch(self, caught: Caught) -> Box<dyn ShutdownSignalWatch> {
+        Wait::boxed(self.shut_down(caught))
+    }
+
+    async fn shut_down(self, caught: Caught) -> ShutdownSignal {
+        let Caught([mut terminate, mut interrupt, mut follow]) = caught;
         let followed = loop {
             tokio::select! {
                 _ = terminate.recv() => break false,
@@ -117,27 +159,7 @@ impl ShutdownSignalWatch for Signals {
         end_in_any_case();
         ShutdownSignal::FastShutdown
     }
-}
 
-/// The end of a sidecar that is a part of another process. That process has the signals, and waits for the calls.
-pub(super) struct Told {
-    pub(super) told: watch::Receiver<bool>,
-    pub(super) drain: Arc<Drain>,
-    pub(super) traces: Traces,
-}
-
-#[async_trait]
-impl ShutdownSignalWatch for Told {
-    async fn recv(&self) -> ShutdownSignal {
-        // An error means that the other part is gone.
-        let _ = self.told.clone().wait_for(|told| *told).await;
-        last_words(&self.drain, LAST_WORDS).await;
-        self.traces.stop(LAST_SPANS).await;
-        ShutdownSignal::FastShutdown
-    }
-}
-
-impl Signals {
     /// Starts a successor if possible. Returns true if it serves.
     async fn is_followed(&self) -> bool {
         let alone = self.gateway.as_ref().and_then(|gateway| gateway.alone());

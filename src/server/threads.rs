@@ -11,16 +11,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use async_trait::async_trait;
-use pingora::server::{Server, ShutdownWatch};
-use pingora::services::background::{BackgroundService, background_service};
+use pingora::server::Server;
 use pingora::services::{ServiceHandle, ServiceReadyNotifier};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use tokio::time::sleep;
 
 use super::ServeError;
-use super::lasting::unopened;
+use super::lasting::{Background, unopened};
 use super::sockets::{Socket, Sockets};
 use crate::proxy::{Connections, serve_on_this_thread};
 
@@ -69,15 +67,13 @@ struct Place {
 struct Thread {
     threads: Arc<Threads>,
     number: usize,
-    /// Taken at the start.
-    given: Mutex<Option<mpsc::Receiver<Given>>>,
 }
 
 /// Adds a service for each of `number` threads, which serve the connections of `socket`. Returns the first one, which
 /// opens the socket: the others follow what it depends on.
 pub(super) fn add_to(
     server: &mut Server,
-    name: &str,
+    name: &'static str,
     number: usize,
     connections: Connections,
     socket: Socket,
@@ -92,14 +88,11 @@ pub(super) fn add_to(
         listeners: Mutex::default(),
     });
     let mut services = given.into_iter().enumerate().map(|(number, given)| {
-        let thread = Thread {
-            threads: Arc::clone(&threads),
-            number,
-            given: Mutex::new(Some(given)),
-        };
-        let mut service = background_service(name, thread);
-        service.threads = Some(1);
-        server.add_service(service)
+        let threads = Arc::clone(&threads);
+        let thread = Thread { threads, number };
+        server.add_service(Background::notifying(name, move |ready| {
+            thread.serve(given, ready)
+        }))
     });
     let first = services.next().expect("at least one thread");
     services.for_each(|other| other.add_dependency(&first));
@@ -221,19 +214,11 @@ impl Thread {
             }
         }
     }
-}
 
-#[async_trait]
-impl BackgroundService for Thread {
-    async fn start_with_ready_notifier(
-        &self,
-        mut shutdown: ShutdownWatch,
-        ready: ServiceReadyNotifier,
-    ) {
+    /// Serves connections. Notifies `ready` when the socket listens.
+    async fn serve(self, mut given: mpsc::Receiver<Given>, ready: ServiceReadyNotifier) {
         // The service has one thread, and a runtime of its own on it.
         serve_on_this_thread(self.number);
-        let given = locked(&self.given).take();
-        let Some(mut given) = given else { return };
         let listener = match self.listen() {
             Ok(listener) => listener,
             Err(error) => unopened(error).await,
@@ -249,10 +234,7 @@ impl BackgroundService for Thread {
                 self.threads.serve(given);
             }
         };
-        tokio::select! {
-            ((), ()) = async { tokio::join!(self.accept(listener), serve) } => {}
-            _ = shutdown.changed() => {}
-        }
+        tokio::join!(self.accept(listener), serve);
     }
 }
 
