@@ -14,6 +14,7 @@ mod changed;
 mod delegations;
 mod discovery;
 mod dry_run;
+mod erased;
 mod events;
 mod extract;
 mod grants;
@@ -41,6 +42,7 @@ use axum::routing::{MethodFilter, on};
 use axum::{Extension, Router};
 
 use self::body::Bodies;
+use self::erased::Erased;
 use crate::gateway::Gateway;
 
 macro_rules! routes {
@@ -49,7 +51,7 @@ macro_rules! routes {
         pub const ROUTES: &[(&str, &str)] = &[$((stringify!($method), $path)),*];
 
         fn routes() -> Router<Arc<Gateway>> {
-            Router::new()$(.route($path, on(MethodFilter::$method, $handler)))*
+            Router::new()$(.route($path, on(MethodFilter::$method, Erased::new($handler))))*
         }
     };
 }
