@@ -18,7 +18,7 @@ use crate::audit::change::About;
 use crate::gateway::Gateway;
 use crate::hierarchy::Permit;
 use crate::identity::Principal;
-use crate::ids::WorkspaceId;
+use crate::ids::Life;
 use crate::rejection::{Reason, Rejection};
 use crate::stops::{
     Cancel, Counts, Mode, NewStop, Scope, Stop, TaskOutcome, read_expiry, read_mode, read_reason,
@@ -73,7 +73,7 @@ pub(super) struct Released {
 struct Bounds<'a> {
     org: &'a str,
     /// The root of its subtree.
-    root: Option<&'a WorkspaceId>,
+    root: Option<&'a Life>,
 }
 
 impl Bounds<'_> {
@@ -97,7 +97,7 @@ async fn authority<'a>(
     match caller.principal() {
         Principal::Operator => Ok(None),
         Principal::Org { org, within } => {
-            let root = within.as_ref().map(|root| &root.id);
+            let root = within.as_ref();
             Ok(Some(Bounds { org, root }))
         }
         Principal::Workspace { .. } | Principal::Canvas { .. } => Err(not_permitted(

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::scope::{End, Scope};
 use crate::closed_set::words;
 use crate::identity::Operator;
-use crate::ids::WorkspaceId;
+use crate::ids::Life;
 use crate::rejection::{Reason, Rejection};
 use crate::time::Timestamp;
 
@@ -57,7 +57,7 @@ pub struct NewStop {
     /// The org of the org token that makes it. It then covers that org only.
     pub by_org: Option<String>,
     /// The root of that token's subtree, if it has one. It then covers that subtree only.
-    pub by_subtree: Option<WorkspaceId>,
+    pub by_subtree: Option<Life>,
     /// The calls that it ends.
     pub mode: Mode,
     /// Its maker's reason, which refused callers get.
@@ -84,7 +84,7 @@ pub struct Stop {
     /// The org of the org token that made it.
     pub by_org: Option<String>,
     /// The root of that token's subtree.
-    pub by_subtree: Option<WorkspaceId>,
+    pub by_subtree: Option<Life>,
     /// The calls that it ends.
     pub mode: Mode,
     /// Its maker's reason.
@@ -115,7 +115,7 @@ impl Stop {
             && self
                 .by_subtree
                 .as_ref()
-                .is_none_or(|root| end.is_below(root))
+                .is_none_or(|root| end.is_below(&root.id))
     }
 
     /// True if it covers a call between these ends. One that an org token made covers nothing of another org, or outside

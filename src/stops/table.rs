@@ -9,7 +9,7 @@ use sqlx::any::AnyRow;
 use super::scope::Scope;
 use super::{Cancel, Mode, NewStop, Stop};
 use crate::db::{Connection, Db};
-use crate::ids::WorkspaceId;
+use crate::ids::Life;
 use crate::store::{Run, Unavailable};
 use crate::time::Timestamp;
 
@@ -225,9 +225,9 @@ pub(super) async fn insert(
 ) -> Result<Option<Stop>, sqlx::Error> {
     // First: its row serializes the changes, so that the count still holds at the commit.
     sqlx::query(CHANGED).execute(&mut *tx).await?;
-    let by_subtree = new.by_subtree.as_ref().map(WorkspaceId::as_str);
+    let by_subtree = new.by_subtree.as_ref().map(Life::to_string);
     let count = sqlx::query(COUNT).bind(new.by_org.as_deref().unwrap_or_default());
-    let count = count.bind(by_subtree.unwrap_or_default());
+    let count = count.bind(by_subtree.clone().unwrap_or_default());
     let count = count.fetch_one(&mut *tx).await?;
     if count.try_get::<i64, _>("stops")? >= room.all || count.try_get::<i64, _>("own")? >= room.own
     {
@@ -279,14 +279,14 @@ fn stop(row: &AnyRow) -> Result<Stop, sqlx::Error> {
     let (scope, name, target) = (text("scope")?, text("name")?, text("target")?);
     let scope = Scope::of_columns([&scope, &name, &target]);
     let by_subtree: Option<String> = row.try_get("by_subtree")?;
-    let by_subtree = by_subtree.map(|root| WorkspaceId::parse(&root)).transpose();
+    let by_subtree = by_subtree.map(|root| Life::parse(&root).ok_or_else(|| unknown("by_subtree")));
     let operator: Option<String> = row.try_get("operator")?;
     Ok(Stop {
         id: text("id")?,
         scope: scope.ok_or_else(|| unknown("scope"))?,
         org: row.try_get("org")?,
         by_org: row.try_get("by_org")?,
-        by_subtree: by_subtree.map_err(|error| sqlx::Error::Decode(Box::new(error)))?,
+        by_subtree: by_subtree.transpose()?,
         mode: Mode::parse(&text("mode")?).ok_or_else(|| unknown("mode"))?,
         reason: text("reason")?,
         created_by: text("created_by")?,

@@ -39,6 +39,10 @@ async fn removal(by: &Gateway, at: &Gateway) {
         .await
         .json();
     let ticket = ticket["ticket"].as_str().unwrap().to_owned();
+    let stop =
+        json!({"scope": {"caller": "dev", "target": "tool"}, "mode": "new", "reason": "a loop"});
+    let stop = ask(by, &token, "POST", "/stops", stop).await.json();
+    let stop = format!("/stops/{}", stop["id"].as_str().unwrap());
     assert_eq!(
         change(by, "DELETE", "/workspaces/team", Value::Null).await,
         200
@@ -68,6 +72,10 @@ async fn removal(by: &Gateway, at: &Gateway) {
     }
     let token = text(&token_of(by, "team").await);
     assert_eq!(status_of(by, &token, "team").await, 200);
+    // Its children are below the new one again, and so is their stop, but another one made it.
+    let release = ask(by, &token, "DELETE", &stop, Value::Null).await;
+    assert_eq!(release.status, 403, "{}", release.text());
+    assert_eq!(change(by, "DELETE", &stop, Value::Null).await, 200);
 }
 
 on_both_pairs! {
