@@ -24,6 +24,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use serde_json::json;
 use tokio::sync::{Mutex, Notify};
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
 pub use self::bulk::too_many;
@@ -96,6 +97,8 @@ pub struct Stops {
     news: Notify,
     /// Notified when tasks are to be canceled.
     cancels: Notify,
+    /// The last task that tells watchers of a stop of an org, or of all. The next one waits for it.
+    telling: std::sync::Mutex<Option<JoinHandle<()>>>,
     /// Called after each change of what is in force.
     changed: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
@@ -121,6 +124,7 @@ impl Stops {
             version: Mutex::default(),
             news: Notify::new(),
             cancels: Notify::new(),
+            telling: std::sync::Mutex::default(),
             changed: OnceLock::new(),
         });
         let told = Arc::downgrade(&stops);

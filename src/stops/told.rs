@@ -1,6 +1,6 @@
 //! Events of stops: who is told of one, and how much.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use serde_json::json;
 
@@ -35,12 +35,17 @@ pub(super) fn tell_watchers(stops: &Arc<Stops>, kind: Kind, stop: &Stop, by: &'s
     if stop.scope.named().next().is_some() {
         return;
     }
-    let stops = Arc::clone(stops);
-    tokio::spawn(async move {
+    let mut last = stops.telling.lock().unwrap_or_else(PoisonError::into_inner);
+    let (stops, before) = (Arc::clone(stops), last.take());
+    *last = Some(tokio::spawn(async move {
+        // Watchers hear of a release after the stop.
+        if let Some(before) = before {
+            let _ = before.await;
+        }
         for workspace in find_roots(&stops, org.as_deref()).await {
             stops.events.tell(event(&workspace));
         }
-    });
+    }));
 }
 
 async fn find_roots(stops: &Stops, org: Option<&str>) -> Vec<WorkspaceId> {

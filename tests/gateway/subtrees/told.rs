@@ -1,5 +1,7 @@
 //! Events of a subtree: they tell no more than the lists that its token reads, and nothing of an earlier life.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
 use super::{ask, change, grow, text, token_of};
@@ -8,6 +10,9 @@ use crate::harness::{ADMIN, Agent, Gateway, Request};
 use crate::on_both_pairs;
 
 const ANSWER: &str = r#"{"jsonrpc":"2.0","id":"c-1","result":{"kind":"message"}}"#;
+
+/// Longest wait for an event that comes.
+const IN_TIME: Duration = Duration::from_secs(20);
 
 /// A token of the workspace itself.
 async fn own(gateway: &Gateway, id: &str) -> String {
@@ -49,14 +54,20 @@ async fn up_to_pause(feed: &mut Feed, id: &str) -> String {
     }
 }
 
-/// The next event of one of these kinds about `id`.
+/// The next event of one of these kinds about `id`. Comments keep an idle stream alive, so the wait has a clock of its own.
 async fn next(feed: &mut Feed, kinds: &[&str], id: &str) -> Value {
-    loop {
-        let told = feed.event().await.data;
-        if told["workspace_id"] == id && kinds.contains(&told["event"].as_str().unwrap()) {
-            return told;
+    let mut others = Vec::new();
+    let wait = async {
+        loop {
+            let told = feed.event().await.data;
+            if told["workspace_id"] == id && kinds.contains(&told["event"].as_str().unwrap()) {
+                return told;
+            }
+            others.push(told.to_string());
         }
-    }
+    };
+    let told = tokio::time::timeout(IN_TIME, wait).await;
+    told.unwrap_or_else(|_| panic!("no {kinds:?} of {id} after {others:?}"))
 }
 
 on_both_pairs! {
@@ -162,6 +173,27 @@ on_both_pairs! {
                     assert_eq!((&payload["stop"], &payload["reason"]), expected, "{scope}: {told}");
                     assert_eq!((&payload["mode"], &payload["by"]), (&json!("new"), &json!("request")), "{told}");
                 }
+            }
+        }
+    }
+
+    async fn a_release_is_told_after_its_stop(pair: Pair) {
+        let gateway = Gateway::start(pair).await;
+        let agent = Agent::json(ANSWER).await;
+        grow(&gateway, &agent).await;
+        let mut feed = watch(&gateway, ADMIN, "").await;
+        let mut made = Vec::new();
+        for _ in 0..100 {
+            let stop = json!({"scope": {"all": true}, "mode": "new", "reason": "a loop"});
+            let stop = ask(&gateway, ADMIN, "POST", "/stops", stop).await.json()["id"].clone();
+            let path = format!("/stops/{}", stop.as_str().unwrap());
+            assert_eq!(change(&gateway, "DELETE", &path, Value::Null).await, 200);
+            made.push(stop);
+        }
+        for stop in made {
+            for kind in ["WORKSPACE_STOPPED", "WORKSPACE_RELEASED"] {
+                let told = next(&mut feed, &["WORKSPACE_STOPPED", "WORKSPACE_RELEASED"], "boss").await;
+                assert_eq!((&told["event"], &told["payload"]["stop"]), (&json!(kind), &stop), "{told}");
             }
         }
     }
