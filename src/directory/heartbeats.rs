@@ -108,10 +108,15 @@ impl Heartbeats {
         };
         // Renew the lease first: the writer of a lapse reads the lease again afterwards.
         let workspace = existing(entry.workspace.as_ref())?;
-        let instance = instance_of(&entry, workspace, beat)?.map(|one| one.row.id.clone());
+        let known = instance_of(&entry, workspace, beat)?;
+        let instance = known.map(|one| one.row.id.clone());
+        let drained = self.lapsed_in_drain(id, known, now).await;
         let began = Instant::now();
         let renewed = self.renew_lease(id, instance.as_ref(), now).await;
-        if entry.has_lapsed() {
+        if let Some(instance) = drained.filter(|_| renewed) {
+            self.end_drain(workspace, instance).await;
+        }
+        if drained.is_some() || entry.has_lapsed() {
             // A replica may have recorded the lapse before the lease was renewed. The row decides.
             entry = self.reload(id).await?;
         }
@@ -217,6 +222,20 @@ impl Heartbeats {
             self.end_drain(workspace, instance).await;
             self.announcer.invalidate(&workspace.id).await;
         }
+    }
+
+    /// Returns the instance if it drains and has no lease. The store is asked, since the entry may be older than the lapse.
+    async fn lapsed_in_drain<'i>(
+        &self,
+        id: &WorkspaceId,
+        instance: Option<&'i KnownInstance>,
+        now: Timestamp,
+    ) -> Option<&'i KnownInstance> {
+        let instance = instance.filter(|one| one.row.is_draining)?;
+        let leases = &self.presence.leases;
+        let found = leases.renewed_instances(id, &[&instance.row.id], now).await;
+        let has_lapsed = matches!(found.as_deref(), Ok([None])) && leases.doubt_left().is_zero();
+        has_lapsed.then_some(instance)
     }
 
     /// Ends the drain of an instance that lapsed. Best effort.

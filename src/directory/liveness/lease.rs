@@ -204,7 +204,7 @@ impl Leases {
     }
 
     /// Returns the rest of the time in which a missing lease proves nothing.
-    pub(super) fn doubt_left(&self) -> Duration {
+    pub(crate) fn doubt_left(&self) -> Duration {
         let until = self.doubtful_until.load(Ordering::Acquire);
         Duration::from_millis(until.saturating_sub(self.elapsed_ms()))
     }
