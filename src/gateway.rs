@@ -4,6 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::Guard;
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt as _, StreamExt as _};
 use secrecy::SecretString;
 use serde_json::{Value, json};
 use tokio::task::spawn_blocking;
@@ -278,27 +281,28 @@ impl Gateway {
 
     /// Runs all background tasks, until it is dropped.
     pub async fn run(&self) {
-        tokio::join!(
-            self.coherence.run(),
-            self.identity.run(),
-            self.tasks.run(),
-            Box::pin(self.stops.run()),
-            Box::pin(self.caps.run()),
-            self.rates.share(&self.shared, &self.metrics),
-            self.directory.entries.follow_url_keys(),
-            self.directory.lapses.follow_expired_leases(),
-            self.events.run(&self.hierarchy),
-            // Boxed: together they would overflow a thread's stack, and Pingora's runtime has no setting for
-            // its size.
-            Box::pin(self.delivery.run()),
-            Box::pin(self.console.run()),
-            self.shared.probe_regularly(),
-            Box::pin(self.watch_clocks()),
-            self.sweep(),
-            self.flush_regularly(),
-            self.forget_regularly(),
-            self.follow_keys(),
-        );
+        // Each is polled when it is woken itself. Boxed: together they would overflow a thread's stack, and Pingora's
+        // runtime has no setting for its size.
+        let work: FuturesUnordered<BoxFuture<'_, ()>> = FuturesUnordered::from_iter([
+            self.coherence.run().boxed(),
+            self.identity.run().boxed(),
+            self.tasks.run().boxed(),
+            self.stops.run().boxed(),
+            self.caps.run().boxed(),
+            self.rates.share(&self.shared, &self.metrics).boxed(),
+            self.directory.entries.follow_url_keys().boxed(),
+            self.directory.lapses.follow_expired_leases().boxed(),
+            self.events.run(&self.hierarchy).boxed(),
+            self.delivery.run().boxed(),
+            self.console.run().boxed(),
+            self.shared.probe_regularly().boxed(),
+            self.watch_clocks().boxed(),
+            self.sweep().boxed(),
+            self.flush_regularly().boxed(),
+            self.forget_regularly().boxed(),
+            self.follow_keys().boxed(),
+        ]);
+        work.collect::<()>().await;
     }
 
     async fn sweep(&self) {
