@@ -9,7 +9,7 @@ use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -32,6 +32,7 @@ use tokio::time::{Instant, Sleep, sleep, sleep_until};
 use tower::ServiceExt as _;
 
 use super::lasting::unopened;
+use super::locked::locked;
 use super::sockets::{GivenUp, Socket};
 use crate::metrics::{Cut, Metrics};
 
@@ -74,11 +75,7 @@ impl BackgroundService for AdminListener {
         mut shutdown: ShutdownWatch,
         ready: ServiceReadyNotifier,
     ) {
-        let socket = self
-            .socket
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        let socket = locked(&self.socket).take();
         let Some(socket) = socket else { return };
         let listener = match socket.into_tokio() {
             Ok(listener) => listener,
@@ -141,10 +138,7 @@ struct Seat {
 
 impl Seat {
     fn idle_since(&self) -> MutexGuard<'_, Option<Instant>> {
-        // A time is always whole, so a poisoned lock is usable.
-        self.idle_since
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        locked(&self.idle_since)
     }
 }
 

@@ -3,7 +3,7 @@
 //! restarts it. The process also exits if a listener cannot be opened.
 
 use std::panic::AssertUnwindSafe;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -15,6 +15,7 @@ use pingora::services::background::{BackgroundService, GenBackgroundService, bac
 use tokio::time::sleep;
 
 use super::ServeError;
+use super::locked::locked;
 
 /// Logs the error and exits, because the listener is indispensable. Its address was free at startup, so
 /// another process that started at the same moment has taken it.
@@ -37,9 +38,8 @@ pub(super) struct Background {
     work: Mutex<Option<Work>>,
 }
 
-/// The work is boxed where it is made, and so are the bodies of the other services. Inside a method of an `async_trait`
-/// the compiler proves for each service anew that all that its future holds is `Send`: a third of the time that this crate
-/// took to compile.
+/// The work is boxed where it is made. Inside a method of an `async_trait` the compiler proves for each service anew that
+/// all that its future holds is `Send`: a third of the time that this crate took to compile.
 type Work = Box<dyn FnOnce(ServiceReadyNotifier) -> BoxFuture<'static, ()> + Send>;
 
 impl Background {
@@ -75,11 +75,7 @@ impl BackgroundService for Background {
         mut shutdown: ShutdownWatch,
         ready: ServiceReadyNotifier,
     ) {
-        let work = self
-            .work
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        let work = locked(&self.work).take();
         let Some(work) = work else { return };
         tokio::select! {
             () = lasting(self.what, work(ready)) => {}

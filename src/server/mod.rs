@@ -3,6 +3,7 @@
 
 mod admin;
 mod lasting;
+mod locked;
 pub mod sidecar;
 mod signals;
 mod sockets;

@@ -2,7 +2,7 @@
 //! hand-over to a new process.
 
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -14,6 +14,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
+use super::locked::locked;
 use super::sockets::{Sockets, tell_supervisor};
 use crate::config::Live;
 use crate::drain::Drain;
@@ -90,7 +91,7 @@ impl Wait {
 impl ShutdownSignalWatch for Wait {
     async fn recv(&self) -> ShutdownSignal {
         // Pingora calls this once.
-        let wait = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let wait = locked(&self.0).take();
         match wait {
             Some(wait) => wait.await,
             None => std::future::pending().await,

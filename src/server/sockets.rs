@@ -5,7 +5,7 @@
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::process::Stdio;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use ecdysis::Ecdysis;
@@ -16,6 +16,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use super::ServeError;
+use super::locked::locked;
 
 /// Backlog of a listening socket; the system may lower it. Pingora's default.
 const BACKLOG: i32 = 65_535;
@@ -115,7 +116,7 @@ impl Sockets {
     }
 
     fn with<T>(&self, work: impl FnOnce(&mut Ecdysis) -> T) -> T {
-        work(&mut self.ecdysis.lock().unwrap_or_else(PoisonError::into_inner))
+        work(&mut locked(&self.ecdysis))
     }
 }
 

@@ -8,7 +8,7 @@
 use std::io::{self, ErrorKind};
 use std::net::{self, SocketAddr};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use pingora::server::Server;
@@ -19,6 +19,7 @@ use tokio::time::sleep;
 
 use super::ServeError;
 use super::lasting::{Background, unopened};
+use super::locked::locked;
 use super::sockets::{Socket, Sockets};
 use crate::proxy::{Connections, serve_on_this_thread};
 
@@ -243,10 +244,6 @@ fn with_fewer(open: impl Iterator<Item = usize> + Clone, number: usize) -> Optio
     let own = open.clone().nth(number)?;
     let (fewest, other) = open.zip(0..).min()?;
     (own > fewest + fewest / MORE).then_some(other)
-}
-
-fn locked<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
-    what.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn lost(error: &io::Error) {
