@@ -42,32 +42,37 @@ async fn pause(gateway: &Gateway, id: &str) {
     assert_eq!(change(gateway, "POST", &path, json!({})).await, 200);
 }
 
-/// The events up to the pause of `id`, as text.
-async fn up_to_pause(feed: &mut Feed, id: &str) -> String {
-    let mut heard = String::new();
-    loop {
-        let told = feed.event().await.data;
-        heard.push_str(&told.to_string());
-        if told["workspace_id"] == id && told["payload"]["status"] == "paused" {
-            return heard;
-        }
-    }
-}
-
-/// The next event of one of these kinds about `id`. Comments keep an idle stream alive, so the wait has a clock of its own.
-async fn next(feed: &mut Feed, kinds: &[&str], id: &str) -> Value {
-    let mut others = Vec::new();
+/// The next event that is wanted, and the text of those before it. Comments keep an idle stream alive, so the wait has a
+/// clock of its own.
+async fn next_of(feed: &mut Feed, wanted: impl Fn(&Value) -> bool) -> (Value, String) {
+    let mut others = String::new();
     let wait = async {
         loop {
             let told = feed.event().await.data;
-            if told["workspace_id"] == id && kinds.contains(&told["event"].as_str().unwrap()) {
+            if wanted(&told) {
                 return told;
             }
-            others.push(told.to_string());
+            others.push_str(&told.to_string());
         }
     };
     let told = tokio::time::timeout(IN_TIME, wait).await;
-    told.unwrap_or_else(|_| panic!("no {kinds:?} of {id} after {others:?}"))
+    let told = told.unwrap_or_else(|_| panic!("not told in time, but: {others}"));
+    (told, others)
+}
+
+/// The events up to the pause of `id`, as text.
+async fn up_to_pause(feed: &mut Feed, id: &str) -> String {
+    let paused = |told: &Value| told["workspace_id"] == id && told["payload"]["status"] == "paused";
+    let (told, others) = next_of(feed, paused).await;
+    others + &told.to_string()
+}
+
+/// The next event of one of these kinds about `id`.
+async fn next(feed: &mut Feed, kinds: &[&str], id: &str) -> Value {
+    let wanted = |told: &Value| {
+        told["workspace_id"] == id && kinds.contains(&told["event"].as_str().unwrap())
+    };
+    next_of(feed, wanted).await.0
 }
 
 on_both_pairs! {
