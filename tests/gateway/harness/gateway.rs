@@ -13,9 +13,9 @@ use super::agent::Agent;
 use super::cards::card_of_both;
 use super::client::{Answer, Connection, Request};
 use super::planted;
-use super::schema;
 use super::seat::Seat;
 use super::servers::Redis;
+use super::{roots, schema};
 
 /// The operator's token in all tests.
 pub(crate) const ADMIN: &str = "a2aa_0123456789abcdefghijklmnopqrstuvwxyzABCDEFG";
@@ -184,6 +184,7 @@ impl Builder {
         command
             .current_dir(self.dir.path())
             .env("A2A_GATEWAY_ADMIN_TOKEN", ADMIN)
+            .envs(roots::one_root(self.dir.path()))
             .stdin(Stdio::null())
             .stdout(log.try_clone().expect("a log file"))
             .stderr(log)

@@ -25,6 +25,7 @@ mod programs;
 pub(crate) mod prometheus;
 pub(crate) mod refusal;
 pub(crate) mod relay;
+mod roots;
 mod schema;
 pub(crate) mod seat;
 pub(crate) mod servers;
