@@ -83,11 +83,12 @@ impl Stage {
         Run { child, log }
     }
 
-    /// Starts the agent, and waits until it is there.
+    /// Starts the agent, and waits until it is there and has its token, which is made after it is online.
     async fn joined(&self, name: &str, more: &[&str]) -> Run {
         let arguments: Vec<_> = more.iter().chain(&["--", SCRIPT]).copied().collect();
         let run = self.run(name, &arguments);
         self.until_status_of(name, "online", &run).await;
+        run.until_it_says("the agent has joined").await;
         run
     }
 
@@ -242,8 +243,6 @@ crate::on_both_pairs! {
     async fn a_token_that_is_rotated_counts_at_once(pair: Pair) {
         let stage = Stage::new(pair).await;
         let run = stage.joined("one", &[]).await;
-        // It is online before its token is made.
-        run.until_it_says("the agent has joined").await;
         let tokens = "/workspaces/target/tokens";
         let old = stage.gateway.as_operator(Request::get(tokens)).await.json();
         let new = stage.gateway.as_operator(Request::post(tokens, "{}")).await.json();
