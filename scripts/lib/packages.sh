@@ -49,10 +49,16 @@ need() {
   fi
 }
 
+# free_space FOLDER: prints the free space of its file system, in GB.
+free_space() { df --output=avail -BG "$1" | tail -n 1 | tr -dc '0-9'; }
+
+# free_memory: prints the memory that programs can have, in GB.
+free_memory() { awk '/^MemAvailable:/ { print int($2 / 1048576) }' /proc/meminfo; }
+
 # need_disk_space GB: fails unless temporary folders have so much room. A full disk fails cases for reasons that none tells.
 need_disk_space() {
   local folder=${TMPDIR:-/tmp} free
-  free=$(df --output=avail -BG "$folder" | tail -n 1 | tr -dc '0-9')
+  free=$(free_space "$folder")
   if [ "$free" -lt "$1" ]; then
     echo "$folder has $free GB free, and the tests need $1 GB there, for the databases of their cases: make room, or set" >&2
     echo "TMPDIR to a folder that has it." >&2

@@ -356,7 +356,10 @@ impl Server {
     pub(super) fn start(name: &str, command: impl Fn(&Path, u16) -> Vec<String>) -> Self {
         super::timed::begin_case();
         let prefix = format!("a2a-gateway-{name}-");
-        let folder = tempfile::Builder::new().prefix(&prefix).tempdir();
+        // scripts/test has them in memory where that has room.
+        let parent =
+            std::env::var_os("A2A_TEST_STORES").map_or_else(std::env::temp_dir, Into::into);
+        let folder = tempfile::Builder::new().prefix(&prefix).tempdir_in(parent);
         let folder = folder.unwrap().keep();
         let mut log = String::new();
         // Another process may take the port between this check and the server's bind. While a server is away,
