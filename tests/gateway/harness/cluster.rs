@@ -181,6 +181,12 @@ impl Cluster {
 
     /// Moves slots with their keys from one master to another, as an operator does.
     pub(crate) fn reshard(&self, from: &Redis, to: &Redis, slots: u16) {
+        // It refuses to begin before each node has heard of the last change.
+        until("the nodes agree about the slots", || {
+            let mut check = Command::new("redis-cli");
+            check.args(["--cluster", "check", &address(from)]);
+            check.output().is_ok_and(|done| done.status.success())
+        });
         let id = |node: &Redis| node.command(&["CLUSTER", "MYID"]);
         run(Command::new("redis-cli")
             .args([

@@ -1,7 +1,7 @@
 //! Programs of the stores, and what they need before they start.
 
 use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// Writes a certificate and its key for loopback.
@@ -10,6 +10,14 @@ pub(super) fn write_certificate(folder: &Path) {
     let made = rcgen::generate_simple_self_signed(names).unwrap();
     std::fs::write(folder.join("cert.pem"), made.cert.pem()).unwrap();
     std::fs::write(folder.join("key.pem"), made.signing_key.serialize_pem()).unwrap();
+}
+
+/// Makes the folder of a server. scripts/test has them in memory where that has room.
+pub(super) fn make_folder(name: &str) -> PathBuf {
+    let parent = std::env::var_os("A2A_TEST_STORES").map_or_else(std::env::temp_dir, PathBuf::from);
+    let prefix = format!("a2a-gateway-{name}-");
+    let folder = tempfile::Builder::new().prefix(&prefix).tempdir_in(parent);
+    folder.unwrap().keep()
 }
 
 /// Makes the data of a PostgreSQL server.

@@ -13,7 +13,9 @@ use std::time::{Duration, Instant};
 
 use super::gateway::free_address;
 use super::planted::DATABASE_PASSWORD;
-use super::programs::{as_postgres, initialise, program, redis_arguments, run, write_certificate};
+use super::programs::{
+    as_postgres, initialise, make_folder, program, redis_arguments, run, write_certificate,
+};
 use super::relay::Relay;
 
 /// Time that a server may take to answer for the first time, on a busy machine.
@@ -355,12 +357,7 @@ struct Running {
 impl Server {
     pub(super) fn start(name: &str, command: impl Fn(&Path, u16) -> Vec<String>) -> Self {
         super::timed::begin_case();
-        let prefix = format!("a2a-gateway-{name}-");
-        // scripts/test has them in memory where that has room.
-        let parent =
-            std::env::var_os("A2A_TEST_STORES").map_or_else(std::env::temp_dir, Into::into);
-        let folder = tempfile::Builder::new().prefix(&prefix).tempdir_in(parent);
-        let folder = folder.unwrap().keep();
+        let folder = make_folder(name);
         let mut log = String::new();
         // Another process may take the port between this check and the server's bind. While a server is away,
         // no agent is given it: those get ephemeral ones.
