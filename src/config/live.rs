@@ -47,10 +47,9 @@ impl Live {
         self.0.told.load_full()
     }
 
-    /// Replaces the configuration. All later reads return the new one.
-    pub(super) fn replace(&self, config: Config, told: Told) {
+    /// Replaces the configuration, but not the view for operators. All later reads return the new one.
+    pub(super) fn replace(&self, config: Config) {
         self.0.config.store(Arc::new(config));
-        self.tell(told);
     }
 
     /// Changes the configuration in tests, as a reload would.
@@ -58,11 +57,11 @@ impl Live {
     pub(crate) fn change(&self, change: impl FnOnce(&mut Config)) {
         let mut config = (*self.hold()).clone();
         change(&mut config);
-        self.replace(config, (*self.told()).clone());
+        self.replace(config);
     }
 
-    /// Replaces only the view for operators.
-    pub(super) fn tell(&self, told: Told) {
+    /// Replaces the view for operators.
+    pub fn tell(&self, told: Told) {
         self.0.told.store(Arc::new(told));
     }
 }
@@ -162,7 +161,7 @@ mod tests {
     fn what_is_held_stays_and_what_is_asked_for_is_new() {
         let live = Live::from(config(1));
         let (held, other) = (live.hold(), live.clone());
-        other.replace(config(2), (*live.told()).clone());
+        other.replace(config(2));
         assert_eq!(held.rate.caller_burst, 1);
         assert_eq!(live.get().rate.caller_burst, 2);
     }
@@ -175,7 +174,7 @@ mod tests {
             (config.rate.caller_burst, before.map_or(0, |b| b.1) + 1)
         });
         assert_eq!(*derived.get(), (1, 1));
-        live.replace(config(5), (*live.told()).clone());
+        live.replace(config(5));
         std::thread::scope(|scope| {
             for _ in 0..8 {
                 scope.spawn(|| assert_eq!(*derived.get(), (5, 2)));

@@ -137,7 +137,10 @@ async fn reload(gateway: &Gateway, layers: &Layers, filled: &[PathBuf]) {
         Outcome::Unchanged { mended: true } => {
             tracing::info!("configuration is valid again, and unchanged");
         }
-        Outcome::Changed(change) => follow(gateway, &change).await,
+        Outcome::Changed(change) => {
+            follow(gateway, &change).await;
+            gateway.config.tell(change.told);
+        }
     }
     let waiting = gateway.config.told().waiting.len();
     gateway.metrics.config_loaded(waiting);
@@ -168,8 +171,7 @@ fn refused(gateway: &Gateway, error: &ConfigError) {
 /// Applies a changed configuration: invalidates facts that depend on the old one, and logs the changes.
 async fn follow(gateway: &Gateway, change: &Change) {
     // Recorded first: what follows depends on it.
-    let told = gateway.config.told();
-    let applied = told.settings.iter();
+    let applied = change.told.settings.iter();
     let applied = applied.filter(|setting| change.applied.contains(&setting.key));
     let mut values = settings(applied);
     for key in &change.applied {

@@ -61,7 +61,7 @@ pub enum Outcome {
 }
 
 /// The changes of a reload.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Change {
     /// Keys with values that took effect.
     pub applied: Vec<String>,
@@ -69,11 +69,14 @@ pub struct Change {
     pub waiting: Vec<String>,
     /// Warnings that the previous configuration did not have.
     pub notes: Vec<String>,
+    /// The new view for operators: [`Live::tell`] it once everything that depends on the old values has followed.
+    pub told: Told,
 }
 
 impl Live {
     /// Applies a loaded configuration, except for values that need a restart. If it is wrong, the
-    /// whole old configuration stays in force. Not to be called concurrently.
+    /// whole old configuration stays in force. After a change, the view for operators is the caller's
+    /// to replace. Not to be called concurrently.
     pub fn reload(&self, loaded: Result<Loaded, ConfigError>) -> Outcome {
         let before = self.told();
         let merged = loaded.and_then(|loaded| Merged::over(&self.get(), &before, loaded));
@@ -92,7 +95,7 @@ impl Live {
         };
         let Merged {
             config,
-            told,
+            mut told,
             mut applied,
         } = merged;
         if token(&config) != token(&self.get()) {
@@ -104,25 +107,22 @@ impl Live {
         {
             applied.push("server.tls.cert".to_owned());
         }
-        let change = Change {
-            waiting: told.waiting.keys().cloned().collect(),
-            notes: new_notes(&told.notes, &before.notes),
-            applied,
-        };
-        let waits_as_before = told.waiting == before.waiting;
-        if change.applied.is_empty() {
-            self.tell(Told {
-                loaded_at: before.loaded_at,
-                ..told
-            });
-            if waits_as_before {
+        if applied.is_empty() {
+            told.loaded_at = before.loaded_at;
+            if told.waiting == before.waiting {
+                self.tell(told);
                 let mended = before.failure.is_some();
                 return Outcome::Unchanged { mended };
             }
         } else {
-            self.replace(config, told);
+            self.replace(config);
         }
-        Outcome::Changed(change)
+        Outcome::Changed(Change {
+            applied,
+            waiting: told.waiting.keys().cloned().collect(),
+            notes: new_notes(&told.notes, &before.notes),
+            told,
+        })
     }
 }
 
