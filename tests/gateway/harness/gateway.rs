@@ -184,7 +184,7 @@ impl Builder {
         command
             .current_dir(self.dir.path())
             .env("A2A_GATEWAY_ADMIN_TOKEN", ADMIN)
-            .envs(roots::one_root(self.dir.path()))
+            .envs(roots::one_root())
             .stdin(Stdio::null())
             .stdout(log.try_clone().expect("a log file"))
             .stderr(log)

@@ -5,23 +5,21 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
-use rcgen::{CertificateParams, DnType, KeyPair};
+use super::authority::Authority;
 
-/// Writes one root below `folder`, and returns the environment of a gateway that trusts only this one.
-pub(super) fn one_root(folder: &Path) -> [(&'static str, PathBuf); 2] {
-    static ROOT: LazyLock<String> = LazyLock::new(|| {
-        let key = KeyPair::generate().expect("a key");
-        let mut parameters = CertificateParams::default();
-        // Under a name of its own: that of a certificate under test would make it the issuer.
-        let name = &mut parameters.distinguished_name;
-        name.push(DnType::CommonName, "root of the tests");
-        let made = parameters.self_signed(&key).expect("a certificate");
-        made.pem()
+/// Returns the environment of a gateway that trusts one root, which no certificate under test is of.
+pub(super) fn one_root() -> [(&'static str, &'static Path); 2] {
+    static FOLDER: LazyLock<PathBuf> = LazyLock::new(|| {
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("roots");
+        fs::create_dir_all(&folder).expect("a folder");
+        let root = Authority::new("root of the tests").pem();
+        fs::write(folder.join("root.pem"), root).expect("room for a certificate");
+        folder
     });
-    let folder = folder.join("roots");
-    fs::create_dir_all(&folder).expect("a folder");
-    let file = folder.join("root.pem");
-    fs::write(&file, ROOT.as_bytes()).expect("room for a certificate");
+    static FILE: LazyLock<PathBuf> = LazyLock::new(|| FOLDER.join("root.pem"));
     // Of the folder only files are read that a hash names.
-    [("SSL_CERT_FILE", file), ("SSL_CERT_DIR", folder)]
+    [
+        ("SSL_CERT_FILE", FILE.as_path()),
+        ("SSL_CERT_DIR", FOLDER.as_path()),
+    ]
 }
