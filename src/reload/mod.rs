@@ -137,10 +137,7 @@ async fn reload(gateway: &Gateway, layers: &Layers, filled: &[PathBuf]) {
         Outcome::Unchanged { mended: true } => {
             tracing::info!("configuration is valid again, and unchanged");
         }
-        Outcome::Changed(change) => {
-            follow(gateway, &change).await;
-            gateway.config.tell(change.told);
-        }
+        Outcome::Changed(change) => follow(gateway, change).await,
     }
     let waiting = gateway.config.told().waiting.len();
     gateway.metrics.config_loaded(waiting);
@@ -168,8 +165,9 @@ fn refused(gateway: &Gateway, error: &ConfigError) {
     );
 }
 
-/// Applies a changed configuration: invalidates facts that depend on the old one, and logs the changes.
-async fn follow(gateway: &Gateway, change: &Change) {
+/// Applies a changed configuration: invalidates facts that depend on the old one, shows it to operators, and logs the
+/// changes.
+async fn follow(gateway: &Gateway, change: Change) {
     // Recorded first: what follows depends on it.
     let applied = change.told.settings.iter();
     let applied = applied.filter(|setting| change.applied.contains(&setting.key));
@@ -201,6 +199,7 @@ async fn follow(gateway: &Gateway, change: &Change) {
     {
         tracing::error!(error = %Chain(&error), "failed to change the log filter; the old one stays");
     }
+    gateway.config.tell(change.told);
     if within("a2a.default_workspace") {
         gateway.look_for_default_workspace().await;
     }
