@@ -150,7 +150,7 @@ def every_refusal_has_a_reason(ctx, response, case):
         assert facts[0]["reason"], body
         assert facts[0]["metadata"]["requestId"] == response.headers["x-request-id"][0], body
     elif "reason" in body or response.status_code != 503:
-        assert body["reason"] and body["error"], body
+        assert body.get("reason") and body.get("error"), (response.status_code, response.headers, body, case.headers, case.body)
         assert body["request_id"] == response.headers["x-request-id"][0], body
     reason = str(body.get("reason") or facts[0]["reason"]).lower() if "error" in body else None
     assert reason not in UNHEALTHY, body
