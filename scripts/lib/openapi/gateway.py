@@ -18,6 +18,8 @@ from harness import ADMIN, BIN, await_port, free_ports  # noqa: E402
 CARD = {"name": "agent", "description": "answers", "version": "1", "protocolVersion": "0.3.0",
         "url": "http://127.0.0.1/", "capabilities": {"streaming": True}, "defaultInputModes": ["text/plain"],
         "defaultOutputModes": ["text/plain"], "skills": []}
+# The agent's own refusal, by which the checks tell it from one of the gateway.
+NO_CALL = '{"detail":"no call"}'
 # A family: paths, bodies and relations then meet something that exists.
 FAMILY = {"acme": None, "acme-pm": "acme", "acme-dev": "acme", "solo": None}
 
@@ -40,7 +42,7 @@ class Agent(http.server.BaseHTTPRequestHandler):
     def do_POST(self):
         body = self.rfile.read(int(self.headers["content-length"]))
         if not is_call(body):
-            return self._send(422, "application/json", '{"detail":"no call"}')
+            return self._send(422, "application/json", NO_CALL)
         call = json.loads(body)
         if "extended" in str(call.get("method")).lower():
             return self._send(200, "application/json", json.dumps({"jsonrpc": "2.0", "id": call.get("id"), "result": CARD}))
@@ -59,7 +61,6 @@ class Agent(http.server.BaseHTTPRequestHandler):
         self.send_response(status)
         self.send_header("Content-Type", media_type)
         self.send_header("Content-Length", str(len(payload)))
-        self.send_header("X-Answered-By", "agent")
         self.end_headers()
         self.wfile.write(payload)
 
