@@ -310,7 +310,11 @@ impl Gateway {
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tick.tick().await;
-            match self.directory.lapses.sweep().await {
+            let lapses = &self.directory.lapses;
+            if !self.coherence.are_leases_known() && lapses.are_leases_known().await {
+                self.coherence.set_leases_known();
+            }
+            match lapses.sweep().await {
                 Ok(lapsed) if lapsed.is_empty() => {}
                 Ok(lapsed) => tracing::info!(count = lapsed.len(), "workspaces went offline"),
                 Err(error) => {

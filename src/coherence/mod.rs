@@ -128,6 +128,8 @@ pub struct Coherence {
     metrics: Arc<Metrics>,
     link: Link,
     up: AtomicBool,
+    /// True once the leases granted before the start are known, or could have been renewed since.
+    leases_known: AtomicBool,
     /// Counts invalidations, so that a load can detect one that arrived while it read.
     epoch: AtomicU64,
     caches: RwLock<Vec<Arc<Forget>>>,
@@ -153,12 +155,12 @@ impl Coherence {
             (false, true) => Link::Missing,
             (_, false) => Link::Channel,
         };
-        metrics.coherent.set(i64::from(link == Link::NotNeeded));
         Arc::new(Self {
             shared,
             metrics,
             link,
-            up: AtomicBool::new(false),
+            up: AtomicBool::new(link == Link::NotNeeded),
+            leases_known: AtomicBool::new(link != Link::Channel),
             epoch: AtomicU64::new(0),
             caches: RwLock::default(),
             unsent: Mutex::default(),
@@ -339,7 +341,23 @@ impl Coherence {
     fn set_up(&self, up: bool) {
         self.up.store(up, Ordering::Release);
         self.access.send_replace(());
-        self.metrics.coherent.set(i64::from(up));
+        self.show();
+    }
+
+    /// Returns true once [`Coherence::set_leases_known`] was called.
+    pub fn are_leases_known(&self) -> bool {
+        self.leases_known.load(Ordering::Acquire)
+    }
+
+    /// Ends the time after the start in which agents without a lease count as alive.
+    pub fn set_leases_known(&self) {
+        self.leases_known.store(true, Ordering::Release);
+        self.show();
+    }
+
+    fn show(&self) {
+        let coherent = self.up.load(Ordering::Acquire) && self.are_leases_known();
+        self.metrics.coherent.set(i64::from(coherent));
     }
 
     fn next_unsent(&self) -> Option<Invalidation> {

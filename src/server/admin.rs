@@ -28,9 +28,10 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, Sleep, sleep, sleep_until};
+use tokio::time::{Instant, Sleep, sleep_until};
 use tower::ServiceExt as _;
 
+use super::accepting::{AcceptFailures, Reserve};
 use super::lasting::unopened;
 use super::locked::locked;
 use super::sockets::{GivenUp, Socket};
@@ -54,9 +55,6 @@ const STALLED_MAX: Duration = Duration::from_secs(30);
 
 /// Maximum time in which response bytes always wait, however slowly the client reads.
 const BEHIND_MAX: Duration = Duration::from_secs(120);
-
-/// Delay before the next accept when the system has no more sockets.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(500);
 
 /// The admin listener.
 pub(super) struct AdminListener {
@@ -85,18 +83,26 @@ impl BackgroundService for AdminListener {
         let mut given_up = self.given_up.clone();
         let mut seats = Vec::new();
         let mut open = JoinSet::new();
+        let (failures, mut reserve) = (AcceptFailures::new("admin"), Reserve::default());
+        reserve.fill();
         loop {
             let accepted = tokio::select! {
                 _ = shutdown.changed() => break,
                 () = given_up.wait() => break,
-                Some(_) = open.join_next() => continue,
+                Some(_) = open.join_next() => {
+                    reserve.fill();
+                    continue;
+                }
                 accepted = listener.accept() => accepted,
             };
             let (socket, peer) = match accepted {
                 Ok(accepted) => accepted,
+                Err(error) if reserve.release() => {
+                    failures.note(&error);
+                    continue;
+                }
                 Err(error) => {
-                    tracing::warn!(%error, "admin listener failed to accept a connection");
-                    sleep(ACCEPT_PAUSE).await;
+                    failures.pause(&error).await;
                     continue;
                 }
             };

@@ -1,6 +1,7 @@
 //! The gateway process: its Pingora services, readiness and shutdown. A sidecar's process is in
 //! [`sidecar`].
 
+mod accepting;
 mod admin;
 mod lasting;
 mod locked;

@@ -9,15 +9,14 @@ use std::io::{self, ErrorKind};
 use std::net::{self, SocketAddr};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use pingora::server::Server;
 use pingora::services::{ServiceHandle, ServiceReadyNotifier};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
-use tokio::time::sleep;
 
 use super::ServeError;
+use super::accepting::AcceptFailures;
 use super::lasting::{Background, unopened};
 use super::locked::locked;
 use super::sockets::{Socket, Sockets};
@@ -31,9 +30,6 @@ const GIVEN_MAX: usize = 256;
 /// given away wakes a thread.
 const MORE: usize = 8;
 
-/// Delay before the next accept when the system has no more sockets.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(500);
-
 /// The threads of one listener.
 struct Threads {
     connections: Arc<Connections>,
@@ -42,6 +38,7 @@ struct Threads {
     socket: Mutex<Socket>,
     /// The listening socket, once for each thread that has not started yet. Empty until the first one opened it.
     listeners: Mutex<Vec<net::TcpListener>>,
+    failures: AcceptFailures,
 }
 
 /// State of one thread, which all threads read.
@@ -87,6 +84,7 @@ pub(super) fn add_to(
         sockets,
         socket: Mutex::new(socket),
         listeners: Mutex::default(),
+        failures: AcceptFailures::new(name),
     });
     let mut services = given.into_iter().enumerate().map(|(number, given)| {
         let threads = Arc::clone(&threads);
@@ -208,10 +206,7 @@ impl Thread {
                 Ok((socket, peer)) => self.threads.accepted(self.number, socket, peer),
                 // The caller closed it before it was accepted.
                 Err(error) if error.kind() == ErrorKind::ConnectionAborted => {}
-                Err(error) => {
-                    tracing::warn!(%error, "failed to accept a connection");
-                    sleep(ACCEPT_PAUSE).await;
-                }
+                Err(error) => self.threads.failures.pause(&error).await,
             }
         }
     }

@@ -2,8 +2,10 @@
 //! up by a long body.
 
 use std::collections::BTreeMap;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
+use serde_json::Value;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
@@ -172,4 +174,53 @@ async fn a_long_body_does_not_hold_up_other_callers_of_its_thread() {
         assert!(worst < long / 3, "{worst:?} beside {long:?}");
     })
     .await;
+}
+
+/// Counts of failed accepts in the log of a gateway, a log line each.
+fn failed_accepts(gateway: &Gateway, listener: &str) -> Vec<u64> {
+    let log = gateway.log();
+    let lines = log
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let lines = lines.filter(|line| line["listener"] == listener);
+    lines
+        .map(|line| line["failures"].as_u64().unwrap())
+        .collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_files_the_log_has_a_line_a_second_and_operators_get_in() {
+    let gateway = Gateway::start(Pair::Embedded).await;
+    let files = std::fs::read_dir(format!("/proc/{}/fd", gateway.pid())).unwrap();
+    let limit = files.count() + 20;
+    let lower = |limit: String| {
+        let pid = gateway.pid().to_string();
+        let lowered = Command::new("prlimit")
+            .args(["--pid", &pid, &limit])
+            .status();
+        assert!(lowered.unwrap().success(), "prlimit sets the soft limit");
+    };
+    lower(format!("--nofile={limit}:"));
+    let began = Instant::now();
+    let mut open = Vec::new();
+    for _ in 0..60 {
+        open.push(Connection::open(gateway.public).await);
+    }
+    while failed_accepts(&gateway, "public").iter().sum::<u64>() < 6 {
+        assert!(began.elapsed() < PATIENCE, "{}", gateway.log());
+        sleep(Duration::from_millis(50)).await;
+    }
+    let lines = failed_accepts(&gateway, "public").len() as u64;
+    let span = began.elapsed().as_secs();
+    assert!(lines <= span + 1, "{lines} lines in {span} s");
+    for _ in 0..40 {
+        let health = gateway.admin_get("/healthz").await;
+        assert_eq!(health.expect("an answer").status, 200);
+    }
+    assert!(!failed_accepts(&gateway, "admin").is_empty());
+    drop(open);
+    while gateway.call(&Request::get("/")).await.status != 404 {
+        assert!(began.elapsed() < PATIENCE, "callers get in again");
+        sleep(Duration::from_millis(50)).await;
+    }
 }

@@ -117,7 +117,7 @@ impl Files {
     pub(super) fn new(answers: &Answers, folder: &Path) -> Result<Self, WriteError> {
         let token = new_admin_token();
         let (name, unit, start) = match answers.kind {
-            Kind::Systemd => (UNIT, unit(answers, folder)?, by_systemd(folder)),
+            Kind::Systemd => (UNIT, unit(answers, folder, &program()?)?, by_systemd(folder)),
             Kind::Compose => (COMPOSE, compose(answers), by_compose(folder)),
         };
         // The token before its hash: a configuration whose token is nowhere would have no operator.
@@ -237,8 +237,8 @@ fn quoted(text: &str) -> String {
 }
 
 /// Returns the unit of the package with the paths of this program and folder.
-fn unit(answers: &Answers, folder: &Path) -> Result<String, WriteError> {
-    let [program, folder] = [plain(&program()?)?, plain(folder)?];
+fn unit(answers: &Answers, folder: &Path, program: &Path) -> Result<String, WriteError> {
+    let [program, folder] = [plain(program)?, plain(folder)?];
     let user = match getuid() {
         root if root.is_root() => SERVICE_USER.to_owned(),
         user => user.as_raw().to_string(),
@@ -463,16 +463,23 @@ mod tests {
             public_url: Url::parse("https://gw.test").unwrap(),
             stores: Stores::Embedded,
         };
-        let unit = |listen, folder| unit(&answers(listen), Path::new(folder)).unwrap();
+        let unit = |listen: &str, folder: &str, program: &str| {
+            unit(&answers(listen), Path::new(folder), Path::new(program)).unwrap()
+        };
+        let installed = "/usr/bin/a2a-gateway";
         for (folder, line) in [
             ("/root", "ProtectHome=yes"),
             ("/home/ada", "ProtectHome=yes"),
             ("/var/tmp", "PrivateTmp=yes"),
         ] {
-            assert!(!unit("127.0.0.1:8080", folder).contains(line), "{folder}");
+            let built = format!("{folder}/target/debug/a2a-gateway");
+            for (folder, program) in [(folder, installed), ("/srv/gw", &built)] {
+                let unit = unit("127.0.0.1:8080", folder, program);
+                assert!(!unit.contains(line), "{folder} {program}");
+            }
         }
-        let high = unit("127.0.0.1:8080", "/srv/tmp");
-        let low = unit("0.0.0.0:443", "/srv/tmp");
+        let high = unit("127.0.0.1:8080", "/srv/tmp", installed);
+        let low = unit("0.0.0.0:443", "/srv/tmp", installed);
         assert!(high.contains("PrivateUsers=yes\n") && !high.contains("CAP_NET"));
         assert!(!low.contains("PrivateUsers") && low.contains("PrivateTmp=yes\n"));
         for set in ["\nCapabilityBoundingSet", "\nAmbientCapabilities"] {

@@ -60,6 +60,22 @@ impl Lapses {
         self.closing.store(true, Ordering::Release);
     }
 
+    /// Returns true if no missing lease is in doubt: each workspace that SQL has as up holds one, of as many as one
+    /// query finds, or the doubt has passed.
+    pub(crate) async fn are_leases_known(&self) -> bool {
+        let leases = &self.presence.leases;
+        if leases.doubt_left().is_zero() {
+            return true;
+        }
+        let now = Timestamp::now();
+        let Ok(up) = self.workspaces.overdue(now, BATCH_MAX).await else {
+            return false;
+        };
+        let ids: Vec<WorkspaceId> = up.into_iter().map(|(id, _)| id).collect();
+        let renewed = leases.renewed(&ids, now).await;
+        renewed.is_ok_and(|renewed| renewed.iter().all(Option::is_some))
+    }
+
     /// Sets workspaces with a lapsed heartbeat to `offline` and returns them. Runs every second, on every
     /// replica: each lapse is recorded by one of them.
     ///

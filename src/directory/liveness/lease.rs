@@ -4,9 +4,10 @@
 //! `registry.heartbeat_ttl`. Grant and renewal are the same `SET … EX`: a renewal must be able to
 //! bring a lapsed lease back, which a bare `EXPIRE` cannot.
 //!
-//! A missing lease proves a lapse, except while the shared state may have lost leases that were
-//! granted: after it was away or had to be connected to again, or, in process, after a start. Then,
-//! for one TTL, `last_seen` in SQL counts as well, which may be [`SQL_LAG`] behind.
+//! A missing lease proves a lapse, except while the shared state may lack leases that were or would
+//! have been granted: after it was away or had to be connected to again, and after a start. Then, for
+//! one TTL, `last_seen` in SQL counts as well, which may be [`SQL_LAG`] behind; after a start an agent
+//! could not reach this gateway before, so its TTL begins then.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -76,9 +77,7 @@ impl Leases {
             losses: AtomicU64::new(shared.losses()),
             shared,
         };
-        if leases.shared.is_embedded() {
-            leases.doubt();
-        }
+        leases.doubt();
         leases
     }
 
@@ -194,7 +193,8 @@ impl Leases {
         now: Timestamp,
     ) -> Option<Duration> {
         let until = last_seen?.after(self.ttl() + self.lag_max() + SQL_LAG);
-        let left = until.since(now).min(self.doubt_left());
+        let since_start = self.ttl().saturating_sub(self.started.elapsed());
+        let left = until.since(now).max(since_start).min(self.doubt_left());
         (!left.is_zero()).then_some(left)
     }
 

@@ -82,3 +82,23 @@ async fn redis_restarted_empty_has_everything_again_after_the_next_heartbeat() {
     })
     .await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn agents_stay_online_when_the_gateway_starts_again_beside_an_empty_redis() {
+    let mut site = Site::new().await;
+    assert_eq!(beat(&site.gateway, &site.target).await.status, 200);
+    site.gateway.kill();
+    site.redis.kill();
+    site.redis.restart();
+    site.gateway.restart().await;
+    site.question(Who::Warm).expect(all_is_well).await;
+    let lease = ["EXISTS", "workspace:target:heartbeat"];
+    assert_eq!(site.redis.command(&lease), "0");
+    let coherent = site.gateway.metric("a2a_gateway_coherent", &[]).await;
+    assert_eq!(coherent, 0.0, "leases are missing");
+    let seats = [&site.caller, &site.target, &site.stranger];
+    for seat in [&seats[..], &[&site.cold_caller, &site.cold_target]].concat() {
+        assert_eq!(beat(&site.gateway, seat).await.status, 200);
+    }
+    site.gateway.until_coherent().await;
+}
