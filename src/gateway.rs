@@ -252,7 +252,6 @@ impl Gateway {
     ) -> Result<Option<SecretString>, Unavailable> {
         self.db.migrate().await?;
         self.stops.read().await?;
-        self.directory.addresses.backfill_origins().await?;
         let made = self.identity.ensure_admin_token(candidate).await?;
         if made.is_some() {
             let detail = json!({"kind": CredentialKind::Admin.as_str()});
@@ -311,7 +310,7 @@ impl Gateway {
         loop {
             tick.tick().await;
             let lapses = &self.directory.lapses;
-            if !self.coherence.are_leases_known() && lapses.are_leases_known().await {
+            if !self.coherence.are_leases_known() && lapses.know_leases().await {
                 self.coherence.set_leases_known();
             }
             match lapses.sweep().await {

@@ -4,7 +4,6 @@
 //! Access to other workspaces is decided in [`crate::hierarchy`]; location and liveness are kept in
 //! [`crate::directory`].
 
-mod backfill;
 mod bulk;
 mod change;
 mod instances;
@@ -23,7 +22,6 @@ mod wake;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-pub use self::backfill::{Backfilled, SharedServer};
 pub use self::bulk::{Gone, InBulk};
 pub use self::change::{Changed, Move, Removed, Settings, Surroundings};
 pub use self::instances::{

@@ -284,6 +284,8 @@ async fn a_deleted_lease_is_a_lapse() {
     // Past the first word of the links, after which a missing lease is doubted for a while.
     one.register("a", "http://127.0.0.1:9001/").await;
     two.turns("a", "127.0.0.1:9001").await;
+    // As a gateway does once a second after its start.
+    assert!(two.directory.lapses.know_leases().await);
     redis.command(&["DEL", "workspace:a:heartbeat"]);
     redis.command(&["SET", "ws:a:url", "http://127.0.0.1:9001/"]);
     tokio::time::sleep(Duration::from_millis(200)).await;

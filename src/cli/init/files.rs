@@ -117,7 +117,11 @@ impl Files {
     pub(super) fn new(answers: &Answers, folder: &Path) -> Result<Self, WriteError> {
         let token = new_admin_token();
         let (name, unit, start) = match answers.kind {
-            Kind::Systemd => (UNIT, unit(answers, folder, &program()?)?, by_systemd(folder)),
+            Kind::Systemd => (
+                UNIT,
+                unit(answers, folder, &program()?)?,
+                by_systemd(folder),
+            ),
             Kind::Compose => (COMPOSE, compose(answers), by_compose(folder)),
         };
         // The token before its hash: a configuration whose token is nowhere would have no operator.

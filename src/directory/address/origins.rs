@@ -95,42 +95,6 @@ impl Addresses {
         false
     }
 
-    /// Writes the origins of workspaces that registered before origins were stored, from their URLs; the
-    /// addresses of names follow with their first calls. Idempotent, and safe at several gateways at once.
-    ///
-    /// # Errors
-    /// When SQL cannot be asked.
-    pub async fn backfill_origins(&self) -> Result<(), Unavailable> {
-        let origins_of = |url: &str| self.origins_as_written(url);
-        let mut after = None;
-        loop {
-            let done = self.workspaces.backfill_origins(after.as_ref(), origins_of);
-            let done = done.await?;
-            for one in &done.shared {
-                tracing::warn!(workspace.id = %one.sharer, holder = %one.holder, origin = one.origin, "The agents of two \
-                    workspaces are at one server since before an upgrade, and share it from now on: each could be called \
-                    as the other. If that is not meant, register one of them elsewhere");
-            }
-            match done.last {
-                Some(last) => after = Some(last),
-                None => return Ok(()),
-            }
-        }
-    }
-
-    /// Returns the origin of a URL without a look-up. None if the policy forbids it: it is not called.
-    fn origins_as_written(&self, url: &str) -> Vec<Origin> {
-        let Ok(endpoint) = self.resolver.parse(url) else {
-            return Vec::new();
-        };
-        let addresses = match endpoint.target {
-            Target::Literal(address) => vec![address],
-            Target::Name(_) => Vec::new(),
-        };
-        self.origins_at(&endpoint, &addresses, false)
-            .unwrap_or_default()
-    }
-
     /// Returns the origins of `endpoint`, for these addresses of its host.
     ///
     /// # Errors

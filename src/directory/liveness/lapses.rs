@@ -60,20 +60,23 @@ impl Lapses {
         self.closing.store(true, Ordering::Release);
     }
 
-    /// Returns true if no missing lease is in doubt: each workspace that SQL has as up holds one, of as many as one
-    /// query finds, or the doubt has passed.
-    pub(crate) async fn are_leases_known(&self) -> bool {
+    /// Ends the doubt of the start if each workspace that SQL has as up holds a lease, of as many as one query finds, or
+    /// if it has passed. Returns true if leases are known from now on.
+    pub async fn know_leases(&self) -> bool {
         let leases = &self.presence.leases;
-        if leases.doubt_left().is_zero() {
-            return true;
+        if !leases.start_left().is_zero() {
+            let now = Timestamp::now();
+            let Ok(up) = self.workspaces.overdue(now, BATCH_MAX).await else {
+                return false;
+            };
+            let ids: Vec<WorkspaceId> = up.into_iter().map(|(id, _)| id).collect();
+            let renewed = leases.renewed(&ids, now).await;
+            if !renewed.is_ok_and(|renewed| renewed.iter().all(Option::is_some)) {
+                return false;
+            }
+            leases.set_known();
         }
-        let now = Timestamp::now();
-        let Ok(up) = self.workspaces.overdue(now, BATCH_MAX).await else {
-            return false;
-        };
-        let ids: Vec<WorkspaceId> = up.into_iter().map(|(id, _)| id).collect();
-        let renewed = leases.renewed(&ids, now).await;
-        renewed.is_ok_and(|renewed| renewed.iter().all(Option::is_some))
+        true
     }
 
     /// Sets workspaces with a lapsed heartbeat to `offline` and returns them. Runs every second, on every

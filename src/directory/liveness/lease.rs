@@ -5,11 +5,11 @@
 //! bring a lapsed lease back, which a bare `EXPIRE` cannot.
 //!
 //! A missing lease proves a lapse, except while the shared state may lack leases that were or would
-//! have been granted: after it was away or had to be connected to again, and after a start. Then, for
-//! one TTL, `last_seen` in SQL counts as well, which may be [`SQL_LAG`] behind; after a start an agent
-//! could not reach this gateway before, so its TTL begins then.
+//! have been granted: after it was away or had to be connected to again, and after a start at which
+//! some were missing. Then, for one TTL, `last_seen` in SQL counts as well, which may be [`SQL_LAG`]
+//! behind; after a start each agent has one TTL, since it may not have reached a gateway before.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -56,6 +56,8 @@ pub(crate) struct Leases {
     key: KeyPattern,
     config: Live,
     started: Instant,
+    /// True once the leases granted before the start are known.
+    known: AtomicBool,
     /// End of the time in which a missing lease proves nothing, in milliseconds after `started`.
     doubtful_until: AtomicU64,
     /// Count of losses of the shared state when a lease was last read.
@@ -69,16 +71,15 @@ pub(super) fn lag_max(ttl: Duration) -> Duration {
 
 impl Leases {
     pub(super) fn new(shared: Shared, key: &str, config: Live) -> Self {
-        let leases = Self {
+        Self {
             key: KeyPattern::new(key),
             config,
             started: Instant::now(),
+            known: AtomicBool::new(false),
             doubtful_until: AtomicU64::new(0),
             losses: AtomicU64::new(shared.losses()),
             shared,
-        };
-        leases.doubt();
-        leases
+        }
     }
 
     /// Lifetime of a lease that begins now.
@@ -193,8 +194,8 @@ impl Leases {
         now: Timestamp,
     ) -> Option<Duration> {
         let until = last_seen?.after(self.ttl() + self.lag_max() + SQL_LAG);
-        let since_start = self.ttl().saturating_sub(self.started.elapsed());
-        let left = until.since(now).max(since_start).min(self.doubt_left());
+        let left = until.since(now).max(self.start_left());
+        let left = left.min(self.doubt_left());
         (!left.is_zero()).then_some(left)
     }
 
@@ -206,7 +207,21 @@ impl Leases {
     /// Returns the rest of the time in which a missing lease proves nothing.
     pub(crate) fn doubt_left(&self) -> Duration {
         let until = self.doubtful_until.load(Ordering::Acquire);
-        Duration::from_millis(until.saturating_sub(self.elapsed_ms()))
+        Duration::from_millis(until.saturating_sub(self.elapsed_ms())).max(self.start_left())
+    }
+
+    /// Returns the rest of the time in which agents have not had a TTL since the start to renew their leases; zero
+    /// once all leases granted before are known.
+    pub(super) fn start_left(&self) -> Duration {
+        if self.known.load(Ordering::Acquire) {
+            return Duration::ZERO;
+        }
+        self.ttl().saturating_sub(self.started.elapsed())
+    }
+
+    /// Ends the doubt of the start.
+    pub(super) fn set_known(&self) {
+        self.known.store(true, Ordering::Release);
     }
 
     /// Starts a TTL in which a missing lease proves nothing.
