@@ -1,6 +1,6 @@
 //! Checks that an open stream may continue: its caller's token may be revoked meanwhile, one of its ends be moved,
 //! paused or removed, or an operator may stop it. The check is repeated when coherence announces such a change, from memory in
-//! steady state, and never for each event.
+//! steady state, and never for each event; and at the end of a token or of a grant, which nothing announces.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -18,6 +18,9 @@ use crate::time::Timestamp;
 /// Minimum interval of checks, since changes come in bursts. An open stream ends within 2 s of the change
 /// that ends it.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// Pause between two checks while a store is away.
+const STORE_PAUSE: Duration = Duration::from_secs(1);
 
 /// The part of a caller that must stand for a stream to go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,16 +57,19 @@ impl Gateway {
             let mut drain = gateway.drain.watch();
             loop {
                 // Boxed: a stream that waits should not hold the state of the check.
-                let check = Box::pin(gateway.why_cut_off(needs, &proof, &target));
-                if let Some(why) = check.await {
-                    return why;
-                }
+                let check = Box::pin(gateway.check_standing(needs, &proof, &target));
+                let permitted_until = match check.await {
+                    Ok(end) => end,
+                    Err(why) => return why,
+                };
+                let proven_until = proof.opens_until().filter(|_| needs == Needs::Credential);
+                let end = proven_until.into_iter().chain(permitted_until).min();
                 let changed = async {
                     sleep(LOOK_EVERY).await;
                     gateway.coherence.access_changed(&mut changes).await;
                 };
                 let over = async {
-                    match proof.opens_until().filter(|_| needs == Needs::Credential) {
+                    match end {
                         Some(end) => sleep(end.since(Timestamp::now())).await,
                         None => std::future::pending().await,
                     }
@@ -102,19 +108,23 @@ impl Gateway {
         }
     }
 
-    /// `None`: it may go on, or a store is away, and what was let in stays so.
-    async fn why_cut_off(
+    /// Checks that a stream may go on, and returns the time of the next check that no change announces: the end of the
+    /// grant that permits it, or soon while a store is away, since what was let in stays so until it is back.
+    ///
+    /// # Errors
+    /// The reason why it must end.
+    async fn check_standing(
         &self,
         needs: Needs,
         proof: &Proof,
         target: &WorkspaceId,
-    ) -> Option<Rejection> {
+    ) -> Result<Option<Timestamp>, Rejection> {
         // A store that is away is asked again with the next look.
         if let Ok(Some(why)) = self.why_stopped(proof, target).await {
-            return Some(why.delivered(Delivery::Sent));
+            return Err(why.delivered(Delivery::Sent));
         }
         if needs == Needs::Credential && !self.identity.stands(proof).await {
-            return Some(Rejection::new(
+            return Err(Rejection::new(
                 Reason::Unauthenticated,
                 "the credential that opened this stream was revoked or is past its end, or its workspace was removed; send a live one",
             ));
@@ -123,20 +133,20 @@ impl Gateway {
         let place = self.hierarchy.place(target).await.ok().flatten();
         let (paused, removed) = place.map_or((false, false), |place| (place.paused, place.removed));
         match permit {
-            Ok(_) if paused => Some(Rejection::new(
+            Ok(_) if paused => Err(Rejection::new(
                 Reason::NotPermitted,
                 "the workspace that sends this stream was paused; call again once it is resumed",
             )),
-            Ok(_) => None,
+            Ok(permit) => Ok(self.hierarchy.end_of(&permit).await),
             // The caller knew of the workspace, so its removal is no secret.
-            Err(_) if removed => Some(Rejection::new(
+            Err(_) if removed => Err(Rejection::new(
                 Reason::WorkspaceRemoved,
                 "the workspace that sends this stream was removed",
             )),
-            Err(why) => {
-                let decided = [Reason::NotPermitted, Reason::WorkspaceNotFound];
-                decided.contains(&why.reason).then_some(why)
+            Err(why) if [Reason::NotPermitted, Reason::WorkspaceNotFound].contains(&why.reason) => {
+                Err(why)
             }
+            Err(_) => Ok(Some(Timestamp::now().after(STORE_PAUSE))),
         }
     }
 }

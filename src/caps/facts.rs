@@ -37,15 +37,13 @@ impl Names {
 /// A call, as far as caps count it.
 #[derive(Clone, Debug)]
 pub struct Facts {
-    /// The calling workspace, if the caller is one.
-    pub(super) caller: Option<WorkspaceId>,
     /// The name that the caller is counted by.
     owner: String,
     /// The caller's org; empty: none, which counts as one org.
-    pub(super) org: String,
-    pub(super) target: WorkspaceId,
+    org: String,
+    target: WorkspaceId,
     /// The target's org.
-    pub(super) target_org: String,
+    target_org: String,
     pub(super) names: Names,
     method: Method,
 }
@@ -65,7 +63,6 @@ impl Facts {
         // Cached: the permit depends on it.
         let place = hierarchy.place(permit.target()).await?;
         Ok(Self {
-            caller: permit.caller().cloned(),
             owner: counted_name(&proof.principal),
             org: permit.org().unwrap_or_default().to_owned(),
             target: permit.target().clone(),
@@ -87,7 +84,6 @@ impl Facts {
     ) -> Self {
         Self {
             owner: caller.to_string(),
-            caller: Some(caller),
             org: org.to_owned(),
             target,
             target_org: target_org.to_owned(),
@@ -113,20 +109,12 @@ impl Facts {
         cap.scope.covers(&self.target, org)
     }
 
-    /// Returns the name of the run or context under which `cap` counts.
-    pub(super) fn name(&self, per: CapPer) -> Option<&str> {
-        match per {
-            CapPer::Run => self.names.run.as_deref(),
-            CapPer::Context => self.names.context.as_deref(),
-            CapPer::Caller | CapPer::Pair | CapPer::Target | CapPer::Org => None,
-        }
-    }
-
-    /// Returns the subject under which `cap` counts the call: an org, and a name in it. `run_org` is the org of its run
-    /// or context. `None`: the call names no run, or no context.
-    pub(super) fn subject(&self, cap: &Cap, run_org: &str) -> Option<Subject> {
+    /// Returns the subject under which `cap` counts the call: an org, and a name in it. A run or a context counts in the
+    /// org of its caller, since another org may choose the same name. `None`: the call names no run, or no context.
+    pub(super) fn subject(&self, cap: &Cap) -> Option<Subject> {
         let (org, name) = match cap.per {
-            CapPer::Run | CapPer::Context => (run_org, self.name(cap.per)?.to_owned()),
+            CapPer::Run => (&*self.org, self.names.run.clone()?),
+            CapPer::Context => (&*self.org, self.names.context.clone()?),
             CapPer::Caller => (&*self.org, self.owner.clone()),
             CapPer::Pair => (&*self.org, format!("{}>{}", self.owner, self.target)),
             CapPer::Target => (&*self.target_org, self.target.to_string()),

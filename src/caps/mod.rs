@@ -11,7 +11,6 @@ mod charge;
 mod counter;
 mod facts;
 mod lease;
-mod runs;
 mod shown;
 
 #[cfg(test)]
@@ -25,7 +24,6 @@ pub use self::charge::Charge;
 use self::charge::Unit;
 use self::counter::{Counter, Place};
 pub use self::facts::{Facts, Names};
-use self::runs::Runs;
 pub use self::shown::{CapState, Shown, Wanted};
 use crate::config::{Cap, CapPer, Config, Live};
 use crate::ids::ReplicaId;
@@ -44,7 +42,6 @@ pub struct Caps {
     metrics: Arc<Metrics>,
     /// By the key in the shared state.
     counters: DashMap<String, Arc<Counter>>,
-    runs: Runs,
 }
 
 impl Caps {
@@ -56,7 +53,6 @@ impl Caps {
         metrics: &Arc<Metrics>,
     ) -> Arc<Self> {
         Arc::new(Self {
-            runs: Runs::new(shared.clone()),
             config: config.clone(),
             shared: shared.clone(),
             replica: replica.clone(),
@@ -81,9 +77,8 @@ impl Caps {
         facts: &Facts,
     ) -> Result<Charge, Rejection> {
         let mut charge = Charge::default();
-        let mut orgs = [None, None];
         for cap in config.cap.iter().filter(|cap| facts.counts(cap)) {
-            let Some(counter) = self.counter(cap, facts, &mut orgs).await? else {
+            let Some(counter) = self.counter(cap, facts) else {
                 continue;
             };
             if cap.count.is_by_call() {
@@ -101,15 +96,11 @@ impl Caps {
     }
 
     /// Returns the charge of a call that was counted when it was accepted and is made now: its bytes and its time.
-    ///
-    /// # Errors
-    /// `store_unavailable`.
-    pub async fn measure(&self, config: &Config, facts: &Facts) -> Result<Charge, Rejection> {
+    pub fn measure(&self, config: &Config, facts: &Facts) -> Charge {
         let mut charge = Charge::default();
-        let mut orgs = [None, None];
         let measured = |cap: &&Cap| !cap.count.is_by_call() && facts.counts(cap);
         for cap in config.cap.iter().filter(measured) {
-            if let Some(counter) = self.counter(cap, facts, &mut orgs).await? {
+            if let Some(counter) = self.counter(cap, facts) {
                 charge.push(Unit {
                     life: counter.life(),
                     count: cap.count,
@@ -117,30 +108,13 @@ impl Caps {
                 });
             }
         }
-        Ok(charge)
+        charge
     }
 
-    /// Returns the count of a call's subject. `orgs` keeps the orgs of its run and its context.
-    async fn counter(
-        &self,
-        cap: &Cap,
-        facts: &Facts,
-        orgs: &mut [Option<String>; 2],
-    ) -> Result<Option<Arc<Counter>>, Rejection> {
-        let kept = match cap.per {
-            CapPer::Run => Some(&mut orgs[0]),
-            CapPer::Context => Some(&mut orgs[1]),
-            CapPer::Caller | CapPer::Pair | CapPer::Target | CapPer::Org => None,
-        };
-        let mut run_org = String::new();
-        if let (Some(kept), Some(name)) = (kept, facts.name(cap.per)) {
-            if kept.is_none() {
-                *kept = Some(self.runs.org_of(facts, name).await?);
-            }
-            run_org = kept.clone().unwrap_or_default();
-        }
-        let subject = facts.subject(cap, &run_org);
-        Ok(subject.map(|subject| self.counter_at(cap, subject.place(cap))))
+    /// Returns the count of a call's subject.
+    fn counter(&self, cap: &Cap, facts: &Facts) -> Option<Arc<Counter>> {
+        let subject = facts.subject(cap)?;
+        Some(self.counter_at(cap, subject.place(cap)))
     }
 
     fn counter_at(&self, cap: &Cap, place: Place) -> Arc<Counter> {

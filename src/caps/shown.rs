@@ -143,7 +143,7 @@ impl Caps {
         let mut states = Vec::new();
         for cap in config.cap.iter().filter(|cap| facts.is_in_scope(cap)) {
             let by_name = matches!(cap.per, CapPer::Run | CapPer::Context);
-            let subject = facts.subject(cap, &facts.org).filter(|_| !by_name);
+            let subject = facts.subject(cap).filter(|_| !by_name);
             let used = match &subject {
                 Some(subject) => {
                     let place = subject.place(cap);

@@ -122,7 +122,8 @@ impl Client {
         query: &[(&str, &str)],
         cursor: Option<&str>,
     ) -> Result<(Value, Option<String>), RegistryError> {
-        self.registry.page(path, &self.token, query, cursor).await
+        let page = self.registry.page(path, &self.token, query, cursor);
+        page.await.map(|(page, next, _)| (page, next))
     }
 
     /// Posts JSON to a path.

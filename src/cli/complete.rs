@@ -13,6 +13,7 @@ use tokio::time::timeout;
 
 use super::access::Operating;
 use super::client::Client;
+use crate::ids::WorkspaceId;
 
 /// Longest wait for the gateway.
 const CLOCK: Duration = Duration::from_secs(1);
@@ -59,7 +60,7 @@ pub(super) fn workspaces(typed: &OsStr) -> Vec<CompletionCandidate> {
     let offered = if of_ids.is_empty() { of_names } else { of_ids };
     offered
         .iter()
-        .map(|(id, name)| described(id, name))
+        .filter_map(|(id, name)| described(id, name))
         .collect()
 }
 
@@ -109,14 +110,17 @@ fn named(page: Option<&Value>, list: &str, about: &str, typed: &OsStr) -> Vec<Co
     let ids = entries.into_iter().flatten().filter_map(|entry| {
         let id = entry["id"].as_str()?;
         let about = entry[about].as_str().unwrap_or_default();
-        id.starts_with(&*typed).then(|| described(id, about))
+        described(id, about).filter(|_| id.starts_with(&*typed))
     });
     ids.collect()
 }
 
-fn described(id: &str, about: &str) -> CompletionCandidate {
+/// Returns an id with what describes it. `None` for one that no gateway gives, which a shell could read as a command or
+/// an option.
+fn described(id: &str, about: &str) -> Option<CompletionCandidate> {
+    let is_word = WorkspaceId::parse(id).is_ok() && !id.starts_with('-');
     let about = super::table::printable(about);
-    CompletionCandidate::new(id).help(Some(about.into()))
+    is_word.then(|| CompletionCandidate::new(id).help(Some(about.into())))
 }
 
 /// Returns the words of the command line that is being completed.

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use clap::{Subcommand, ValueEnum};
 
-use super::{USAGE, complain, print};
+use super::{USAGE, complain, print, remark};
 use crate::config::load::{Layers, load};
 use crate::trust::{self, KeyError, KeyInfo, PUBLISHED_FIRST, SigningAlgorithm, State};
 
@@ -147,12 +147,10 @@ fn warn_of_haste(dir: &Path, age: Option<Duration>) {
             )
         },
     );
-    let warning = format!(
-        "a2a-gateway: {}: the key that signs now was {since}. Gateways that share the folder know it; verifiers elsewhere may keep the keys for 5 minutes, and refuse it until then unless they fetch them again for a key that they do not know\n",
+    remark(&format!(
+        "{}: the key that signs now was {since}. Gateways that share the folder know it; verifiers elsewhere may keep the keys for 5 minutes, and refuse it until then unless they fetch them again for a key that they do not know",
         dir.display()
-    );
-    // A failed write to standard error cannot be reported.
-    let _ = io::Write::write_all(&mut io::stderr().lock(), warning.as_bytes());
+    ));
 }
 
 fn table(keys: &[KeyInfo]) -> String {

@@ -27,13 +27,14 @@ mod sidecar;
 mod sse;
 mod stops;
 mod table;
+mod terminal;
 mod token;
 mod token_file;
 mod usage;
 mod workspace;
 
 use std::ffi::OsString;
-use std::io::{self, Write as _};
+use std::io;
 use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
@@ -41,7 +42,8 @@ use clap_complete::CompleteEnv;
 use url::Url;
 
 pub use self::serve::start;
-use crate::telemetry::Chain;
+pub use self::terminal::complain;
+use self::terminal::{ask, escaped, print, remark};
 
 /// `EX_USAGE` of sysexits.h: arguments or configuration are wrong, and nothing was started.
 pub const USAGE: u8 = 64;
@@ -163,17 +165,17 @@ pub fn run<Example: Subcommand>(
     if let Some(ended) = complete_words::<Example>(&arguments) {
         return ended;
     }
-    let arguments = match CommandLine::<Example>::try_parse_from(arguments) {
+    let arguments = match CommandLine::<Example>::try_parse_from(&arguments) {
         Ok(arguments) => arguments,
         Err(asked) => {
-            let wrong = asked.use_stderr();
-            // A failed write of the help or usage text cannot be reported.
-            let _ = asked.print();
-            return if wrong {
-                ExitCode::from(USAGE)
-            } else {
-                ExitCode::SUCCESS
+            let words = arguments.iter().map(|word| word.to_string_lossy());
+            let words = words.map(|word| escaped(&word).into_owned());
+            // It repeats arguments. That of escaped ones can have its colours. A failed write cannot be reported.
+            let _ = match CommandLine::<Example>::try_parse_from(words) {
+                Err(shown) => shown.print(),
+                Ok(_) => ask(&asked.to_string()),
             };
+            return ExitCode::from(if asked.use_stderr() { USAGE } else { 0 });
         }
     };
     let command = arguments.command.unwrap_or(Command::Serve(arguments.serve));
@@ -257,13 +259,6 @@ fn http_url(text: &str) -> Result<Url, &'static str> {
     url.ok_or("write a URL with its scheme, such as http://127.0.0.1:9090")
 }
 
-/// Writes to standard output and flushes it, for readers that wait for each line.
-fn print(text: &str) -> io::Result<()> {
-    let mut out = io::stdout().lock();
-    out.write_all(text.as_bytes())?;
-    out.flush()
-}
-
 /// Runs the future of a command on a runtime of its own, on this thread.
 fn block_on<T, E: From<io::Error>>(work: impl Future<Output = Result<T, E>>) -> Result<T, E> {
     runtime()?.block_on(work)
@@ -274,18 +269,6 @@ fn runtime() -> io::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-}
-
-/// Writes a remark to standard error.
-fn remark(text: &str) {
-    // A failed write to standard error cannot be reported.
-    let _ = writeln!(io::stderr().lock(), "a2a-gateway: {text}");
-}
-
-/// Writes an error and its causes to standard error.
-pub fn complain(error: &dyn std::error::Error) {
-    // A failed write to standard error cannot be reported.
-    let _ = writeln!(io::stderr().lock(), "a2a-gateway: {}", Chain(error));
 }
 
 #[cfg(test)]

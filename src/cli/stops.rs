@@ -1,6 +1,5 @@
 //! `a2a-gateway stop`, `release` and `stops`: stops calls at a running gateway, ends a stop, and lists those in force.
 
-use std::io::{self, Write as _};
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
@@ -10,10 +9,10 @@ use serde_json::{Value, json};
 
 use super::access::Operating;
 use super::client::{Client, Failure, document, run, segment};
-use super::complete;
 use super::dry_run::DryRun;
 use super::table::{age, aligned, cell};
 use super::workspace::all_workspaces;
+use super::{complete, remark};
 
 const STOP_EXAMPLES: &str = "\
 Examples:
@@ -186,11 +185,9 @@ async fn stop(arguments: &StopArguments) -> Result<String, Failure> {
 async fn warn_of_empty(client: &Client, org: &str) {
     let found = all_workspaces(client, Some(org), None, None).await;
     if found.is_ok_and(|found| found.is_empty()) {
-        // A warning that cannot be written changes nothing.
-        let _ = writeln!(
-            io::stderr(),
+        remark(&format!(
             "no workspace is in the org {org:?}: is it spelt as in `a2a-gateway agents`?"
-        );
+        ));
     }
 }
 

@@ -4,6 +4,8 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::Value;
 
+use super::terminal::steers;
+
 /// Stands for a value that there is not.
 const NONE: &str = "-";
 
@@ -42,11 +44,8 @@ pub(super) fn printable(text: &str) -> String {
     if text.is_empty() {
         return NONE.to_owned();
     }
-    let is_shown = |c: char| {
-        !c.is_control() && !matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-    };
     text.chars()
-        .map(|c| if is_shown(c) { c } else { '?' })
+        .map(|c| if steers(c) { '?' } else { c })
         .collect()
 }
 

@@ -1,6 +1,5 @@
 //! `a2a-gateway usage`: calls, streams, bytes and time of workspaces and orgs, by day.
 
-use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use clap_complete::engine::ArgValueCompleter;
@@ -9,7 +8,7 @@ use serde_json::Value;
 use super::access::Operating;
 use super::client::{Client, Failure, document, run as run_to_end};
 use super::table::{aligned, cell};
-use super::{complete, remark};
+use super::{complete, print, remark};
 
 const PATH: &str = "/usage";
 
@@ -24,6 +23,9 @@ Examples:
 Days are UTC. A call is counted a moment after it ended. A table has bytes in Ki, Mi and Gi (powers of 1024), CSV and
 JSON have them exactly; docs/reference/usage.md says what each number counts. Exit status: 0, 1 refused or failed, 64
 wrong arguments.";
+
+/// Longest line of CSV, in bytes.
+const LINE_BYTES_MAX: usize = 64 * 1024;
 
 /// `a2a-gateway usage`.
 #[derive(clap::Args, Debug)]
@@ -111,19 +113,20 @@ async fn show(arguments: &Arguments) -> Result<String, Failure> {
 async fn pass_file(client: &Client, query: &[(&str, &str)]) -> Result<String, Failure> {
     let query = [query, &[("format", "csv")]].concat();
     let mut answer = client.open(PATH, &query, "text/csv").await?;
-    let mut out = io::stdout().lock();
-    loop {
-        match answer.piece().await {
-            Ok(Some(piece)) => out.write_all(&piece)?,
-            Ok(None) => break,
-            Err(error) => {
-                let complaint = format!("the file is not whole, ask again: {error}");
-                return Err(Failure::Failed(complaint));
-            }
+    let broken = |error| Failure::Failed(format!("the file is not whole, ask again: {error}"));
+    let mut rest = Vec::new();
+    while let Some(piece) = answer.piece().await.map_err(broken)? {
+        rest.extend_from_slice(&piece);
+        // Whole lines, so that no character is cut.
+        let end = rest.iter().rposition(|byte| *byte == b'\n');
+        let lines: Vec<u8> = rest.drain(..end.map_or(0, |at| at + 1)).collect();
+        print(&String::from_utf8_lossy(&lines))?;
+        if rest.len() > LINE_BYTES_MAX {
+            let complaint = format!("a line of the file has more than {LINE_BYTES_MAX} bytes");
+            return Err(Failure::Failed(complaint));
         }
     }
-    out.flush()?;
-    Ok(String::new())
+    Ok(String::from_utf8_lossy(&rest).into_owned())
 }
 
 /// Returns a line for each sum, and one for all of them.

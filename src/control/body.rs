@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use super::extract::Admitted;
 use super::repeated::{place_of_repeated, repeated};
+use super::turns::{Turn, Turns};
 use crate::a2a::accept::is_json;
 use crate::a2a::names::{self, Broken, DEPTH_MAX, Scan};
 use crate::gateway::Gateway;
@@ -91,15 +92,22 @@ impl<T: DeserializeOwned> FromRequest<Arc<Gateway>> for UniqueJson<T> {
     }
 }
 
-/// A policy: as [`UniqueJson`], within a limit of its own.
-pub(super) struct PolicyJson<T>(pub(super) T);
+/// A policy: as [`UniqueJson`], within a limit of its own, and with the turn in which it is read and compared.
+pub(super) struct PolicyJson<T>(pub(super) T, pub(super) Turn);
 
 impl<T: DeserializeOwned> FromRequest<Arc<Gateway>> for PolicyJson<T> {
     type Rejection = Rejection;
 
     async fn from_request(request: Request, gateway: &Arc<Gateway>) -> Result<Self, Rejection> {
         let max = gateway.config().limits.policy_bytes.bytes();
-        parse_unique(&read(request, gateway, max).await?).map(Self)
+        let admitted: Admitted = request.extensions().get().cloned().unwrap_or_default();
+        let bodies: Bodies = request.extensions().get().cloned().unwrap_or_default();
+        let body = read(request, gateway, max).await?;
+        let proof = admitted.proof();
+        let proof =
+            proof.ok_or_else(|| Rejection::new(Reason::Unauthenticated, "send a credential"))?;
+        let turn = bodies.policies.take(&proof).await?;
+        parse_unique(&body).map(|policy| Self(policy, turn))
     }
 }
 
@@ -166,6 +174,7 @@ pub(super) struct Bodies {
     bytes: Arc<Shares>,
     /// The number of bodies being received.
     receiving: Arc<Shares>,
+    pub(super) policies: Turns,
 }
 
 /// The bounds of one caller's bodies.

@@ -48,6 +48,7 @@ impl FromRequestParts<Arc<Gateway>> for Applier {
         gateway: &Arc<Gateway>,
     ) -> Result<Self, Rejection> {
         let (caller, [dry_run, prune]) = proven_with(parts, gateway, [DRY_RUN, "prune"]).await?;
+        caller.require_operator()?;
         let run = Run::of(dry_run);
         Ok(Self { caller, run, prune })
     }

@@ -29,6 +29,7 @@ mod reply;
 mod stops;
 mod streams;
 mod tokens;
+mod turns;
 mod usage;
 mod watch;
 mod well_known;

@@ -5,10 +5,12 @@ use std::sync::Arc;
 use axum::extract::{FromRequestParts, State};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json as Answer};
+use http::header::CONTENT_TYPE;
 use http::request::Parts;
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use super::body::PolicyJson;
+use super::body::{Bodies, PolicyJson};
 use super::dry_run::Applier;
 use super::extract::Caller;
 use crate::audit::change::About;
@@ -26,9 +28,12 @@ const CHANGES_OF_A_RECORD: usize = 100;
 pub(super) async fn export(
     State(gateway): State<Arc<Gateway>>,
     caller: Caller,
-) -> Result<Answer<Value>, Rejection> {
+    Extension(bodies): Extension<Bodies>,
+) -> Result<Response, Rejection> {
     caller.require_operator()?;
-    policy::export(&gateway).await.map(Answer)
+    let _turn = bodies.policies.take(&caller.0).await?;
+    let text = policy::export(&gateway).await?;
+    Ok(([(CONTENT_TYPE, "application/json")], text).into_response())
 }
 
 /// Facts of a request for its records.
@@ -53,9 +58,8 @@ pub(super) async fn apply(
     State(gateway): State<Arc<Gateway>>,
     Applier { caller, run, prune }: Applier,
     origin: Origin,
-    PolicyJson(raw): PolicyJson<Raw>,
+    PolicyJson(raw, _turn): PolicyJson<Raw>,
 ) -> Result<Response, Rejection> {
-    caller.require_operator()?;
     let wish = Wish {
         dry_run: run.is_dry(),
         prune,
@@ -63,22 +67,13 @@ pub(super) async fn apply(
         operator: caller.0.operator.clone(),
     };
     let applied = policy::apply(&gateway, raw, &wish).await?;
-    let body = json!({
-        "dry_run": run.is_dry(),
-        "prune": prune,
-        "revision": applied.revision,
-        "changes": applied.changes,
-        "unmanaged": applied.unmanaged,
-        "expired": applied.expired,
-        "unchanged": applied.unchanged,
-    });
     if run.is_dry() {
-        return Ok(Answer(body).into_response());
+        return Ok(Answer(applied).into_response());
     }
     // Also of one that did not reach the shared state: it was committed.
     let about = record(&gateway, &caller, origin, &applied, prune);
     Ok(match applied.published {
-        Ok(()) => (Extension(about), Answer(body)).into_response(),
+        Ok(()) => (Extension(about), Answer(applied)).into_response(),
         Err(why) => (Extension(about), why).into_response(),
     })
 }
@@ -113,8 +108,9 @@ fn record(
 }
 
 /// Returns changes as records have them: names and the names of members, never values.
-fn told(changes: &[Value]) -> Value {
-    let of = |change: &Value| {
+fn told(changes: &[Box<RawValue>]) -> Value {
+    let of = |change: &Box<RawValue>| {
+        let change: Value = serde_json::from_str(change.get()).unwrap_or_default();
         let fields = change["fields"].as_array().into_iter().flatten();
         let fields: Vec<&Value> = fields.map(|field| &field["field"]).collect();
         let mut told =

@@ -12,7 +12,7 @@ use sqlx::query::Query;
 use sqlx::{Any, Row as _};
 use tokio::time::Instant;
 
-use super::Hierarchy;
+use super::{Hierarchy, Permit, Rule, check_note};
 use crate::coherence::{Coherence, Coherent, Invalidation};
 use crate::db::{Connection, Db};
 use crate::explain::{Check, Fact, Source, Witness};
@@ -182,6 +182,14 @@ impl Grants {
         Ok(known.holds(now))
     }
 
+    /// Returns the end of the grant of a pair, if it has one. `None` also while the store is away.
+    async fn end(&self, pair: (WorkspaceId, WorkspaceId)) -> Option<Timestamp> {
+        match self.pairs.get_or_load(&pair, || self.find(&pair)).await {
+            Ok(Known::Granted { expires_at, .. }) => expires_at,
+            Ok(Known::Nothing) | Err(_) => None,
+        }
+    }
+
     /// True if `caller` holds a grant for any target, now. Reads the store.
     async fn held_by(&self, caller: &WorkspaceId) -> Result<bool, Unavailable> {
         let query = sqlx::query(HELD)
@@ -255,6 +263,13 @@ impl Grants {
 }
 
 impl Hierarchy {
+    /// Returns the time at which a permit ends by itself: the end of the grant that it is by. From memory in steady state.
+    pub async fn end_of(&self, permit: &Permit) -> Option<Timestamp> {
+        let caller = permit.caller().filter(|_| permit.rule() == Rule::Grant)?;
+        let pair = (caller.clone(), permit.target().clone());
+        self.grants.end(pair).await
+    }
+
     /// True if `caller` holds a grant that is in force.
     ///
     /// # Errors
@@ -361,23 +376,6 @@ impl NewGrant {
         }
         check_note(self.note.as_deref())
     }
-}
-
-/// Maximum characters of an operator's note.
-const NOTE_CHARS_MAX: usize = 256;
-
-/// Checks an operator's note on a grant or a token.
-///
-/// # Errors
-/// `invalid_params`.
-pub fn check_note(note: Option<&str>) -> Result<(), Rejection> {
-    let fits =
-        |note: &str| note.chars().count() <= NOTE_CHARS_MAX && !note.chars().any(char::is_control);
-    if note.is_none_or(fits) {
-        return Ok(());
-    }
-    let message = "`note` has at most 256 characters, none of them a control character";
-    Err(Rejection::new(Reason::InvalidParams, message))
 }
 
 /// Checks that the workspace that `member` of a grant names exists. `removed`: whether it was removed; `None`: there never

@@ -13,8 +13,9 @@ mod realm;
 
 use crate::config::LineageReach;
 use crate::ids::WorkspaceId;
+use crate::rejection::{Reason, Rejection};
 
-pub use self::grant::{Grant, GrantsInBulk, NewGrant, check_end, check_note};
+pub use self::grant::{Grant, GrantsInBulk, NewGrant, check_end};
 pub use self::permit::{Hierarchy, Permit};
 pub use self::reach::Reached;
 
@@ -51,6 +52,23 @@ impl Lineage {
     fn descends_from(&self, other: &Self) -> bool {
         self.ancestors.contains(&other.id)
     }
+}
+
+/// Maximum characters of an operator's note.
+const NOTE_CHARS_MAX: usize = 256;
+
+/// Checks an operator's note on a grant or a token.
+///
+/// # Errors
+/// `invalid_params`.
+pub fn check_note(note: Option<&str>) -> Result<(), Rejection> {
+    let fits =
+        |note: &str| note.chars().count() <= NOTE_CHARS_MAX && !note.chars().any(char::is_control);
+    if note.is_none_or(fits) {
+        return Ok(());
+    }
+    let message = "`note` has at most 256 characters, none of them a control character";
+    Err(Rejection::new(Reason::InvalidParams, message))
 }
 
 /// Returns the place of a workspace below `above`, nearest first, for tests of rooms that need one.

@@ -37,7 +37,7 @@ const VETTED_AT_ONCE: usize = 16;
 const INVALIDATIONS_MAX: usize = 256;
 
 /// Names of changed objects that a conflict tells.
-const TOLD_MAX: usize = 100;
+pub(super) const TOLD_MAX: usize = 100;
 
 /// A plan with checked URLs.
 pub(super) struct Vetted<'p> {
@@ -57,28 +57,30 @@ struct Done {
     released: Vec<Stop>,
 }
 
-/// Checks what needs more than the state: URLs, and the rules of changed settings.
+/// Checks what needs more than the state: URLs, and the rules of changed settings. A dry run keeps none of it.
 pub(super) async fn vet<'p>(
     gateway: &Gateway,
-    plan: &'p Plan,
+    (plan, is_dry): (&'p Plan, bool),
     problems: &mut Problems,
 ) -> Result<Vetted<'p>, Rejection> {
     let registrations = RegistrationsInBulk::of(&gateway.directory.registrations);
     let (mut births, mut edits) = (Vec::new(), Vec::new());
     for chunk in plan.births.chunks(VETTED_AT_ONCE) {
-        let each = chunk
-            .iter()
-            .map(|birth| registrations.vet_creation(&birth.creation));
+        let each = chunk.iter().map(|birth| async move {
+            let creation = birth.wanted.creation();
+            registrations.vet_creation(&creation).await
+        });
         for (birth, vetted) in chunk.iter().zip(join_all(each).await) {
             match vetted {
+                Ok(_) if is_dry => {}
                 Ok(mut new) => {
-                    if birth.paused {
+                    if birth.wanted.entry.paused == Some(true) {
                         new.status = Status::Paused;
                     }
                     births.push(new);
                 }
                 Err(why) if why.reason == Reason::StoreUnavailable => return Err(why),
-                Err(why) => problems.note(&birth.path, &why),
+                Err(why) => problems.note(&birth.wanted.path, &why),
             }
         }
     }
@@ -92,6 +94,7 @@ pub(super) async fn vet<'p>(
                 Err(why) => Err(why),
             };
             match judged {
+                Ok(_) if is_dry => {}
                 Ok(vetted) => edits.push(vetted),
                 Err(why) if why.reason == Reason::StoreUnavailable => return Err(why),
                 Err(why) => problems.note(&edit.path, &why),
@@ -146,7 +149,7 @@ pub(super) async fn commit(
 ) -> Result<Result<(), Rejection>, Rejection> {
     let ids = || {
         let removed = state.removed.keys();
-        let new = vetted.plan.births.iter().map(|birth| &birth.creation.id);
+        let new = vetted.plan.births.iter().map(|birth| &birth.wanted.id);
         removed.chain(new).cloned()
     };
     let work = async {
@@ -271,7 +274,7 @@ async fn is_as_planned(
 
 fn at(birth: &Birth, why: Rejection) -> Refusal {
     let mut problems = Problems::default();
-    problems.note(&birth.path, &why);
+    problems.note(&birth.wanted.path, &why);
     let told = problems.check().err().unwrap_or(why);
     Refusal::Refused(Rejection {
         reason: Reason::Conflict,

@@ -2,6 +2,7 @@
 //! secret. Absent members have their defaults; a member with its default is left out of an export.
 
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use super::problems::Problems;
@@ -13,7 +14,8 @@ use crate::workspace::{CallerProof, DeliveryMode, Liveness, Resolve};
 /// The version of the format.
 pub(super) const VERSION: u32 = 1;
 
-/// A document as it was sent. A section that is absent is not the policy's: nothing of it is changed or removed.
+/// A document as it was sent, its entries as text: as values they would take many times their bytes. A section that is
+/// absent is not the policy's: nothing of it is changed or removed.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Raw {
@@ -21,9 +23,9 @@ pub struct Raw {
     revision: Option<String>,
     #[serde(default)]
     recreate: bool,
-    workspaces: Option<Vec<Value>>,
-    grants: Option<Vec<Value>>,
-    stops: Option<Vec<Value>>,
+    workspaces: Option<Vec<Box<RawValue>>>,
+    grants: Option<Vec<Box<RawValue>>>,
+    stops: Option<Vec<Box<RawValue>>>,
 }
 
 /// A workspace of a document.
@@ -99,7 +101,7 @@ pub(super) struct StopEntry {
 #[derive(Debug)]
 pub(super) struct Located<T> {
     pub(super) path: String,
-    pub(super) entry: T,
+    pub(super) entry: Box<T>,
 }
 
 /// A document with members of the right types.
@@ -139,13 +141,14 @@ impl Document {
 
 fn section<T: for<'de> Deserialize<'de>>(
     name: &str,
-    entries: Option<Vec<Value>>,
+    entries: Option<Vec<Box<RawValue>>>,
     problems: &mut Problems,
 ) -> Option<Vec<Located<T>>> {
     let mut read = Vec::new();
     for (n, entry) in entries?.into_iter().enumerate() {
         let path = format!("{name}[{n}]");
-        match serde_path_to_error::deserialize(entry) {
+        let mut reader = serde_json::Deserializer::from_str(entry.get());
+        match serde_path_to_error::deserialize(&mut reader) {
             Ok(entry) => read.push(Located { path, entry }),
             Err(error) => problems.note_member(&path, &error),
         }

@@ -15,12 +15,14 @@ mod wanted;
 
 use std::time::Duration;
 
+use serde::Serialize;
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 pub use self::document::Raw;
 pub use self::plan::Wish;
 
-use self::commit::{commit, differs, vet};
+use self::commit::{TOLD_MAX, commit, differs, vet};
 use self::document::{Document, too_many};
 use self::plan::{Plan, plan};
 use self::problems::Problems;
@@ -38,27 +40,32 @@ use crate::workspace::{Status, Workspace};
 const LIFE_GAP: Duration = Duration::from_secs(5);
 
 /// The result of a policy.
-#[derive(Debug)]
+#[derive(Debug, Serialize)]
 pub struct Applied {
+    /// True if nothing was changed.
+    pub dry_run: bool,
+    /// True if what the document does not have is removed.
+    pub prune: bool,
     /// `store_unavailable`: all was committed, and not all of it reached the shared state.
+    #[serde(skip)]
     pub published: Result<(), Rejection>,
     /// The revision of the state that the difference was computed from.
     pub revision: String,
     /// The changes: each has `action`, `kind` and `name`.
-    pub changes: Vec<Value>,
+    pub changes: Vec<Box<RawValue>>,
     /// Objects that the document does not have, and that were left.
-    pub unmanaged: Vec<Value>,
+    pub unmanaged: Vec<Box<RawValue>>,
     /// Entries of the document that have expired, and are passed over.
-    pub expired: Vec<Value>,
+    pub expired: Vec<Box<RawValue>>,
     /// The number of entries that are as the document says.
     pub unchanged: usize,
 }
 
-/// Returns the present state as a document, with its revision.
+/// Returns the present state as a document in JSON, with its revision.
 ///
 /// # Errors
 /// `conflict` if there is more than a policy may have; `store_unavailable`.
-pub async fn export(gateway: &Gateway) -> Result<Value, Rejection> {
+pub async fn export(gateway: &Gateway) -> Result<String, Rejection> {
     let max = gateway.config().limits.policy_workspaces;
     let state = read(gateway, Vec::new(), max).await?;
     Ok(state.document())
@@ -78,17 +85,17 @@ pub async fn apply(gateway: &Gateway, raw: Raw, wish: &Wish) -> Result<Applied, 
     let is_other = |said: &String| *said != revision;
     let stale = document.revision.as_ref().is_some_and(is_other);
     let registrations = RegistrationsInBulk::of(&gateway.directory.registrations);
-    let plan = plan(registrations, &document, &state, wish, &mut problems);
+    let plan = plan(registrations, document, &state, wish, &mut problems);
     if stale && !wish.dry_run {
         return Err(stale_revision(&plan, &revision));
     }
     plan.check_stops(&state)?;
-    let vetted = vet(gateway, &plan, &mut problems).await?;
+    let vetted = vet(gateway, (&plan, wish.dry_run), &mut problems).await?;
     problems.check()?;
     let mut published = Ok(());
     if !wish.dry_run && !plan.changes.is_empty() {
         let revived = plan.births.iter().filter(|birth| birth.revives);
-        let gone = revived.filter_map(|birth| state.removed.get(&birth.creation.id));
+        let gone = revived.filter_map(|birth| state.removed.get(&birth.wanted.id));
         if let Some(last) = gone.map(|gone| gone.at).max() {
             await_end_of_requests(last).await;
         }
@@ -96,6 +103,8 @@ pub async fn apply(gateway: &Gateway, raw: Raw, wish: &Wish) -> Result<Applied, 
     }
     drop(vetted);
     Ok(Applied {
+        dry_run: wish.dry_run,
+        prune: wish.prune,
         published,
         revision,
         changes: plan.changes,
@@ -163,9 +172,12 @@ fn ids(document: &Document) -> Vec<WorkspaceId> {
 
 /// Returns the rejection of a document with another revision than the present one, with what it would change now.
 fn stale_revision(plan: &Plan, revision: &str) -> Rejection {
-    let name = |change: &Value| json!({"kind": change["kind"], "name": change["name"]});
-    let now = plan.changes.iter().chain(&plan.unmanaged).map(name);
-    let mut rejection = differs(now.collect());
+    let name = |row: &Box<RawValue>| {
+        let row: Value = serde_json::from_str(row.get()).unwrap_or_default();
+        json!({"kind": row["kind"], "name": row["name"]})
+    };
+    let now = plan.changes.iter().chain(&plan.unmanaged).take(TOLD_MAX);
+    let mut rejection = differs(now.map(name).collect());
     rejection.reason = Reason::Conflict;
     rejection.message = "the state is not the one of the `revision` that the policy says, and nothing was applied: \
                          `changed` has what differs from the policy now; look at the difference again (?dry_run=true)"

@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value, json};
 
 use super::document::{Document, StopEntry, members};
@@ -10,7 +11,7 @@ use super::problems::Problems;
 use super::state::{Held, State, grant_entry, grant_name, shown, stop_entry, stop_name};
 use super::tree::{Place, Tree};
 use super::wanted::Wanted;
-use crate::directory::{Creation, RegistrationsInBulk, Update, id_taken, org_of_new};
+use crate::directory::{RegistrationsInBulk, Update, id_taken, org_of_new};
 use crate::hierarchy::{NewGrant, check_end};
 use crate::identity::Operator;
 use crate::ids::WorkspaceId;
@@ -37,9 +38,7 @@ pub struct Wish {
 /// A workspace to create.
 #[derive(Debug)]
 pub(super) struct Birth {
-    pub(super) path: String,
-    pub(super) creation: Creation,
-    pub(super) paused: bool,
+    pub(super) wanted: Wanted,
     /// True if it begins a new life of a removed id.
     pub(super) revives: bool,
 }
@@ -48,7 +47,7 @@ pub(super) struct Birth {
 #[derive(Debug)]
 pub(super) struct Edit {
     pub(super) path: String,
-    pub(super) held: Held,
+    pub(super) held: Arc<Held>,
     pub(super) update: Update,
 }
 
@@ -67,19 +66,19 @@ pub(super) struct Plan {
     /// The tree as it is, and as it will be.
     pub(super) before: Tree,
     pub(super) after: Tree,
-    /// The changes, as answers and records tell them.
-    pub(super) changes: Vec<Value>,
+    /// The changes, as answers and records tell them. As values, not as text, they would take many times their bytes.
+    pub(super) changes: Vec<Box<RawValue>>,
     /// Objects that the section of their kind does not have, and that are not removed.
-    pub(super) unmanaged: Vec<Value>,
+    pub(super) unmanaged: Vec<Box<RawValue>>,
     /// Grants and stops of the document that have expired.
-    pub(super) expired: Vec<Value>,
+    pub(super) expired: Vec<Box<RawValue>>,
     pub(super) unchanged: usize,
 }
 
 /// Computes the difference. What is refused is noted in `problems`.
 pub(super) fn plan(
     registrations: RegistrationsInBulk<'_>,
-    document: &Document,
+    mut document: Document,
     state: &State,
     wish: &Wish,
     problems: &mut Problems,
@@ -88,9 +87,9 @@ pub(super) fn plan(
         before: Tree::of(state),
         ..Plan::default()
     };
-    plan.workspaces(registrations, document, state, wish, problems);
-    plan.grants(document, state, wish, problems);
-    plan.stops(document, state, wish, problems);
+    plan.workspaces(registrations, &mut document, state, wish, problems);
+    plan.grants(&document, state, wish, problems);
+    plan.stops(&document, state, wish, problems);
     plan
 }
 
@@ -98,33 +97,35 @@ impl Plan {
     fn workspaces(
         &mut self,
         registrations: RegistrationsInBulk<'_>,
-        document: &Document,
+        document: &mut Document,
         state: &State,
         wish: &Wish,
         problems: &mut Problems,
     ) {
         self.after = self.before.clone();
-        let Some(entries) = &document.workspaces else {
+        let Some(entries) = document.workspaces.take() else {
             self.after.settle();
             return;
         };
         let mut wanted: Vec<Wanted> = Vec::with_capacity(entries.len());
         let mut named: HashSet<WorkspaceId> = HashSet::with_capacity(entries.len());
         for located in entries {
+            let path = located.path.clone();
             match Wanted::read(registrations, located, state) {
                 Ok(one) if named.insert(one.id.clone()) => wanted.push(one),
-                Ok(_) => problems.note(&located.path, &twice("workspace of this id")),
-                Err(why) => problems.note(&located.path, &why),
+                Ok(_) => problems.note(&path, &twice("workspace of this id")),
+                Err(why) => problems.note(&path, &why),
             }
         }
         self.place(&mut wanted, &named, state, wish);
-        for one in &wanted {
+        for one in wanted {
+            let path = one.path.clone();
             let done = match state.workspaces.get(&one.id) {
                 Some(held) => self.edit(one, held),
                 None => self.birth(one, document.recreate),
             };
             if let Err(why) = done {
-                problems.note(&one.path, &why);
+                problems.note(&path, &why);
             }
         }
     }
@@ -155,8 +156,7 @@ impl Plan {
                 self.removals.push(id.clone());
                 self.note("remove", "workspace", id.as_str(), None);
             } else {
-                let one = json!({"kind": "workspace", "name": id.as_str()});
-                self.unmanaged.push(one);
+                self.unmanaged.extend(row("workspace", id.as_str()));
             }
         }
         self.after.inherit(&unsaid);
@@ -167,7 +167,7 @@ impl Plan {
         }
     }
 
-    fn edit(&mut self, one: &Wanted, held: &Held) -> Result<(), Rejection> {
+    fn edit(&mut self, one: Wanted, held: &Arc<Held>) -> Result<(), Rejection> {
         if let Some(parent) = &one.parent {
             self.check_parent(parent)?;
         }
@@ -184,8 +184,8 @@ impl Plan {
         let fields = Some(("fields", Value::from_iter(fields)));
         self.note("change", "workspace", one.id.as_str(), fields);
         self.edits.push(Edit {
-            path: one.path.clone(),
-            held: held.clone(),
+            path: one.path,
+            held: Arc::clone(held),
             update,
         });
         Ok(())
@@ -194,7 +194,7 @@ impl Plan {
     /// Fails unless a parent will be there.
     fn check_parent(&self, parent: &WorkspaceId) -> Result<(), Rejection> {
         let message = match self.after.get(parent) {
-            _ if self.removals.contains(parent) => {
+            Some(_) if self.is_pruned(parent) => {
                 format!(
                     "the parent `{parent}` is not in the policy, and is removed with prune: put it in, or name another"
                 )
@@ -205,7 +205,13 @@ impl Plan {
         Err(Rejection::new(Reason::Conflict, message))
     }
 
-    fn birth(&mut self, one: &Wanted, recreate: bool) -> Result<(), Rejection> {
+    /// True if the policy removes the workspace. Not by its list, which would be searched for each entry.
+    fn is_pruned(&self, id: &WorkspaceId) -> bool {
+        let [was, is] = [&self.before, &self.after].map(|tree| tree.get(id));
+        is.is_some_and(|place| place.removed) && was.is_some_and(|place| !place.removed)
+    }
+
+    fn birth(&mut self, one: Wanted, recreate: bool) -> Result<(), Rejection> {
         let revives = self.before.get(&one.id).is_some();
         if revives && !recreate {
             return Err(id_removed());
@@ -227,9 +233,7 @@ impl Plan {
         let after = Some(("after", Value::Object(shown(&one.entry))));
         self.note(action, "workspace", one.id.as_str(), after);
         self.births.push(Birth {
-            path: one.path.clone(),
-            creation: one.creation(),
-            paused: one.entry.paused == Some(true),
+            wanted: one,
             revives,
         });
         Ok(())
@@ -262,7 +266,7 @@ impl Plan {
                 continue;
             }
             if expires_at.is_some_and(|end| end <= now) {
-                self.expired.push(json!({"kind": "grant", "name": name}));
+                self.expired.extend(row("grant", &name));
                 continue;
             }
             let new = NewGrant {
@@ -285,7 +289,7 @@ impl Plan {
                 self.note("remove", "grant", &name, None);
                 self.ungranted.push((grant.id.clone(), pair.clone()));
             } else {
-                self.unmanaged.push(json!({"kind": "grant", "name": name}));
+                self.unmanaged.extend(row("grant", &name));
             }
         }
     }
@@ -293,7 +297,7 @@ impl Plan {
     fn grant(&mut self, new: NewGrant, state: &State, now: Timestamp) -> Result<(), Rejection> {
         new.check(now)?;
         for (member, id) in [("caller_id", &new.caller), ("target_id", &new.target)] {
-            if self.removals.contains(id) {
+            if self.is_pruned(id) {
                 let message = format!(
                     "`{member}` names `{id}`, which is not in the policy, and is removed with prune: take the grant out, \
                      too, or put the workspace in"
@@ -355,8 +359,7 @@ impl Plan {
             let entry = &located.entry;
             match self.new_stop(entry, wish) {
                 Ok(new) if new.expires_at.is_some_and(|end| end <= now) => {
-                    self.expired
-                        .push(json!({"kind": "stop", "name": stop_name(entry)}));
+                    self.expired.extend(row("stop", &stop_name(entry)));
                 }
                 Ok(new) => match present.get_mut(&key(&new)).and_then(Vec::pop) {
                     Some(_) => self.unchanged += 1,
@@ -383,7 +386,7 @@ impl Plan {
                 );
                 self.released.push(stop.id.clone());
             } else {
-                self.unmanaged.push(json!({"kind": "stop", "name": name}));
+                self.unmanaged.extend(row("stop", &name));
             }
         }
     }
@@ -445,8 +448,13 @@ impl Plan {
         if let Some((member, value)) = more {
             change[member] = value;
         }
-        self.changes.push(change);
+        self.changes.extend(to_raw_value(&change));
     }
+}
+
+/// Returns an object that is not changed, as answers tell it.
+fn row(kind: &str, name: &str) -> Option<Box<RawValue>> {
+    to_raw_value(&json!({"kind": kind, "name": name})).ok()
 }
 
 fn twice(what: &str) -> Rejection {

@@ -1,7 +1,9 @@
 //! The present state that a policy is compared with, and its form as a document.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
 
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 
@@ -15,7 +17,7 @@ use crate::time::Timestamp;
 use crate::workspace::{DeliveryMode, Gone, InBulk, Liveness, Status, StoredInstance, Workspace};
 
 /// A workspace with its named instances, which are read only where they are an operator's.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct Held {
     pub(super) row: Workspace,
     pub(super) instances: Vec<StoredInstance>,
@@ -26,7 +28,7 @@ pub(super) struct Held {
 /// All workspaces, grants and stops.
 #[derive(Debug, Default)]
 pub(super) struct State {
-    pub(super) workspaces: BTreeMap<WorkspaceId, Held>,
+    pub(super) workspaces: BTreeMap<WorkspaceId, Arc<Held>>,
     /// Removed ids that are of interest.
     pub(super) removed: HashMap<WorkspaceId, Gone>,
     pub(super) grants: BTreeMap<(WorkspaceId, WorkspaceId), Grant>,
@@ -57,11 +59,11 @@ impl State {
                 false => Vec::new(),
             };
             let entry = entry_of(&row, &instances);
-            let held = Held {
+            let held = Arc::new(Held {
                 entry,
                 instances,
                 row,
-            };
+            });
             state.workspaces.insert(held.row.id.clone(), held);
         }
         let parents = state.workspaces.values();
@@ -98,28 +100,32 @@ impl State {
         Ok(Some(state))
     }
 
-    /// Returns the state as a document, with its revision.
-    pub(super) fn document(&self) -> Value {
-        let mut document = self.sections();
-        document["revision"] = self.revision().into();
-        document
+    /// Returns the state as a document in JSON, with its revision.
+    pub(super) fn document(&self) -> String {
+        let (mut text, revision) = (String::new(), self.revision());
+        self.write(Some(&revision), &mut |piece| text.push_str(piece));
+        text
     }
 
-    fn sections(&self) -> Value {
-        let workspaces = self.workspaces.values().map(|held| json!(held.entry));
-        let grants = self.grants.values().map(|grant| json!(grant_entry(grant)));
-        let stops = self.stops.iter().map(|stop| json!(stop_entry(stop)));
-        json!({
-            "version": VERSION,
-            "workspaces": workspaces.collect::<Vec<_>>(),
-            "grants": grants.collect::<Vec<_>>(),
-            "stops": stops.collect::<Vec<_>>(),
-        })
+    /// Passes the document on as text, entry by entry, so that no more than one is in memory as values.
+    fn write(&self, revision: Option<&str>, out: &mut impl FnMut(&str)) {
+        out("{\"grants\":");
+        write_list(self.grants.values().map(grant_entry), out);
+        if let Some(revision) = revision {
+            out(&format!(",\"revision\":\"{revision}\""));
+        }
+        out(",\"stops\":");
+        write_list(self.stops.iter().map(stop_entry), out);
+        out(&format!(",\"version\":{VERSION},\"workspaces\":"));
+        write_list(self.workspaces.values().map(|held| &held.entry), out);
+        out("}");
     }
 
     /// Returns a hash of all that a document can say.
     pub(super) fn revision(&self) -> String {
-        hex::encode(&Sha256::digest(self.sections().to_string())[..16])
+        let mut hash = Sha256::new();
+        self.write(None, &mut |piece| hash.update(piece));
+        hex::encode(&hash.finalize()[..16])
     }
 
     /// True if a difference that was computed from `other` holds for this state.
@@ -141,8 +147,8 @@ impl State {
             .chain(other.workspaces.keys())
             .collect();
         for id in ids {
-            let of = |state: &Self| state.workspaces.get(id).map(|held| held.entry.clone());
-            if of(self) != of(other) {
+            let [one, two] = [self, other].map(|state| state.workspaces.get(id));
+            if one.map(|held| &held.entry) != two.map(|held| &held.entry) {
                 found.push(json!({"kind": "workspace", "name": id.as_str()}));
             }
         }
@@ -159,6 +165,17 @@ impl State {
         found.sort_by_key(ToString::to_string);
         found
     }
+}
+
+fn write_list<T: Serialize>(entries: impl Iterator<Item = T>, out: &mut impl FnMut(&str)) {
+    out("[");
+    for (n, entry) in entries.enumerate() {
+        if n > 0 {
+            out(",");
+        }
+        out(&json!(entry).to_string());
+    }
+    out("]");
 }
 
 /// Returns the name of a grant in differences.

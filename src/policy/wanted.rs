@@ -19,7 +19,7 @@ pub(super) struct Wanted {
     pub(super) id: WorkspaceId,
     pub(super) parent: Option<WorkspaceId>,
     /// Its members, in the form of [`Held::entry`].
-    pub(super) entry: Entry,
+    pub(super) entry: Box<Entry>,
     probe: Option<Probe>,
 }
 
@@ -30,36 +30,35 @@ impl Wanted {
     /// `invalid_workspace_id`, `invalid_params`, `address_forbidden`.
     pub(super) fn read(
         registrations: RegistrationsInBulk<'_>,
-        Located { path, entry }: &Located<Entry>,
+        Located { path, mut entry }: Located<Entry>,
         state: &State,
     ) -> Result<Self, Rejection> {
         let id = WorkspaceId::parse(&entry.id)?;
         let parent = entry.parent_id.as_deref().map(WorkspaceId::parse);
-        let held = state.workspaces.get(&id);
-        let mut wanted = Self {
-            path: path.clone(),
-            parent: parent.transpose()?,
-            entry: entry.clone(),
-            probe: probe(entry.probe.as_ref())?,
-            id,
-        };
-        let stored = &mut wanted.entry;
-        stored.name = entry.name.clone().filter(|name| *name != entry.id);
+        let (parent, probe) = (parent.transpose()?, probe(entry.probe.as_ref())?);
+        let held = state.workspaces.get(&id).map(|held| &**held);
+        entry.name = entry.name.take().filter(|name| *name != entry.id);
         // A policy that does not say these leaves them as they are: agents may say two of them when they register, and the
         // pause may be an operator's.
         let delivery_mode = entry
             .delivery_mode
             .or(held.map(|held| held.row.delivery_mode));
-        stored.delivery_mode = delivery_mode.filter(|mode| *mode != DeliveryMode::Push);
+        entry.delivery_mode = delivery_mode.filter(|mode| *mode != DeliveryMode::Push);
         let is_paused = held.is_some_and(|held| held.row.status == Status::Paused);
-        stored.paused = Some(entry.paused.unwrap_or(is_paused)).filter(|paused| *paused);
-        stored.proof = entry.proof.or(held.and_then(|held| held.row.proof));
-        stored.liveness = entry
+        entry.paused = Some(entry.paused.unwrap_or(is_paused)).filter(|paused| *paused);
+        entry.proof = entry.proof.or(held.and_then(|held| held.row.proof));
+        entry.liveness = entry
             .liveness
             .filter(|liveness| *liveness != Liveness::Heartbeat);
-        stored.probe = wanted.probe.as_ref().map(|probe| json!(probe.shown()));
-        settle_urls(registrations, stored, held)?;
-        Ok(wanted)
+        entry.probe = probe.as_ref().map(|probe| json!(probe.shown()));
+        settle_urls(registrations, &mut entry, held)?;
+        Ok(Self {
+            path,
+            id,
+            parent,
+            entry,
+            probe,
+        })
     }
 
     fn liveness(&self) -> Liveness {

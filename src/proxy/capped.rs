@@ -57,12 +57,8 @@ impl ToCount {
     }
 
     /// Returns the charge of its bytes and its time; it was counted when it was accepted.
-    ///
-    /// # Errors
-    /// `store_unavailable`.
-    pub(in crate::proxy) async fn measure(&self) -> Result<Box<Charge>, Rejection> {
-        let charge = self.caps.measure(&self.config, &self.facts).await?;
-        Ok(Box::new(charge))
+    pub(in crate::proxy) fn measure(&self) -> Box<Charge> {
+        Box::new(self.caps.measure(&self.config, &self.facts))
     }
 }
 

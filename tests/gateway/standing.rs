@@ -34,14 +34,18 @@ pub(crate) struct Open(Connection);
 
 impl Open {
     pub(crate) async fn new(gateway: &Gateway, target: &str, token: &str) -> Self {
-        let call = CALL.replace("message/send", "message/stream");
-        let request = Request::post(format!("/workspaces/{target}/a2a"), call).bearer(token);
+        Self::by(gateway, &stream_of(target).bearer(token)).await.0
+    }
+
+    /// A stream that a request opens, and its name.
+    async fn by(gateway: &Gateway, request: &Request) -> (Self, String) {
         let mut connection = Connection::open(gateway.public).await;
         connection.send(&request.wire("localhost")).await;
         let head = connection.read_head().await.unwrap();
         assert_eq!(head.status, 200);
         connection.next_chunk().await.unwrap();
-        Self(connection)
+        let name = head.field("x-a2a-stream").unwrap_or_default().to_owned();
+        (Self(connection), name)
     }
 
     /// The reason in its last event.
@@ -67,6 +71,11 @@ impl Open {
             self.0.next_chunk().await.expect("it goes on");
         }
     }
+}
+
+fn stream_of(target: &str) -> Request {
+    let call = CALL.replace("message/send", "message/stream");
+    Request::post(format!("/workspaces/{target}/a2a"), call)
 }
 
 async fn tell(gateway: &Gateway, method: &str, path: &str, body: Value) -> Value {
@@ -142,6 +151,35 @@ on_both_pairs! {
         let mut calm = Open::new(&gateway, "target", &own).await;
         assert_eq!(stream.last(began, "brief").await, "unauthenticated");
         assert!(began.elapsed() > Duration::from_millis(1_500), "it ended too early");
+        calm.goes_on(5).await;
+    }
+
+    async fn a_stream_ends_at_the_end_of_its_grant_however_it_is_read(pair: Pair) {
+        let gateway = Gateway::start(pair).await;
+        let agent = ticking().await;
+        let brief = root(&gateway, "brief", "here", &agent).await;
+        let lasting = root(&gateway, "lasting", "here", &agent).await;
+        root(&gateway, "target", "there", &agent).await;
+        let grant = async |caller: &str, span: Duration| {
+            let end = humantime::format_rfc3339_millis(std::time::SystemTime::now() + span).to_string();
+            let grant = json!({"caller_id": caller, "target_id": "target", "expires_at": end});
+            tell(&gateway, "POST", "/grants", grant).await;
+        };
+        grant("brief", Duration::from_secs(600)).await;
+        grant("lasting", Duration::from_secs(600)).await;
+        let (plain, name) = Open::by(&gateway, &stream_of("target").bearer(&brief)).await;
+        let keyed = stream_of("target").bearer(&brief).field("Idempotency-Key", "k");
+        let (keyed, _) = Open::by(&gateway, &keyed).await;
+        let resumed = Request::get(format!("/workspaces/target/streams/{name}")).bearer(&brief);
+        let (resumed, _) = Open::by(&gateway, &resumed).await;
+        let mut calm = Open::new(&gateway, "target", &lasting).await;
+        // From here on nothing is announced.
+        let span = Duration::from_secs(3);
+        let end = Instant::now() + span;
+        grant("brief", span).await;
+        for (stream, what) in [(plain, "plain"), (keyed, "keyed"), (resumed, "resumed")] {
+            assert_eq!(stream.last(end, what).await, "not_permitted", "{what}");
+        }
         calm.goes_on(5).await;
     }
 

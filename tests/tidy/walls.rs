@@ -205,3 +205,13 @@ fn each_table_is_spelled_in_one_file() {
         assert!(homes.len() <= 1, "table {table} is spelled in {homes:?}");
     }
 }
+
+#[test]
+fn commands_write_to_a_terminal_by_one_way() {
+    let mut commands = sources("src/cli");
+    commands.extend(sources("crates/gateway-client/src"));
+    let count = commands.len();
+    commands.retain(|source| !source.path.ends_with("cli/terminal.rs"));
+    assert_eq!(commands.len() + 1, count);
+    deny(&commands, &["stdout()", "stderr()", "print!", "println!"]);
+}

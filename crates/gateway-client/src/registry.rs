@@ -1,5 +1,6 @@
 //! JSON requests to a gateway's public listener, among them registrations and heartbeats.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use http::{Method, StatusCode};
@@ -22,8 +23,11 @@ const FILE_WITHIN: Duration = Duration::from_secs(600);
 /// Entries of one page: the most that the gateway gives.
 const PAGE: &str = "500";
 
-/// Pages of one list: 5,000,000 entries.
-const PAGES_MAX: usize = 10_000;
+/// Pages of one list: 2,000,000 entries.
+const PAGES_MAX: usize = 4_000;
+
+/// Bytes of all pages of one list: several times those of a million workspaces.
+const LIST_BYTES_MAX: usize = 2 << 30;
 
 /// Repetitions of one request that exceeds a rate.
 const RATE_REPEATS_MAX: usize = 5;
@@ -63,10 +67,12 @@ pub enum RegistryError {
         retry_after: Option<Duration>,
     },
     /// A list did not end.
-    #[error("{route} has more than {PAGES_MAX} pages, or one that leads back to itself")]
+    #[error("{route} has no end: {why}; ask for a part of it, or another gateway")]
     Endless {
         /// Method and path.
         route: String,
+        /// The bound that it passed.
+        why: &'static str,
     },
 }
 
@@ -170,8 +176,8 @@ impl Registry {
         Err(refused(route.clone(), status, &body, retry_after))
     }
 
-    /// Returns one page of a list with the cursor of the next one: `next_cursor`, or that in `Link` of an array. A
-    /// request that exceeds a rate is repeated when the gateway says so.
+    /// Returns one page of a list with the cursor of the next one, `next_cursor` or that in `Link` of an array, and its
+    /// bytes. A request that exceeds a rate is repeated when the gateway says so.
     ///
     /// # Errors
     /// [`RegistryError`].
@@ -181,7 +187,7 @@ impl Registry {
         token: &str,
         query: &[(&str, &str)],
         cursor: Option<&str>,
-    ) -> Result<(Value, Option<String>), RegistryError> {
+    ) -> Result<(Value, Option<String>, usize), RegistryError> {
         let mut url = self.at(path);
         url.query_pairs_mut()
             .extend_pairs(query)
@@ -207,10 +213,12 @@ impl Registry {
             }
             let linked = next_cursor(&answer);
             let retry_after = answer.retry_after();
-            let (status, body) = answer.json().await.map_err(unanswered)?;
+            let status = answer.status().as_u16();
+            let text = answer.whole().await.map_err(unanswered)?;
+            let body = serde_json::from_slice(&text).unwrap_or_default();
             let body = accepted(route.clone(), status, body, retry_after)?;
             let cursor = body["next_cursor"].as_str().map(str::to_owned).or(linked);
-            return Ok((body, cursor));
+            return Ok((body, cursor, text.len()));
         }
     }
 
@@ -226,9 +234,12 @@ impl Registry {
         name: Option<&str>,
     ) -> Result<Vec<Value>, RegistryError> {
         let mut entries = Vec::new();
+        let (mut cursors, mut bytes) = (HashSet::new(), 0);
         let mut cursor: Option<String> = None;
-        for _ in 0..PAGES_MAX {
-            let (mut page, next) = self.page(path, token, query, cursor.as_deref()).await?;
+        let why = loop {
+            let page = self.page(path, token, query, cursor.as_deref());
+            let (mut page, next, size) = page.await?;
+            bytes += size;
             let list = match name {
                 Some(name) => page[name].take(),
                 None => page,
@@ -236,14 +247,19 @@ impl Registry {
             if let Value::Array(list) = list {
                 entries.extend(list);
             }
-            match next {
-                None => return Ok(entries),
-                Some(next) if cursor.as_ref() == Some(&next) => break,
-                next => cursor = next,
+            let Some(next) = next else {
+                return Ok(entries);
+            };
+            if !cursors.insert(next.clone()) {
+                break "a page leads back to an earlier one";
             }
-        }
+            if cursors.len() >= PAGES_MAX || bytes > LIST_BYTES_MAX {
+                break "it has more than 4,000 pages, or 2 GiB";
+            }
+            cursor = Some(next);
+        };
         let route = format!("GET {path}");
-        Err(RegistryError::Endless { route })
+        Err(RegistryError::Endless { route, why })
     }
 
     /// Changes what is at a path of the gateway, with a query; a body of `null` is none. Returns the JSON of the response.

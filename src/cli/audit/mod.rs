@@ -4,7 +4,7 @@
 mod report;
 
 use std::fs::File;
-use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{self, BufRead as _, BufReader, Read as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use clap::{Args, Subcommand};
 
 use self::report::{AnchorUse, told};
-use super::{USAGE, block_on, complain, print};
+use super::{USAGE, block_on, complain, print, remark};
 use crate::audit::{
     Filter, Line, Records, Report, Scope, Verifier, anchored_statements, filter_values,
 };
@@ -306,18 +306,17 @@ async fn answer(command: Command, config: Config) -> Result<bool, AuditError> {
         Command::Export { choice, .. } => {
             let (records, filter) = (records(config).await?, choice.filter());
             let mut exported = records.export(&filter).await?;
-            let (mut out, mut nothing) = (io::stdout().lock(), true);
+            let mut nothing = true;
             loop {
                 let lines = exported.next().await?;
                 if lines.is_empty() {
                     break;
                 }
                 nothing = false;
-                out.write_all(lines.as_bytes())?;
+                print(&lines)?;
             }
-            out.flush()?;
             if nothing {
-                writeln!(io::stderr(), "There is no record that fits.")?;
+                remark("there is no record that fits");
             }
             Ok(true)
         }

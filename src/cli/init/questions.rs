@@ -1,13 +1,13 @@
 //! The four questions, and the flags that answer them.
 
-use std::io::{self, BufRead as _, IsTerminal as _, Read as _, Write as _};
+use std::io::{self, BufRead as _, IsTerminal as _, Read as _};
 use std::net::{Ipv4Addr, SocketAddr};
 
 use clap::ValueEnum as _;
 use url::Url;
 
 use super::{Answers, Arguments, InitError, Kind, Stores};
-use crate::cli::http_url;
+use crate::cli::{ask as say, http_url};
 use crate::ids::host_name;
 
 /// Longest answer, in bytes.
@@ -110,9 +110,7 @@ fn ask<T>(
     read: impl Fn(&str) -> Result<T, String>,
 ) -> Result<T, InitError> {
     for _ in 0..TRIES {
-        let mut err = io::stderr().lock();
-        write!(err, "{question} [{default}] ")?;
-        err.flush()?;
+        say(&format!("{question} [{default}] "))?;
         let mut line = String::new();
         if io::stdin().lock().take(ANSWER_MAX).read_line(&mut line)? == 0 {
             return Err(InitError::NoAnswer(question));
@@ -123,7 +121,7 @@ fn ask<T>(
         };
         match read(answer) {
             Ok(value) => return Ok(value),
-            Err(why) => writeln!(err, "{why}")?,
+            Err(why) => say(&format!("{why}\n"))?,
         }
     }
     Err(InitError::NoAnswer(question))

@@ -4,7 +4,7 @@
 mod difference;
 mod request;
 
-use std::io::{self, IsTerminal as _, Read as _, Write as _};
+use std::io::{self, IsTerminal as _, Read as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -15,7 +15,8 @@ use serde_saphyr::budget::BudgetBreach;
 use self::difference::Difference;
 use self::request::RequestFailure;
 use super::access::{AccessError, Operating};
-use super::{USAGE, block_on, complain, print};
+use super::terminal::steers;
+use super::{USAGE, ask, block_on, complain, print};
 
 /// Exit status of `apply --dry-run --exit-code` if there are changes.
 const CHANGES: u8 = 2;
@@ -169,7 +170,12 @@ async fn export(arguments: &ExportArguments) -> Result<(), Failure> {
         if let (Some(members), false) = (policy.as_object_mut(), arguments.with_revision) {
             members.remove("revision");
         }
-        yaml(&policy, &revision)?
+        let text = yaml(&policy, &revision)?;
+        // JSON is YAML, too, and says what is printed as an escape.
+        match text.chars().any(|c| c != '\n' && steers(c)) {
+            true => format!("{policy:#}\n"),
+            false => text,
+        }
     };
     match &arguments.output {
         Some(path) => std::fs::write(path, text).map_err(|source| Failure::NotWritten {
@@ -282,9 +288,7 @@ fn confirm(count: usize) -> Result<(), Failure> {
     if !io::stdin().is_terminal() {
         return Err(Failure::NoTerminal);
     }
-    let mut out = io::stderr().lock();
-    write!(out, "Apply these {count} changes? Only `yes` does: ")?;
-    out.flush()?;
+    ask(&format!("Apply these {count} changes? Only `yes` does: "))?;
     let mut said = String::new();
     io::stdin().read_line(&mut said)?;
     (said.trim() == "yes")

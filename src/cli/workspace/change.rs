@@ -1,12 +1,13 @@
 //! `a2a-gateway workspace set|move|pause|resume|remove`.
 
-use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
+use std::io::{self, BufRead as _, IsTerminal as _};
 
 use clap_complete::engine::ArgValueCompleter;
 use http::Method;
 use serde_json::{Map, Value};
 
 use super::super::access::Operating;
+use super::super::ask;
 use super::super::client::{Failure, document, segment};
 use super::super::complete;
 use super::super::dry_run::DryRun;
@@ -259,8 +260,7 @@ fn confirm(id: &str, about: &str) -> Result<(), Failure> {
         let complaint = format!("{about}. Nothing was removed: --yes removes it all the same");
         return Err(Failure::Usage(complaint));
     }
-    write!(io::stderr(), "{about}.\nRemove {id}? [y/N] ")?;
-    io::stderr().flush()?;
+    ask(&format!("{about}.\nRemove {id}? [y/N] "))?;
     let mut said = String::new();
     io::stdin().lock().read_line(&mut said)?;
     if matches!(said.trim().to_lowercase().as_str(), "y" | "yes") {

@@ -272,10 +272,7 @@ impl Sender {
         let call = (&stored.head.headers, &call.body);
         let gateway = &self.0.gateway;
         let call = rare(ToCount::of(gateway, exchange, &admitted.allowed, call)).await;
-        match call.map_err(not_sent)? {
-            Some(call) => rare(call.measure()).await.map(Some).map_err(not_sent),
-            None => Ok(None),
-        }
+        Ok(call.map_err(not_sent)?.map(|call| call.measure()))
     }
 
     /// Attempts the call. Everything up to the connection can be repeated; the rest happens once.

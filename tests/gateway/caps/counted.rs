@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{assert_reached, capped, hello, in_run, per_run, rpc, send, task, used};
+use super::{assert_reached, cap as cap_of, capped, hello, in_run, per_run, rpc, send, task, used};
 use crate::harness::{Agent, LAST_CHUNK, Request, SSE_HEAD, Step, chunk, ok_json, until_holds};
 use crate::on_both_pairs;
 
@@ -205,8 +205,9 @@ on_both_pairs! {
         assert_eq!((called, used(&gateway, "run").await), (vec![2, 2, 2, 1, 1], 8));
     }
 
-    async fn a_run_counts_in_the_org_that_began_it(pair: Pair) {
-        let gateway = capped(pair, &per_run(3)).start().await;
+    async fn a_run_or_context_that_another_org_named_uses_up_nothing(pair: Pair) {
+        let cap = |per: &str| json!({"name": per, "per": per, "count": "messages", "limit": 3});
+        let gateway = capped(pair, &json!([cap("run"), cap("context")])).start().await;
         for (id, org) in [("here", "a"), ("there", "b")] {
             gateway.create(json!({"id": id, "name": id, "org": org})).await;
         }
@@ -216,21 +217,25 @@ on_both_pairs! {
         let grant = json!({"caller_id": "caller", "target_id": "served"});
         let made = gateway.as_operator(Request::post("/grants", grant.to_string())).await;
         assert_eq!(made.status, 201, "{}", made.text());
-        // The other org's own run of the same name is another one.
-        for _ in 0..3 {
-            assert_eq!(gateway.call(&send(&served, &peer, &in_run("r"))).await.status, 200);
+        let mut in_context = in_run("r");
+        in_context["metadata"].take();
+        in_context["message"]["contextId"] = "c".into();
+        for (name, params) in [("run", in_run("r")), ("context", in_context)] {
+            // The caller names the run that its target is going to name, and uses it up; then the target does its own work.
+            for (to, by) in [(&served, &caller), (&peer, &served)] {
+                for _ in 0..3 {
+                    let answer = gateway.call(&send(to, by, &params)).await;
+                    assert_eq!(answer.status, 200, "{name}: {}", answer.text());
+                }
+                let refused = gateway.call(&send(to, by, &params)).await;
+                assert_eq!(refused.reason(), "cap_reached", "{name}");
+            }
+            let shown = cap_of(&gateway, name).await;
+            let mut orgs: Vec<_> = shown["subjects"].as_array().unwrap().iter()
+                .filter(|one| one["used"] == 3).map(|one| one["org"].as_str()).collect();
+            orgs.sort_unstable();
+            assert_eq!(orgs, [Some("a"), Some("b")], "{shown}");
         }
-        assert_reached(&gateway.call(&send(&served, &peer, &in_run("r"))).await, "run");
-        for _ in 0..2 {
-            until_holds("the grant is in force", async || {
-                let run = in_run("shared");
-                gateway.call(&send(&served, &caller, &run)).await.status == 200
-            }).await;
-        }
-        // What the called agent does in that run counts in the run that it serves.
-        assert_eq!(gateway.call(&send(&peer, &served, &in_run("shared"))).await.status, 200);
-        assert_reached(&gateway.call(&send(&peer, &served, &in_run("shared"))).await, "run");
-        assert_reached(&gateway.call(&send(&served, &caller, &in_run("shared"))).await, "run");
     }
 }
 

@@ -4,6 +4,7 @@ mod completion;
 mod contexts;
 mod dry_runs;
 mod examples;
+mod hostile;
 mod tail;
 mod tokens;
 mod usage;

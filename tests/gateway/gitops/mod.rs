@@ -4,6 +4,7 @@
 mod commands;
 mod large;
 mod meanwhile;
+mod memory;
 mod recreated;
 mod refused;
 mod unpublished;
