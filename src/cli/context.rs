@@ -9,7 +9,9 @@ use clap_complete::engine::ArgValueCandidates;
 use serde_json::{Value, json};
 use url::Url;
 
-use super::access::{Context, Contexts, ContextsError, Secret, names_for_shells};
+use super::access::{
+    Context, Contexts, ContextsError, Secret, names_for_shells, token_alone, without_user,
+};
 use super::client::{Failure, document, finish};
 use super::http_url;
 use super::table::aligned;
@@ -135,16 +137,17 @@ pub(super) fn run(arguments: &Arguments) -> ExitCode {
 }
 
 fn answer(command: &Command) -> Result<String, Failure> {
-    let mut contexts = Contexts::read()?;
     match command {
-        Command::Add(arguments) => add(contexts, arguments),
-        Command::List { json } => Ok(list(&contexts, *json)),
+        Command::Add(arguments) => add(arguments),
+        Command::List { json } => Ok(list(&Contexts::read()?, *json)),
         Command::Use { name } => {
+            let (_locked, mut contexts) = Contexts::to_change()?;
             contexts.choose(name)?;
             contexts.write()?;
             Ok(format!("{name} is the current context\n"))
         }
         Command::Remove { name } => {
+            let (_locked, mut contexts) = Contexts::to_change()?;
             let was_current = contexts.current_name() == Some(name);
             contexts.take_out(name)?;
             contexts.write()?;
@@ -156,6 +159,7 @@ fn answer(command: &Command) -> Result<String, Failure> {
             Ok(format!("{name} was removed{note}\n"))
         }
         Command::Show { name, json } => {
+            let contexts = Contexts::read()?;
             let context = match name {
                 Some(name) => Some(contexts.find(name)?),
                 None => contexts.current()?,
@@ -171,14 +175,23 @@ fn answer(command: &Command) -> Result<String, Failure> {
     }
 }
 
-fn add(mut contexts: Contexts, arguments: &AddArguments) -> Result<String, Failure> {
+fn add(arguments: &AddArguments) -> Result<String, Failure> {
     let name = &arguments.name;
+    let mut given = arguments.url.iter().chain(&arguments.admin);
+    if given.any(|url| without_user(url) != url.as_str()) {
+        let complaint =
+            "write URLs without a user and a password: give the token with --token or --token-file";
+        return Err(Failure::Usage(complaint.to_owned()));
+    }
+    // Before the lock, since a user may write it.
+    let token = arguments.token.as_deref().map(typed).transpose()?;
+    let (_locked, mut contexts) = Contexts::to_change()?;
     let mut context = earlier(&contexts, arguments)?;
     if let Some(admin) = &arguments.admin {
         context.admin_url = Some(admin.clone());
     }
-    if let Some(token) = &arguments.token {
-        context.secret = Secret::Inline(typed(token)?);
+    if let Some(token) = token {
+        context.secret = Secret::Inline(token);
     } else if let Some(path) = &arguments.token_file {
         context.secret = Secret::File(std::path::absolute(path)?);
         // As each later command would.
@@ -231,11 +244,10 @@ fn typed(token: &str) -> Result<String, Failure> {
             .take(TOKEN_BYTES_MAX)
             .read_to_string(&mut text)?;
     }
-    let text = text.trim();
-    if text.is_empty() {
-        return Err(Failure::Usage("the token is empty".to_owned()));
+    match token_alone(text.as_bytes()) {
+        Ok(token) if token.is_empty() => Err(Failure::Usage("the token is empty".to_owned())),
+        token => token.map_err(|why| Failure::Usage(format!("the token is none: {why}"))),
     }
-    Ok(text.to_owned())
 }
 
 fn list(contexts: &Contexts, json: bool) -> String {
@@ -257,10 +269,10 @@ fn list(contexts: &Contexts, json: bool) -> String {
             vec![
                 if is_current { "*" } else { " " }.to_owned(),
                 one.name.clone(),
-                one.url.to_string(),
+                without_user(&one.url),
                 one.admin_url
                     .as_ref()
-                    .map_or_else(String::new, Url::to_string),
+                    .map_or_else(String::new, without_user),
                 credential(one),
             ]
         })
@@ -286,8 +298,8 @@ fn as_json(context: &Context, is_current: bool) -> Value {
     json!({
         "name": context.name,
         "current": is_current,
-        "url": context.url,
-        "admin_url": context.admin_url,
+        "url": without_user(&context.url),
+        "admin_url": context.admin_url.as_ref().map(without_user),
         "has_token": kept,
         "token_file": file,
     })
@@ -298,13 +310,13 @@ fn shown(context: &Context, is_current: bool, json: bool) -> String {
         return document(&as_json(context, is_current));
     }
     let none = || "-".to_owned();
-    let admin = context.admin_url.as_ref().map_or_else(none, Url::to_string);
+    let admin = context.admin_url.as_ref().map_or_else(none, without_user);
     let token = Some(credential(context)).filter(|told| !told.is_empty());
     format!(
         "name:       {}{}\nurl:        {}\nadmin url:  {admin}\ntoken:      {}\n",
         context.name,
         if is_current { "  (current)" } else { "" },
-        context.url,
+        without_user(&context.url),
         token.unwrap_or_else(none),
     )
 }

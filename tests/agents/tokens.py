@@ -1,7 +1,9 @@
 """What agents take and refuse, by tokens of a stand-in for the gateway: each claim, each binding, keys that change or are away."""
 
 import base64
+import gzip
 import hashlib
+import http.client
 import json
 import os
 import subprocess
@@ -27,6 +29,9 @@ class Gateway(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server_port}"
         self.keys, self.asked, self.known, self.is_away = {}, [], True, False
+        # How often keys were asked for; what is sent instead of them; cleared: no answer to that comes.
+        self.questions, self.bomb, self.answers = 0, None, threading.Event()
+        self.answers.set()
         self.add("one", Ed25519PrivateKey.generate())
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
@@ -34,7 +39,8 @@ class Gateway(ThreadingHTTPServer):
         self.keys[kid] = key
 
     def jwks(self):
-        found = []
+        # Those that are none are ignored.
+        found = [None, 1, {}, {"kid": {}}, {"kid": "odd", "kty": "OKP", "crv": "Ed25519", "x": "_"}, {"kid": "new", "kty": "AKP", "alg": "X"}]
         for kid, key in self.keys.items():
             of = jwt.algorithms.OKPAlgorithm if isinstance(key, Ed25519PrivateKey) else jwt.algorithms.ECAlgorithm
             found.append({**json.loads(of.to_jwk(key.public_key())), "kid": kid, "use": "sig",
@@ -54,6 +60,8 @@ class Gateway(ThreadingHTTPServer):
 
 class Handler(BaseHTTPRequestHandler):
     def do_GET(self):
+        self.server.questions += 1
+        self.server.answers.wait()
         documents = {"/.well-known/jwks.json": self.server.jwks(), "/.well-known/a2a-gateway": {"issuer": ISSUER}}
         self.answer(503 if self.server.is_away else 200, documents[self.path])
 
@@ -65,11 +73,14 @@ class Handler(BaseHTTPRequestHandler):
             return self.answer(200, {"status": "registered", "token": "a2aw_own"})
         if self.path == "/registry/heartbeat" and not self.server.known:
             return self.answer(404, {"reregister": True})
-        self.answer(200, {"status": "ok", "expires_in": 1})
+        self.answer(200, {"status": "ok", "expires_in": 0})
 
     def answer(self, status, document):
         body = json.dumps(document).encode()
         self.send_response(status)
+        if self.server.bomb and "keys" in document:
+            body = self.server.bomb
+            self.send_header("Content-Encoding", "gzip")
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -83,6 +94,12 @@ def digest(body):
     return base64.urlsafe_b64encode(hashlib.sha256(body).digest()).decode().rstrip("=")
 
 
+def peak_of(child):
+    """The most memory that a process had, in KiB."""
+    with open(f"/proc/{child.pid}/status") as lines:
+        return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
+
+
 def run(stage, built, told):
     with ThreadPoolExecutor() as pool:
         for line in pool.map(lambda name: judged(stage, built, name), AGENTS):
@@ -91,15 +108,25 @@ def run(stage, built, told):
 
 def judged(stage, built, name):
     gateway, port, file = Gateway(), free_port(), stage.folder / f"{name}-tokens"
-    file.write_text("a2ae_once")
+    file.write_bytes(b"a2ae_once\na2ae_twice\n")
+    file.chmod(0o644)
     gateway.is_away = True
     environment = {**os.environ, "PORT": str(port), "A2A_GATEWAY_URL": gateway.url, "A2A_GATEWAY_WORKSPACE": "agent",
                    "A2A_GATEWAY_TOKEN_FILE": str(file)}
     log = stage.folder / f"{name}-tokens.log"
     child = stage.run(built.program(name), env=environment, stdout=open(log, "w"), stderr=subprocess.STDOUT)
+    began = time.monotonic()
+    # A file that has more than a token is named, and what it has is said nowhere.
+    for bad in (b"a2ae_once\na2ae_twice\n", b"a2ae_once\0", b"\xef\xbb\xbfa2ae_once"):
+        file.write_bytes(bad)
+        seen = log.read_text().count("write the token alone into it")
+        eventually(lambda: log.read_text().count("write the token alone into it") > seen + 1, f"{name} says what is wrong with {bad}")
+    assert not gateway.asked and "a2ae_" not in log.read_text(), log.read_text()
+    file.write_text("a2ae_once")
     eventually(lambda: any(path == "/registry/heartbeat" for path, *_ in gateway.asked), f"{name} sends heartbeats")
     assert file.read_text().strip() == "a2aw_own" and gateway.asked[0][2] == "Bearer a2ae_once", gateway.asked
     assert gateway.asked[-1][2] == "Bearer a2aw_own", gateway.asked
+    assert f"every user can read or write {file} (mode 644)" in log.read_text(), log.read_text()
     said = {"role": "ROLE_USER", "messageId": "m-1", "parts": [{"text": "who am I?"}]}
     body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": {"message": said}}).encode()
 
@@ -110,6 +137,17 @@ def judged(stage, built, name):
         assert answer.status != 200 or b"alice = alice" in answer.body, f"{name}: {answer}\n{log.read_text()[-2000:]}"
         return answer.status
 
+    def chunked(method, token, body):
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
+        fields = {"Authorization": f"Bearer {token}", "Content-Type": "application/json", "A2A-Version": "1.0"}
+        connection.request(method, "/a2a", iter([body[:10], body[10:]]), fields, encode_chunked=True)
+        return connection.getresponse().status
+
+    # Garbage does not make the agent ask again and again while the gateway is away.
+    since, before = time.monotonic(), gateway.questions
+    assert {status(gateway.token(kid="garbage", key=gateway.keys["one"])) for _ in range(40)} == {503}
+    questions = gateway.questions - before
+    assert questions <= 2 * (time.monotonic() - since + 2), f"{name} asks {questions} times"
     # While there are no keys nothing is taken; once they are there, all that is good is.
     eventually(lambda: status(gateway.token()) == 503, f"{name} has no keys")
     gateway.is_away = False
@@ -133,6 +171,19 @@ def judged(stage, built, name):
     }
     wrong = [f"{what} is refused" for what, token in good.items() if status(token) != 200]
     wrong += [f"{what} is taken" for what, token in bad.items() if status(token) != 401]
+    # What is no object has no method; a head that is too deep is no head.
+    for other in (b"null", b"[1]", b"no json", b"[" * 9000):
+        wrong += [f"{other[:9]} is taken"] if status(gateway.token(bh=digest(other), method="SendMessage"), other) != 401 else []
+    deep = base64.urlsafe_b64encode(b'{"alg":' + b"[" * 5000).decode().rstrip("=")
+    wrong += ["a deep head is taken"] if status(f"{deep}.e30.e30") != 401 else []
+    # Bound is what is read, whatever its length was said to be.
+    assert chunked("POST", gateway.token(**bound), body) == 200, f"{name}: a chunked body"
+    for method in ("POST", "GET"):
+        assert chunked(method, gateway.token(bh=digest(b"")), body) == 401, f"{name}: a token of an empty body"
+    forged = {"X-Workspace-ID": "mallory", "x_a2a_caller": "mallory", "X-Other": "kept"}
+    raw = call("GET", f"http://127.0.0.1:{port}/raw", gateway.token(), None, forged)
+    assert raw.status == 200 and b"mallory" not in raw.body and b"kept" in raw.body, f"{name}: {raw}"
+    call("GET", f"http://127.0.0.1:{port}/%0D%0AFORGED%1B[2J", "none")
     again = gateway.token(**bound)
     assert [status(again), status(again)] == [200, 401], f"{name}: a bound token counts once"
     own = {"X-A2A-Caller-Token": gateway.token()}
@@ -141,6 +192,32 @@ def judged(stage, built, name):
     # A key that is new, of the other algorithm. An unknown one was asked for just now, so it counts 10 s later.
     gateway.add("three", ec.generate_private_key(ec.SECP256R1()))
     eventually(lambda: status(gateway.token("three")) == 200, f"{name} knows a new key")
+    # While an answer about an unknown key is waited for, known ones wait for nothing.
+    gateway.answers.clear()
+    with ThreadPoolExecutor() as pool:
+        asked = gateway.questions
+
+        def unknown():
+            while gateway.questions == asked:
+                status(gateway.token("one", head={"kid": "four"}))
+
+        waiting = pool.submit(unknown)
+        eventually(lambda: gateway.questions > asked, f"{name} asks for an unknown key")
+        since = time.monotonic()
+        assert status(gateway.token()) == 200 and not waiting.done(), f"{name}: a good caller waits for a stranger"
+        assert time.monotonic() - since < 5, f"{name}: a good caller waits for an answer that does not come"
+        gateway.answers.set()
+    # Keys that fill the memory are not read to their end.
+    peak = peak_of(child)
+    gateway.bomb, asked = gzip.compress(bytes(400 << 20), 1), gateway.questions
+    eventually(lambda: status(gateway.token("four", key=gateway.keys["one"])) == 401 and gateway.questions > asked + 1, f"{name} asks")
+    eventually(lambda: "keys cannot be had" in log.read_text(), f"{name} says that it has no keys")
+    assert status(gateway.token()) == 200 and peak_of(child) < peak + (100 << 10), f"{name}: {peak_of(child) - peak} KiB"
+    gateway.bomb = None
+    assert "\x1b" not in log.read_text() and "\nFORGED" not in log.read_text(), log.read_text()
+    # A gateway that names no time between heartbeats gets some.
+    beats = sum(path == "/registry/heartbeat" for path, *_ in gateway.asked)
+    assert beats <= (time.monotonic() - began) / 0.4 + 3, f"{name}: {beats} heartbeats"
     # A gateway that has forgotten the agent has it register again.
     gateway.asked.clear()
     gateway.known = False

@@ -4,7 +4,8 @@ import { once } from "node:events";
 import { createServer, type IncomingMessage, type ServerResponse } from "node:http";
 import type { AddressInfo } from "node:net";
 import { hostname } from "node:os";
-import { createRemoteJWKSet, errors, jwtVerify } from "jose";
+import { errors, jwtVerify } from "jose";
+import { Keys, NoKeys } from "./keys.js";
 import { Caller, Member, current, setting, type Json, type Settings } from "./member.js";
 
 export { Caller, Member, type Json, type Settings };
@@ -31,39 +32,46 @@ export async function userBuilder(request: object): Promise<{ isAuthenticated: b
   return caller(request) ?? { isAuthenticated: false, userName: "" };
 }
 
-/** Reads the body, and puts it back for the app. */
+/** Reads the body to its end, and puts it back for the app. */
 async function wholeBody(request: IncomingMessage): Promise<Buffer> {
-  const length = Number(request.headers["content-length"] ?? 0);
-  if (!(length <= BODY_MAX)) throw new errors.JWTInvalid("a body that is too large");
-  const parts: Buffer[] = [];
-  for (let size = 0; size < length; size += parts.at(-1)!.length) {
-    let part: Buffer | null;
-    while (!(part = request.read())) await once(request, "readable", { signal: AbortSignal.timeout(60_000) });
-    parts.push(part);
+  const [parts, signal] = [[] as Buffer[], AbortSignal.timeout(60_000)];
+  // A read behind the last byte would end the stream for the app.
+  for (let size = 0; !request.complete || request.readableLength; ) {
+    const part: Buffer | null = request.read();
+    if (!part) await once(request, "readable", { signal });
+    else if ((size += part.length) > BODY_MAX) throw new errors.JWTInvalid("a body that is too large");
+    else parts.push(part);
   }
+  const body = Buffer.concat(parts);
   // In the same turn as the last read: the stream has not ended yet.
-  if (parts.length) request.unshift(Buffer.concat(parts));
-  return Buffer.concat(parts);
+  if (body.length) request.unshift(body);
+  return body;
+}
+
+/** The method of a JSON-RPC request; nothing of anything else. */
+function methodOf(body: Buffer): unknown {
+  try {
+    return JSON.parse(body.toString())?.method;
+  } catch {
+    return undefined;
+  }
 }
 
 /** Answers what checks the gateway's token in a request as the gateway's sidecar does: the proven caller. */
 function verifier(member: Member): (token: string, request: IncomingMessage) => Promise<Caller> {
-  const keys = createRemoteJWKSet(new URL(`${member.gateway}/.well-known/jwks.json`), { cooldownDuration: 10_000 });
-  const used = new Map<string, number>();
-  let issuer: string | undefined;
+  const [keys, used] = [new Keys(member), new Map<string, number>()];
   return async (token, request) => {
-    issuer ??= (await member.ask("/.well-known/a2a-gateway")).issuer as string;
-    const { payload, protectedHeader } = await jwtVerify(token, keys, {
-      algorithms: ["EdDSA", "ES256"], issuer, audience: member.workspace, clockTolerance: LEEWAY, requiredClaims: REQUIRED });
-    const { aud, scope, token_use: use = "caller", bh, method, jti } = payload;
+    const { payload, protectedHeader } = await jwtVerify(token, keys.find, {
+      algorithms: ["EdDSA", "ES256"], audience: member.workspace, clockTolerance: LEEWAY, requiredClaims: REQUIRED });
+    const { iss, aud, scope, token_use: use = "caller", bh, method, jti } = payload;
     const head = Object.keys(protectedHeader).sort().join() === "alg,kid,typ" && protectedHeader.typ === "a2a-pair+jwt";
-    if (!head || token.length > 8192 || aud !== member.workspace || scope !== "a2a:message" || use !== "caller") {
+    if (!head || token.length > 8192 || iss !== keys.issuer || aud !== member.workspace || scope !== "a2a:message" || use !== "caller") {
       throw new errors.JWTInvalid("a token for something else");
     }
     if (bh !== undefined || method !== undefined) {
       const [body, end] = [await wholeBody(request), payload.exp! + LEEWAY];
       const [now, digest] = [Date.now() / 1000, createHash("sha256").update(body).digest("base64url")];
-      const isOther = method !== undefined && method !== JSON.parse(body.toString()).method;
+      const isOther = method !== undefined && method !== methodOf(body);
       if (bh !== digest || isOther) throw new errors.JWTInvalid("another body or method");
       if (used.size >= USED_MAX) used.forEach((until, id) => until < now && used.delete(id));
       if (end < now || used.has(jti!) || used.size >= USED_MAX) throw new errors.JWTInvalid("over, or used before");
@@ -100,7 +108,10 @@ export function join(app: object, options: JoinOptions = {}): Member {
   target.handle = async (request, response, next) => {
     const token = request.headers["x-a2a-caller-token"] ?? request.headers.authorization?.replace(/^bearer /i, "") ?? "";
     const isTold = (name: string) => TELL_THE_CALLER.includes(name.replaceAll("_", "-"));
-    for (const name of Object.keys(request.headers).filter(isTold)) delete request.headers[name];
+    // Read once, since they are made of the raw ones.
+    const views: Json[] = [request.headers, request.headersDistinct ?? {}];
+    for (const view of views) for (const name of Object.keys(view).filter(isTold)) delete view[name];
+    request.rawHeaders = request.rawHeaders.filter((_, at, raw) => !isTold(raw[at & ~1]!.toLowerCase()));
     const isOpen = ["GET", "HEAD"].includes(request.method!) && open.includes(request.url!.split("?")[0]);
     if (isOpen) return inner(request, response, next);
     let proven: Caller;
@@ -108,8 +119,7 @@ export function join(app: object, options: JoinOptions = {}): Member {
       proven = await verify(String(token), request);
     } catch (error) {
       member.warn(`refused a request for ${request.url}: ${error}`); // what was wrong is said here only
-      const isGood = !(error instanceof errors.JOSEError) || ["ERR_JOSE_GENERIC", "ERR_JWKS_TIMEOUT"].includes(error.code);
-      response.writeHead(isGood ? 503 : 401, { "Content-Type": "application/json", "WWW-Authenticate": "Bearer" });
+      response.writeHead(error instanceof NoKeys ? 503 : 401, { "Content-Type": "application/json", "WWW-Authenticate": "Bearer" });
       return response.end(REFUSAL);
     }
     request.headers["x-a2a-caller"] = encodeURI(proven.id);

@@ -1,7 +1,7 @@
 // An agent's place at the gateway: its token, registration, heartbeats and departure.
 import { AsyncLocalStorage } from "node:async_hooks";
 import { randomUUID } from "node:crypto";
-import { access, constants, open, readFile, rename } from "node:fs/promises";
+import { access, constants, open, readFile, rename, stat } from "node:fs/promises";
 import { dirname, resolve } from "node:path";
 import { setTimeout as pause } from "node:timers/promises";
 
@@ -26,6 +26,23 @@ export function setting(value: string | undefined, name: string, otherwise?: str
   return found;
 }
 
+/** A token without the white space around it. What could be none is refused by its place: its content is a secret. */
+function clean(text: string, place: string): string {
+  if (/^[!-~]*$/.test((text = text.trim()))) return text;
+  throw new Error(`${place} has more than one line, or bytes that no token has (such as NUL): write the token alone into it`);
+}
+
+/** Reads the body of an answer, of at most a mebibyte when it is unpacked. */
+async function bounded(answer: Response): Promise<string> {
+  const parts: Uint8Array[] = [];
+  let size = 0;
+  for await (const part of answer.body ?? []) {
+    if ((size += part.length) > 1 << 20) throw new Error(`the answer of ${answer.url} has more than a mebibyte`);
+    parts.push(part);
+  }
+  return Buffer.concat(parts).toString();
+}
+
 /** An agent, or one instance of it: `ids`. What it registers: `place`; `complete` adds to that. */
 export class Member {
   readonly workspace: string;
@@ -44,26 +61,32 @@ export class Member {
     this.ids = { workspace_id: this.workspace };
   }
 
+  /** What others sent is on one line, without signs that change a terminal. */
   warn(message: string): void {
-    (this.settings.warn ?? console.warn)(`a2a-gateway-agent: ${this.workspace}: ${message}`);
+    const plain = message.replace(/[\p{C}\u2028\u2029]/gu, (sign) => `\\u{${sign.codePointAt(0)!.toString(16)}}`);
+    (this.settings.warn ?? console.warn)(`a2a-gateway-agent: ${this.workspace}: ${plain}`);
   }
 
   /** The credential in the file as it is now: one that was rotated counts at once. */
-  readonly kept = (): Promise<string> => readFile(this.file, "utf8").then((text) => text.trim(), () => "");
+  readonly kept = (): Promise<string> => readFile(this.file, "latin1").then((text) => clean(text, this.file), () => "");
 
   async ask(path: string, body?: Json, token?: string, patience = 10_000): Promise<Json> {
-    const headers = { Authorization: `Bearer ${token ?? (await this.kept())}`, "Content-Type": "application/json" };
-    const post = body && { method: "POST", headers, body: JSON.stringify(body) };
-    const answer = await fetch(this.gateway + path, { ...post, signal: AbortSignal.timeout(patience), redirect: "error" });
-    if (answer.ok) return (await answer.json()) as Json;
-    const { status } = answer;
-    throw Object.assign(new Error(`${path}: ${status} ${(await answer.text()).slice(0, 500)}`), { status });
+    const headers: Record<string, string> = { "Accept-Encoding": "identity" };
+    if (body) Object.assign(headers, { Authorization: `Bearer ${token ?? (await this.kept())}`, "Content-Type": "application/json" });
+    const post = body && { method: "POST", body: JSON.stringify(body) };
+    const answer = await fetch(this.gateway + path, { ...post, headers, signal: AbortSignal.timeout(patience), redirect: "error" });
+    const [{ ok, status }, said] = [answer, await bounded(answer)];
+    if (ok) return JSON.parse(said) as Json;
+    throw Object.assign(new Error(`${path}: ${status} ${said.slice(0, 500)}`), { status });
   }
 
   /** By the token in the file, else by the enrolment token. The workspace's own token takes its place in the file. */
   async #register(): Promise<void> {
     await this.complete(this);
-    for (const token of [await this.kept(), process.env.A2A_GATEWAY_ENROLMENT_TOKEN ?? ""].filter(Boolean)) {
+    const mode = process.platform === "win32" ? 0 : await stat(this.file).then((file) => file.mode & 0o777, () => 0);
+    if (mode & 0o007) this.warn(`every user can read or write ${this.file} (mode ${mode.toString(8)}): chmod 600`);
+    const name = "A2A_GATEWAY_ENROLMENT_TOKEN";
+    for (const token of [await this.kept(), clean(process.env[name] ?? "", name)].filter(Boolean)) {
       const once = token.startsWith("a2ae_"); // not used up where its fruit cannot be kept
       if (once) await access(dirname(this.file), constants.W_OK);
       const asked = this.ask("/registry/register", { id: this.workspace, ...this.ids, ...this.place }, token);
@@ -91,7 +114,8 @@ export class Member {
     for (let failures = 0, third = 10_000; !signal.aborted; ) {
       try {
         if (!this.#registered) await this.#register();
-        third = ((await this.ask("/registry/heartbeat", { ...this.ids, active_tasks: this.running })).expires_in * 1000) / 3;
+        const heard = await this.ask("/registry/heartbeat", { ...this.ids, active_tasks: this.running });
+        third = Math.max(500, Math.min((heard.expires_in * 1000) / 3 || 0, 3_600_000));
         failures = 0;
       } catch (error: any) {
         // 401: the token was rotated or revoked. 404: the gateway does not know the agent.

@@ -3,14 +3,18 @@
 
 use std::collections::BTreeMap;
 use std::env;
-use std::fs::{self, DirBuilder, File};
+use std::fs::{self, DirBuilder, File, TryLockError};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use clap_complete::engine::CompletionCandidate;
 use serde::{Deserialize, Serialize};
 use url::Url;
+
+use super::{token_alone, without_user};
 
 /// Variable with the path of the file.
 const VARIABLE: &str = "A2A_CONTEXTS";
@@ -20,6 +24,9 @@ const BYTES_MAX: u64 = 1 << 20;
 
 /// Longest name of a context, in characters.
 const NAME_MAX: usize = 64;
+
+/// Longest wait for other commands that change the file.
+const LOCK_MAX: Duration = Duration::from_secs(20);
 
 /// The contexts cannot be read, written or found.
 #[derive(Debug, thiserror::Error)]
@@ -40,7 +47,7 @@ pub(in crate::cli) enum ContextsError {
         /// Its permissions.
         mode: u32,
     },
-    #[error("{path} is no file of contexts, or larger than {BYTES_MAX} bytes: {why}")]
+    #[error("{path} cannot be used: {why}")]
     Malformed {
         /// The file.
         path: String,
@@ -133,7 +140,13 @@ impl Context {
         let text = match &self.secret {
             Secret::None => None,
             Secret::Inline(token) => Some(token.clone()),
-            Secret::File(path) => Some(read_private(path)?.trim().to_owned()),
+            Secret::File(path) => {
+                let token = token_alone(read_private(path)?.as_bytes());
+                Some(token.map_err(|why| ContextsError::Malformed {
+                    path: path.display().to_string(),
+                    why: why.to_owned(),
+                })?)
+            }
         };
         Ok(text.filter(|token| !token.is_empty()))
     }
@@ -175,7 +188,7 @@ impl Contexts {
             let start = error.span().map_or(0, |span| span.start);
             let before = text.get(..start).unwrap_or_default();
             let line = before.matches('\n').count() + 1;
-            let why = format!("line {line} is not of its form");
+            let why = format!("line {line} is not of a file of contexts");
             ContextsError::Malformed {
                 path: path.display().to_string(),
                 why,
@@ -185,6 +198,19 @@ impl Contexts {
             path: Some(path),
             content,
         })
+    }
+
+    /// Reads the file to change it. Other commands that change it wait until the first value is dropped.
+    ///
+    /// # Errors
+    /// As [`Self::read`]; [`ContextsError::NoPlace`], [`ContextsError::Unwritable`].
+    pub(in crate::cli) fn to_change() -> Result<(File, Self), ContextsError> {
+        let path = place().ok_or(ContextsError::NoPlace)?;
+        let locked = locked(folder(&path)).map_err(|source| ContextsError::Unwritable {
+            path: path.display().to_string(),
+            source,
+        })?;
+        Ok((locked, Self::read()?))
     }
 
     /// Returns the contexts by name.
@@ -318,7 +344,7 @@ pub(in crate::cli) fn names_for_shells() -> Vec<CompletionCandidate> {
     let list = Contexts::read().map_or_else(|_| Vec::new(), |contexts| contexts.list());
     list.iter()
         .map(|context| {
-            let about = context.url.to_string();
+            let about = without_user(&context.url);
             CompletionCandidate::new(&context.name).help(Some(about.into()))
         })
         .collect()
@@ -372,25 +398,40 @@ fn read_private(path: &Path) -> Result<String, ContextsError> {
     if u64::try_from(read).unwrap_or(u64::MAX) > BYTES_MAX {
         return Err(ContextsError::Malformed {
             path: shown(),
-            why: "it is too long".to_owned(),
+            why: format!("it has more than {BYTES_MAX} bytes"),
         });
     }
     Ok(text)
 }
 
-/// Writes a file as a whole, with the mode 0600, and its folder with the mode 0700 if it is missing.
-fn write_private(path: &Path, text: &str) -> io::Result<()> {
-    // A link is kept.
-    let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+fn folder(path: &Path) -> &Path {
     let folder = path
         .parent()
         .filter(|folder| !folder.as_os_str().is_empty());
-    let folder = folder.unwrap_or(Path::new("."));
+    folder.unwrap_or(Path::new("."))
+}
+
+/// Locks a folder, which is made with the mode 0700 if it is missing.
+fn locked(folder: &Path) -> io::Result<File> {
     DirBuilder::new()
         .recursive(true)
         .mode(0o700)
         .create(folder)?;
-    let mut file = tempfile::NamedTempFile::new_in(folder)?;
+    let (file, deadline) = (File::open(folder)?, Instant::now() + LOCK_MAX);
+    while let Err(error) = file.try_lock() {
+        if matches!(error, TryLockError::Error(_)) || Instant::now() >= deadline {
+            return Err(error.into());
+        }
+        sleep(Duration::from_millis(5));
+    }
+    Ok(file)
+}
+
+/// Writes a file as a whole, with the mode 0600.
+fn write_private(path: &Path, text: &str) -> io::Result<()> {
+    // A link is kept.
+    let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let mut file = tempfile::NamedTempFile::new_in(folder(&path))?;
     file.write_all(text.as_bytes())?;
     file.as_file().sync_all()?;
     file.persist(&path)?;
@@ -412,13 +453,14 @@ mod tests {
 
     #[test]
     fn a_file_is_written_for_its_owner_alone_and_refused_if_others_can_read_it() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("below/contexts.toml");
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("below/contexts.toml");
         let mut contexts = Contexts {
             path: Some(path.clone()),
             content: Content::default(),
         };
         contexts.put(context("prod"), false).unwrap();
+        locked(folder(&path)).unwrap();
         contexts.write().unwrap();
         let mode = fs::metadata(&path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);

@@ -331,6 +331,26 @@ impl Operating {
     }
 }
 
+/// Returns the token that a text is, without the white space around it; an empty one too.
+///
+/// # Errors
+/// The advice for a text with anything else, such as a second line or NUL.
+pub(super) fn token_alone(text: &[u8]) -> Result<String, &'static str> {
+    let token = text.trim_ascii();
+    let is_token = token.iter().all(u8::is_ascii_graphic);
+    is_token
+        .then(|| String::from_utf8_lossy(token).into_owned())
+        .ok_or("it has more than one line, or bytes that no token has (such as NUL or a BOM): write the token alone")
+}
+
+/// Returns a URL without its user and password.
+pub(super) fn without_user(url: &Url) -> String {
+    let mut url = url.clone();
+    // Both succeed where there is a host.
+    let _ = (url.set_username(""), url.set_password(None));
+    url.into()
+}
+
 /// Returns a variable of the environment, unless it is empty.
 #[expect(
     clippy::disallowed_methods,

@@ -11,6 +11,8 @@ use tempfile::NamedTempFile;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
+use crate::cli::access::token_alone;
+use crate::config::refuse_exposed;
 use crate::telemetry::Chain;
 
 /// Largest token file, in bytes: twice the longest token that a gateway takes.
@@ -68,6 +70,14 @@ impl Credentials {
         self.file.display().to_string()
     }
 
+    /// Warns of a file to which every user has access.
+    pub(super) fn warn_of_readers(&self) {
+        let about = self.file.metadata();
+        if let Ok(Err(reason)) = about.map(|about| refuse_exposed(&self.file, &about)) {
+            tracing::warn!(reason, "The agent's token is no secret");
+        }
+    }
+
     /// Returns the tokens as they are now: one that was rotated in the file counts at once.
     pub(super) async fn tokens(&self) -> Tokens {
         let file = self.file.clone();
@@ -99,11 +109,8 @@ impl Credentials {
     /// # Errors
     /// When neither the folder nor the file can be written, or the file is a folder.
     pub(super) fn room(&self) -> io::Result<Room> {
-        // The target of a symbolic link is written, and the link stays.
-        let file = self
-            .file
-            .canonicalize()
-            .unwrap_or_else(|_| self.file.clone());
+        // A symbolic link is replaced, since another user may have made it.
+        let file = self.file.clone();
         if file.is_dir() {
             return Err(io::ErrorKind::IsADirectory.into());
         }
@@ -113,7 +120,7 @@ impl Credentials {
         let beside = match NamedTempFile::new_in(folder.unwrap_or(Path::new("."))) {
             Ok(beside) => Some(beside),
             Err(error) => {
-                let opened = without_wait().write(true).open(&file);
+                let opened = without_wait(libc::O_NOFOLLOW).write(true).open(&file);
                 opened.map_err(|_| error)?;
                 None
             }
@@ -146,7 +153,7 @@ impl Room {
         if replaced {
             return Ok(());
         }
-        let mut options = without_wait();
+        let mut options = without_wait(libc::O_NOFOLLOW);
         let options = options.write(true).create(true).truncate(true).mode(SECRET);
         let mut opened = options.open(&file)?;
         // Some file systems have no modes.
@@ -168,15 +175,15 @@ fn write(opened: &mut File, token: &str) -> io::Result<()> {
 }
 
 /// Options with which a pipe without another end does not block.
-fn without_wait() -> OpenOptions {
+fn without_wait(flags: i32) -> OpenOptions {
     let mut options = OpenOptions::new();
-    options.custom_flags(libc::O_NONBLOCK);
+    options.custom_flags(libc::O_NONBLOCK | flags);
     options
 }
 
-/// Reads the file; none if it is missing, or has something else than a token.
+/// Reads the file; none if it is missing or empty.
 fn read(file: &Path) -> io::Result<Option<String>> {
-    let opened = match without_wait().read(true).open(file) {
+    let opened = match without_wait(0).read(true).open(file) {
         Ok(opened) => opened,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error),
@@ -190,11 +197,8 @@ fn read(file: &Path) -> io::Result<Option<String>> {
         let long = format!("it is too long for a token: more than {TOKEN_FILE_MAX} bytes");
         return Err(io::Error::other(long));
     }
-    let token = text.trim_ascii();
-    let is_token = !token.is_empty() && token.iter().all(u8::is_ascii_graphic);
-    Ok(is_token
-        .then(|| String::from_utf8(token.to_vec()).ok())
-        .flatten())
+    let token = token_alone(&text).map_err(io::Error::other)?;
+    Ok(Some(token).filter(|token| !token.is_empty()))
 }
 
 #[cfg(test)]
@@ -225,8 +229,6 @@ mod tests {
             ("a2ae_once", &["a2ae_once", "a2ae_given"]),
             (longest.as_str(), &[longest.as_str(), "a2ae_given"]),
             ("", &["a2ae_given"]),
-            ("a2aw_one\na2aw_two", &["a2ae_given"]),
-            ("\0\0\0\0", &["a2ae_given"]),
         ] {
             let (_folder, file) = place(text);
             let credentials = Credentials::new(file, Some("a2ae_given".to_owned()));
@@ -247,24 +249,28 @@ mod tests {
                 .unwrap()
                 .success()
         );
+        let (_one, lines) = place("a2aw_one\na2aw_two");
+        let (_two, nul) = place("a2aw_one\0");
+        let (_three, mark) = place("\u{feff}a2aw_one");
         for (file, part) in [
             (long, "too long"),
+            (lines, "more than one line"),
+            (nul, "such as NUL"),
+            (mark, "a BOM"),
             (pipe, "no regular file"),
             (folder.path().to_owned(), "no regular file"),
         ] {
             let tokens = Credentials::new(file, None).tokens().await;
             assert!(tokens.all.is_empty());
             let said = tokens.unread.unwrap().to_string();
-            assert!(said.contains(part), "{said}");
+            assert!(said.contains(part) && !said.contains("a2aw"), "{said}");
         }
     }
 
     #[tokio::test]
     async fn the_own_token_is_kept_where_the_file_cannot_be_replaced() {
-        let (folder, file) = place("a2ae_once_and_longer_than_the_own_token");
-        let link = folder.path().join("link");
-        symlink(&file, &link).unwrap();
-        let credentials = Credentials::new(link.clone(), None);
+        let (_folder, file) = place("a2ae_once_and_longer_than_the_own_token");
+        let credentials = Credentials::new(file.clone(), None);
         let room = credentials.room().unwrap();
         // As if the file were a mount.
         fs::remove_file(room.beside.as_ref().unwrap().path()).unwrap();
@@ -273,7 +279,18 @@ mod tests {
         assert_eq!(mode(&file), SECRET);
         credentials.keep("a2aw_second", None);
         assert_eq!(fs::read_to_string(&file).unwrap(), "a2aw_second");
-        assert!(link.is_symlink());
+        // A link that another user may have made is replaced, and its target stays as it is.
+        let (_elsewhere, target) = place("of another");
+        fs::remove_file(&file).unwrap();
+        symlink(&target, &file).unwrap();
+        let room = credentials.room().unwrap();
+        fs::remove_file(room.beside.as_ref().unwrap().path()).unwrap();
+        credentials.keep("a2aw_nowhere", Some(room));
+        assert!(file.is_symlink());
+        credentials.keep("a2aw_linked", None);
+        assert!(!file.is_symlink());
+        assert_eq!(fs::read_to_string(&target).unwrap(), "of another");
+        assert_eq!(fs::read_to_string(&file).unwrap(), "a2aw_linked");
         // No place at all.
         fs::remove_file(&file).unwrap();
         fs::create_dir(&file).unwrap();

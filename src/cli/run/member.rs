@@ -117,7 +117,9 @@ enum JoinError {
         "no good token in {file}: ask an operator for one (POST /workspaces/{workspace}/enrolment)"
     )]
     NoToken { file: String, workspace: String },
-    #[error("cannot read a token from {file}: make it a file that this user may read")]
+    #[error(
+        "cannot read a token from {file}: make it a file that this user may read, with the token alone"
+    )]
     Unreadable {
         file: String,
         #[source]
@@ -213,6 +215,8 @@ impl Member {
 
     /// Registers if needed, and sends a heartbeat. Returns the time until the next one.
     async fn heartbeat(&self, calls: &Calls) -> Result<Duration, JoinError> {
+        // Without heartbeats its lease ends: another program would get calls with callers' tokens.
+        self.place.check_owner().await?;
         if matches!(self.standing(), Standing::Absent | Standing::Doubtful) {
             self.register().await?;
         }
@@ -260,6 +264,7 @@ impl Member {
     /// Registers with the first good token. The workspace's own token replaces an enrolment token in the file.
     async fn enrol(&self, body: &Value) -> Result<Value, JoinError> {
         let file = self.credentials.path();
+        self.credentials.warn_of_readers();
         let tokens = self.credentials.tokens().await;
         for token in &tokens.all {
             // An enrolment token counts once: the new token must find a place.

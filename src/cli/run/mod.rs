@@ -5,6 +5,7 @@
 //! again: that is the work of a supervisor.
 
 mod credentials;
+mod listener;
 mod member;
 mod place;
 mod process;
@@ -102,6 +103,9 @@ pub(super) struct Arguments {
         default_value = "/.well-known/agent-card.json"
     )]
     card: String,
+    /// Register the agent whatever listens at its port, such as a container; else a process of the command must
+    #[arg(long)]
+    any_listener: bool,
     /// Time for the agent to serve its card; after it, the agent is ended
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = humantime::parse_duration)]
     ready_within: Duration,
@@ -159,6 +163,10 @@ enum RunError {
     },
     #[error("cannot guard the agent")]
     Guard(#[from] ServeError),
+    #[error(
+        "cannot keep the operator's token from the agent: unset A2A_GATEWAY_ADMIN_TOKEN and A2A_GATEWAY_TOKEN, and run it again"
+    )]
+    Credentials(#[source] io::Error),
     #[error("the guard has ended, which is a bug")]
     GuardEnded,
     #[error("cannot watch the agent or signals")]
@@ -181,13 +189,15 @@ struct Plan {
     command: Vec<OsString>,
     environment: Environment,
     member: Member,
+    any_listener: bool,
     guard: Option<Settings>,
     ready_within: Duration,
     grace: Duration,
 }
 
 pub(super) fn run(arguments: Arguments) -> ExitCode {
-    let port = match free_port(arguments.port) {
+    let clean = process::without_credentials().map_err(RunError::Credentials);
+    let port = match clean.and_then(|()| free_port(arguments.port)) {
         Ok(port) => port,
         Err(error) => {
             complain(&error);
@@ -268,6 +278,7 @@ impl Arguments {
             command: self.command,
             environment,
             member,
+            any_listener: self.any_listener,
             guard,
             ready_within: self.ready_within,
             grace: self.grace,
@@ -347,7 +358,7 @@ impl Plan {
 
 /// Runs the agent to its end.
 async fn live(
-    plan: Plan,
+    mut plan: Plan,
     calls: Calls,
     guard: Option<server::sidecar::Beside>,
 ) -> Result<ExitCode, RunError> {
@@ -358,6 +369,7 @@ async fn live(
             error,
         })?;
     let group = agent.group();
+    plan.member.place.owner = (!plan.any_listener).then_some(group);
     let mut staying = pin!(plan.stay(&calls));
     let end = tokio::select! {
         biased;

@@ -5,8 +5,12 @@ use std::time::Duration;
 
 use gateway_client::{Ask, ClientError};
 use serde_json::Value;
+use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
 use url::{Host, Url};
+
+use super::listener;
+use super::process::Group;
 
 /// Timeout of one request for the card.
 const CARD_WITHIN: Duration = Duration::from_secs(5);
@@ -29,6 +33,8 @@ pub(super) struct Place {
     card: Url,
     /// Where the gateway reaches the agent or its guard. Without a path, the card has the path.
     base: Url,
+    /// The processes that may listen at the agent's port; without them, any may.
+    pub(super) owner: Option<Group>,
 }
 
 /// There is no URL for the agent.
@@ -58,6 +64,11 @@ pub(super) enum CardError {
     Status { path: String, status: u16 },
     #[error("{path} is no JSON object; --card names another path")]
     NoCard { path: String },
+    #[error(
+        "port {port} of 127.0.0.1 belongs to another program (process {process}), which would get the agent's calls: \
+         end it, or choose another port with --port; --any-listener takes it for the agent"
+    )]
+    Stranger { port: u16, process: String },
 }
 
 impl Place {
@@ -90,7 +101,11 @@ impl Place {
             (None, None) => here("http", own, gateway)?,
         };
         let card = parsed(format!("http://{own}{card}"))?;
-        Ok(Self { card, base })
+        Ok(Self {
+            card,
+            base,
+            owner: None,
+        })
     }
 
     /// Waits until the agent serves its card. The log says so once, when that takes more than a moment.
@@ -109,7 +124,8 @@ impl Place {
                 Ok(_) => return Ok(()),
                 Err(error) if Instant::now() >= deadline => return Err(error),
                 Err(error) => {
-                    if !is_told && begin.elapsed() >= TOLD_AFTER {
+                    let is_taken = matches!(error, CardError::Stranger { .. });
+                    if !is_told && (is_taken || begin.elapsed() >= TOLD_AFTER) {
                         is_told = true;
                         tracing::info!(card = %self.card, within = ?within, seen = %error, "waiting for the agent's card");
                     }
@@ -131,11 +147,32 @@ impl Place {
         let answer = Ask::get(&self.card, within).send().await?;
         let path = self.card.path().to_owned();
         let (status, card) = answer.json().await?;
+        self.check_owner().await?;
         match (status, card) {
             (200, card @ Value::Object(_)) => Ok(card),
             (200, _) => Err(CardError::NoCard { path }),
             (status, _) => Err(CardError::Status { path, status }),
         }
+    }
+
+    /// Checks that no other program listens at the agent's port.
+    ///
+    /// # Errors
+    /// [`CardError::Stranger`].
+    pub(super) async fn check_owner(&self) -> Result<(), CardError> {
+        let Some((group, port)) = self.owner.zip(self.card.port_or_known_default()) else {
+            return Ok(());
+        };
+        let group = group.0.as_raw_pid().to_string();
+        let looking = spawn_blocking(move || listener::stranger(port, &group)).await;
+        match looking.map_err(std::io::Error::other).flatten() {
+            Ok(Some(process)) => return Err(CardError::Stranger { port, process }),
+            Ok(None) => {}
+            Err(error) => {
+                tracing::warn!(%error, "Cannot see what listens at the agent's port; --any-listener does not look");
+            }
+        }
+        Ok(())
     }
 
     /// Returns the URL at which the gateway reaches the JSON-RPC of an agent with this card.

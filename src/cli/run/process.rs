@@ -2,9 +2,10 @@
 //! the terminal reaches it only after its calls are over, and no process of it stays behind.
 
 use std::convert::Infallible;
+use std::env;
 use std::ffi::OsString;
 use std::io;
-use std::os::unix::process::ExitStatusExt as _;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::process::{ExitCode, ExitStatus, Stdio};
 use std::task::Poll;
 use std::time::Duration;
@@ -17,17 +18,33 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::config::load::ADMIN_TOKEN;
 
-/// Variables of `run` that the agent does not get: credentials that are not its own, or used up.
-const KEPT_BACK: [&str; 4] = [
+/// Variables with credentials that neither `run` nor the agent needs.
+const KEPT_BACK: [&str; 3] = [
     ADMIN_TOKEN,
     "A2A_GATEWAY_ADMIN_TOKEN_FILE",
-    "A2A_GATEWAY_ENROLMENT_TOKEN",
     // That of `token`, `send` and `stop`, which is often an operator's.
     "A2A_GATEWAY_TOKEN",
 ];
 
 /// Variables that the agent gets besides those of `run`.
 pub(super) type Environment = [(&'static str, OsString); 4];
+
+/// Starts this program again in this process, if its environment has credentials of others. The agent could read them
+/// there (`/proc/PID/environ`), whatever its own environment has.
+///
+/// # Errors
+/// The program cannot be started again.
+pub(super) fn without_credentials() -> io::Result<()> {
+    if KEPT_BACK.iter().all(|name| env::var_os(name).is_none()) {
+        return Ok(());
+    }
+    let mut again = std::process::Command::new(env::current_exe()?);
+    again.args(env::args_os().skip(1));
+    for name in KEPT_BACK {
+        again.env_remove(name);
+    }
+    Err(again.exec())
+}
 
 /// Delay between two looks at the processes that a command left behind.
 const LOOK: Duration = Duration::from_millis(20);
@@ -46,7 +63,7 @@ pub(super) struct Agent {
 
 /// The agent's process group.
 #[derive(Clone, Copy)]
-pub(super) struct Group(Pid);
+pub(super) struct Group(pub(super) Pid);
 
 impl Group {
     /// Sends a signal to all processes of the group that are left.
@@ -81,12 +98,11 @@ impl Agent {
         command
             .args(arguments)
             .envs(environment.iter().map(|(name, value)| (name, value)))
+            // It is used up.
+            .env_remove("A2A_GATEWAY_ENROLMENT_TOKEN")
             .stdin(Stdio::null())
             .process_group(0)
             .kill_on_drop(true);
-        for name in KEPT_BACK {
-            command.env_remove(name);
-        }
         let child = command.spawn()?;
         let id = child.id().and_then(|id| i32::try_from(id).ok());
         let group = id.and_then(Pid::from_raw).map(Group);

@@ -32,5 +32,6 @@ const requestHandler = new DefaultRequestHandler(card, new InMemoryTaskStore(), 
 const app = express();
 app.use("/.well-known/agent-card.json", agentCardHandler({ agentCardProvider: requestHandler }));
 app.use("/a2a", jsonRpcHandler({ requestHandler, userBuilder }));
+app.use("/raw", (request, response) => response.json([request.headers, request.headersDistinct, request.rawHeaders]));
 join(app);
 app.listen(PORT, "127.0.0.1");

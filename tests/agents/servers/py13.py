@@ -1,6 +1,7 @@
 """An agent made with a2a-sdk 1.x, which settings in the environment join. It says who called."""
 
 import asyncio
+import logging
 import os
 
 import uvicorn
@@ -12,6 +13,8 @@ from a2a.server.tasks import InMemoryTaskStore
 from a2a.types import AgentCapabilities, AgentCard, AgentInterface, AgentSkill
 from a2a_gateway_agent import caller, join
 from starlette.applications import Starlette
+from starlette.responses import JSONResponse
+from starlette.routing import Route
 
 PORT, WORK = int(os.environ["PORT"]), float(os.environ.get("WORK", "0"))
 
@@ -32,5 +35,7 @@ card = AgentCard(
     skills=[AgentSkill(id="who", name="who", description="says who called", tags=["test"])],
 )
 handler = DefaultRequestHandler(Executor(), InMemoryTaskStore(), card)
-app = join(Starlette(routes=[*create_agent_card_routes(card), *create_jsonrpc_routes(handler, "/a2a")]))
+raw = Route("/raw", lambda request: JSONResponse(request.headers.items()))
+logging.basicConfig(level=logging.INFO)
+app = join(Starlette(routes=[raw, *create_agent_card_routes(card), *create_jsonrpc_routes(handler, "/a2a")]))
 uvicorn.run(app, host="127.0.0.1", port=PORT, log_level="warning")

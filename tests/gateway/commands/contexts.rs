@@ -6,6 +6,74 @@ use super::{ended, program};
 use crate::harness::{ADMIN, Gateway, Pair};
 
 #[tokio::test]
+async fn commands_that_change_the_file_at_once_do_not_overwrite_each_other() {
+    let home = tempfile::tempdir().unwrap();
+    let adding = (0..12).map(|number| {
+        let mut command = program(home.path());
+        command.args(["context", "add", &format!("c{number}"), "--url", "http://h"]);
+        async move { ended(&mut command).await.done() }
+    });
+    futures_util::future::join_all(adding).await;
+    let listed = ended(program(home.path()).args(["context", "list"]))
+        .await
+        .done();
+    for number in 0..12 {
+        assert!(listed.contains(&format!("c{number} ")), "{listed}");
+    }
+}
+
+#[tokio::test]
+async fn neither_passwords_of_urls_nor_bad_token_files_are_shown() {
+    let home = tempfile::tempdir().unwrap();
+    let run = async |line: &str| {
+        let answer = ended(program(home.path()).args(line.split(' '))).await;
+        assert!(
+            !answer.out.contains("s3cret") && !answer.err.contains("s3cret"),
+            "{answer:?}"
+        );
+        answer
+    };
+    for urls in [
+        "--url https://ada:s3cret@h",
+        "--url http://h --admin http://s3cret@h",
+    ] {
+        run(&format!("context add one {urls}"))
+            .await
+            .refused(64, "without a user");
+    }
+    // A file that was written by hand.
+    let folder = home.path().join(".config/a2a-gateway");
+    std::fs::create_dir_all(&folder).unwrap();
+    let tokens = folder.join("tokens");
+    let text = format!(
+        "current = \"one\"\n[contexts.one]\nurl = \"https://ada:s3cret@h/@\"\nadmin_url = \"http://s3cret@a/\"\n\
+         token_file = {tokens:?}\n"
+    );
+    for (path, text) in [
+        (&folder.join("contexts.toml"), text.as_str()),
+        (&tokens, "s3cret\ns3cret\n"),
+    ] {
+        std::fs::write(path, text).unwrap();
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).unwrap();
+    }
+    for line in [
+        "context list",
+        "context list --json",
+        "context show",
+        "context show --json",
+    ] {
+        let shown = run(line).await.done();
+        assert!(
+            shown.contains("https://h/@") && shown.contains("http://a/"),
+            "{shown}"
+        );
+    }
+    run("workspace list")
+        .await
+        .refused(64, &tokens.display().to_string());
+}
+
+#[tokio::test]
 async fn flags_count_more_than_the_environment_and_that_more_than_the_context() {
     let (one, two) = tokio::join!(
         Gateway::start(Pair::Embedded),

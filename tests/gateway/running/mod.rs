@@ -202,6 +202,19 @@ fn lives(process: &str) -> bool {
     status.is_ok_and(|text| !text.contains("State:\tZ"))
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_operators_token_is_neither_in_the_agents_environment_nor_in_that_of_run() {
+    let stage = Stage::new(Pair::Embedded).await;
+    std::fs::set_permissions(stage.token_file(), std::fs::Permissions::from_mode(0o604)).unwrap();
+    let reads = format!("cat /proc/$PPID/environ /proc/$$/environ; echo; exec {SCRIPT}");
+    let run = stage.run("one", &["--", "sh", "-c", &reads]);
+    run.until_it_says("the agent has joined").await;
+    let log = run.log();
+    assert!(log.contains("PATH=") && !log.contains(ADMIN), "{log}");
+    // What is in the file is the agent's alone.
+    assert!(log.contains("chmod 600") && !log.contains("a2ae_"), "{log}");
+}
+
 crate::on_both_pairs! {
     async fn a_script_of_the_shell_joins_and_leaves_without_code(pair: Pair) {
         let stage = Stage::new(pair).await;

@@ -1,6 +1,7 @@
 //! Agents that do not start, or not in time.
 
 use super::*;
+use crate::harness::gateway::free_address;
 
 /// Seconds in which Python listens, on a busy machine too.
 const PYTHON: u64 = 4;
@@ -92,6 +93,64 @@ async fn an_address_that_is_taken_ends_the_start_before_the_agents() {
         assert!(log.contains(&guard) || log.contains(&port), "{log}");
         assert!(!log.contains("the agent starts"), "{log}");
     }
+}
+
+/// A program at the agent's port that `run` did not start, which serves a card.
+struct Stranger(Child);
+
+impl Stranger {
+    fn at(port: &str) -> Self {
+        let mut command = Command::new(SCRIPT);
+        let command = command.env("PORT", port).stdout(Stdio::null());
+        Self(command.spawn().unwrap())
+    }
+}
+
+impl Drop for Stranger {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_program_that_takes_the_agents_port_is_not_registered_in_its_place() {
+    let stage = Stage::new(Pair::Embedded).await;
+    let port = free_address("127.0.0.1").port().to_string();
+    let gate = stage.folder.path().join("gate");
+    let gate_shown = gate.display();
+    let late = format!(
+        "echo 'the agent waits'; until [ -e {gate_shown} ]; do sleep 0.05; done; {SCRIPT} & \
+         while :; do sleep 0.1; done"
+    );
+    let run = stage.run("one", &["--port", &port, "--", "sh", "-c", &late]);
+    run.until_it_says("the agent waits").await;
+    let taken_by = |stranger: &Stranger| {
+        let id = stranger.0.id();
+        format!("port {port} of 127.0.0.1 belongs to another program (process {id})")
+    };
+    let stranger = Stranger::at(&port);
+    run.until_it_says(&taken_by(&stranger)).await;
+    assert_eq!(stage.view().await["status"], "provisioning");
+    assert!(stage.token().starts_with("a2ae_"), "the token is used up");
+    drop(stranger);
+    std::fs::write(&gate, "").unwrap();
+    stage.until_status_of("one", "online", &run).await;
+    // It takes the port when the agent no longer listens.
+    let [process, ..] = stage.said().await;
+    signal(&process, "KILL");
+    let stranger = Stranger::at(&port);
+    run.until_it_says(&taken_by(&stranger)).await;
+    stage.until_status("offline").await;
+    drop(run);
+    // Asked for, it is taken for the agent.
+    std::fs::remove_file(&gate).unwrap();
+    drop(stranger);
+    let waits = ["--any-listener", "--port", &port, "--", "sh", "-c", &late];
+    let run = stage.run("two", &waits);
+    run.until_it_says("the agent waits").await;
+    let _stranger = Stranger::at(&port);
+    stage.until_status_of("two", "online", &run).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

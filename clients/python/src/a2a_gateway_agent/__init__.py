@@ -38,8 +38,10 @@ class Joined(Member):
         came: list[Json] = []
 
         async def body() -> bytes:
-            while not came or came[-1].get("more_body") and sum(len(part["body"]) for part in came) <= BODY_MAX:
+            size = 0
+            while not came or came[-1].get("more_body") and size <= BODY_MAX:
                 came.append({"body": b"", **await receive()})
+                size += len(came[-1]["body"])
             return b"".join(part["body"] for part in came)
 
         async def again() -> Any:
@@ -49,8 +51,8 @@ class Joined(Member):
         token = named.get(b"x-a2a-caller-token") or named.get(b"authorization", b"")[7:]
         try:
             proven = await self.verify(token.decode("latin-1"), body)
-        except (jwt.PyJWTError, LookupError) as error:
-            log.info("refused a request for %s: %s", scope["path"], error)  # what was wrong is said here only
+        except (jwt.PyJWTError, LookupError, RecursionError) as error:
+            log.info("refused a request for %r: %r", scope["path"], error)  # what was wrong is said here only
             await send({"type": "http.response.start", "status": 503 if isinstance(error, LookupError) else 401, "headers": REFUSED})
             return await send({"type": "http.response.body", "body": REFUSAL})
         fields.append((b"x-a2a-caller", quote(proven.id, safe=":/@!$&'()*+,;=?").encode()))

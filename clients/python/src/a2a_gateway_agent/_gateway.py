@@ -1,6 +1,6 @@
 """An agent's place at the gateway: its token, registration, heartbeats and departure; and who calls it."""
 
-import asyncio, base64, contextlib, hashlib, json, logging, os, random, tempfile, time
+import asyncio, base64, contextlib, hashlib, json, logging, os, random, re, tempfile, time
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from pathlib import Path
@@ -10,9 +10,10 @@ import httpx, jwt
 
 log = logging.getLogger("a2a_gateway_agent")
 Json = dict[str, Any]
-# In seconds: how far clocks differ at most, how long keys are fresh, the pause between two questions, how long old keys count.
-LEEWAY, FRESH, PAUSE, OLD_MAX = 5, 300, 10, 86_400
-USED_MAX, REQUIRED = 262_144, ["iss", "sub", "aud", "iat", "nbf", "exp", "jti", "scope"]
+# In seconds: how far clocks differ at most, how long keys are fresh, the pause between two questions and the longest wait for an
+# answer to one, how long old keys count.
+LEEWAY, FRESH, PAUSE, FETCH_MAX, OLD_MAX = 5, 300, 10, 5, 86_400
+ANSWER_MAX, USED_MAX, REQUIRED = 1 << 20, 262_144, ["iss", "sub", "aud", "iat", "nbf", "exp", "jti", "scope"]
 
 
 class Caller:
@@ -38,6 +39,21 @@ def setting(value: str | None, name: str, default: str | None = None) -> str:
     raise ValueError(f"neither an argument nor A2A_GATEWAY_{name} is set")
 
 
+def clean(text: bytes, place: object) -> str:
+    """A token without the white space around it. What could be none is refused by its place: its content is a secret."""
+    if re.fullmatch(rb"[!-~]*", text := text.strip()):
+        return text.decode()
+    raise ValueError(f"{place} has more than one line, or bytes that no token has (such as NUL or a BOM): write the token alone into it")
+
+
+def method_of(body: bytes) -> object:
+    """The method of a JSON-RPC request; None of anything else."""
+    try:
+        return json.loads(body)["method"]
+    except (ValueError, TypeError, LookupError, RecursionError):
+        return None
+
+
 class Refused(Exception):
     """A refusal of the gateway: its status and its words."""
 
@@ -48,26 +64,36 @@ class Member:
     def __init__(self, workspace: str | None, gateway: str | None, token_file: str | None, place: Json):
         self.workspace = setting(workspace, "WORKSPACE")
         self.file = Path(setting(token_file, "TOKEN_FILE", "agent-token")).absolute()
-        self.http = httpx.AsyncClient(base_url=setting(gateway, "URL", "http://127.0.0.1:8080"), timeout=10)
+        self.http = httpx.AsyncClient(base_url=setting(gateway, "URL", "http://127.0.0.1:8080"), timeout=10,
+                                      headers={"Accept-Encoding": "identity"})
         self.ids, self.place, self.registered = {"workspace_id": self.workspace}, place, False
         self.calls = set[object]()  # in progress
-        self.keys, self.used, self.lock = dict[str, jwt.PyJWK](), dict[str, float](), asyncio.Lock()
+        self.keys, self.used = dict[str, jwt.PyJWK](), dict[str, float]()
+        self.fetching: asyncio.Task[None] | None = None
         self.issuer, self.asked, self.fetched = "", float("-inf"), float("-inf")
 
     def kept(self) -> str:
         """The credential in the file as it is now: one that was rotated counts at once."""
-        return self.file.read_text().strip() if self.file.exists() else ""
+        return clean(self.file.read_bytes(), self.file) if self.file.exists() else ""
 
     async def ask(self, path: str, body: Json | None = None, token: str = "") -> Any:
         fields = {"Authorization": f"Bearer {token or self.kept() or 'none'}"} if body is not None else {}
-        answer = await self.http.request("GET" if body is None else "POST", path, json=body, headers=fields)
+        said = bytearray()
+        async with self.http.stream("GET" if body is None else "POST", path, json=body, headers=fields) as answer:
+            async for part in answer.aiter_raw():
+                said += part
+                if len(said) > ANSWER_MAX or "content-encoding" in answer.headers:
+                    raise ValueError(f"the answer of {path} is compressed, or has more than {ANSWER_MAX} bytes")
         if not answer.is_success:
-            raise Refused(answer.status_code, answer.text[:500])
-        return answer.json()
+            raise Refused(answer.status_code, said[:500].decode(errors="replace"))
+        return json.loads(said)
 
     async def register(self) -> None:
         """By the token in the file, else by the enrolment token. The workspace's own token takes its place in the file."""
-        for token in filter(None, (self.kept(), os.environ.get("A2A_GATEWAY_ENROLMENT_TOKEN"))):
+        name = "A2A_GATEWAY_ENROLMENT_TOKEN"
+        if self.file.exists() and os.name == "posix" and (mode := self.file.stat().st_mode & 0o777) & 0o007:
+            log.warning("every user can read or write %s (mode %o): chmod 600", self.file, mode)
+        for token in filter(None, (self.kept(), clean(os.fsencode(os.environ.get(name, "")), name))):
             if (once := token.startswith("a2ae_")) and not os.access(self.file.parent, os.W_OK):
                 raise PermissionError(f"{self.file} cannot be written: the enrolment token would be used up in vain")
             try:
@@ -86,7 +112,7 @@ class Member:
             os.replace(name, self.file)  # a crash leaves the old one or the new one
         elif once:
             raise PermissionError(f"the workspace has a token that is not in {self.file}: revoke it, then enrol again")
-        log.info("%s registered at %s %s", self.ids, self.http.base_url, answer.get("warning", ""))
+        log.info("%s registered at %s %r", self.ids, self.http.base_url, answer.get("warning", ""))
         self.registered = True
 
     async def stay(self) -> None:
@@ -97,7 +123,7 @@ class Member:
                 if not self.registered:
                     await self.register()
                 heard = await self.ask("/registry/heartbeat", {**self.ids, "active_tasks": len(self.calls)})
-                third, failures = heard["expires_in"] / 3, 0
+                third, failures = max(0.5, min(heard["expires_in"] / 3, 3600)), 0
             except Exception as error:
                 self.registered &= error.args[:1] not in ((401,), (404,))  # another token is in the file; the agent is unknown
                 failures = min(failures + 1, 9)
@@ -117,27 +143,33 @@ class Member:
                 await asyncio.sleep(0.05)
 
     async def key(self, kid: str) -> jwt.PyJWK:
-        """A key by its id. All are asked for again when they are old or one is unknown."""
-        async with self.lock:
-            now = time.monotonic()
-            if (kid not in self.keys or now - self.fetched > FRESH) and now - self.asked > (PAUSE if self.keys else 1):
-                self.asked = now
-                try:
-                    self.issuer = (await self.ask("/.well-known/a2a-gateway"))["issuer"]
-                    published = (await self.ask("/.well-known/jwks.json"))["keys"]
-                    self.keys, self.fetched = {key["kid"]: jwt.PyJWK.from_dict(key) for key in published}, now
-                except Exception as error:
-                    log.warning("the gateway's keys cannot be had: %r", error)
-        if now - self.fetched > OLD_MAX:
+        """A key by its id. A known one waits for nothing; all that wait for an unknown one share a question, after a pause."""
+        now, running = time.monotonic(), self.fetching is not None and not self.fetching.done()
+        if (kid not in self.keys or now - self.fetched > FRESH) and now - self.asked > (PAUSE if self.keys or running else 1):
+            self.asked, self.fetching = now, asyncio.create_task(self.fetch())
+        if self.fetching and (kid not in self.keys or now - self.fetched > OLD_MAX):
+            await asyncio.wait([self.fetching], timeout=FETCH_MAX)
+        if time.monotonic() - self.fetched > OLD_MAX:
             raise LookupError("no key of the gateway is known")
         if kid not in self.keys or self.keys[kid].algorithm_name not in ("EdDSA", "ES256"):
             raise jwt.InvalidTokenError("not a key of the gateway")
         return self.keys[kid]
 
+    async def fetch(self) -> None:
+        asked, keys = map(self.ask, ("/.well-known/a2a-gateway", "/.well-known/jwks.json")), dict[str, jwt.PyJWK]()
+        try:
+            about, published = await asyncio.wait_for(asyncio.gather(*asked), FETCH_MAX)
+            for key in published["keys"]:
+                with contextlib.suppress(Exception):  # one that is not understood is ignored (RFC 7517, 5)
+                    keys[key["kid"]] = jwt.PyJWK.from_dict(key)
+            self.issuer, self.keys, self.fetched = about["issuer"], keys, time.monotonic()
+        except Exception as error:
+            log.warning("the gateway's keys cannot be had: %r", error)
+
     async def verify(self, token: str, body: Callable[[], Awaitable[bytes]]) -> Caller:
         """The caller that a token proves; else jwt.PyJWTError. The body is read where the token is bound to it."""
-        head = jwt.get_unverified_header(token)
-        if len(token) > 8192 or set(head) != {"alg", "typ", "kid"} or head["typ"] != "a2a-pair+jwt":
+        head = jwt.get_unverified_header(token) if len(token) <= 8192 else {}
+        if set(head) != {"alg", "typ", "kid"} or head["typ"] != "a2a-pair+jwt":
             raise jwt.InvalidTokenError("not a token about a caller")
         key = await self.key(head["kid"])
         claims: Json = jwt.decode(token, key, algorithms=[key.algorithm_name], issuer=self.issuer, audience=self.workspace,
@@ -148,7 +180,7 @@ class Member:
             said, now, end = await body(), time.time(), claims["exp"] + LEEWAY
             if claims.get("bh") != base64.urlsafe_b64encode(hashlib.sha256(said).digest()).decode().rstrip("="):
                 raise jwt.InvalidTokenError("another body")
-            if "method" in claims and claims["method"] != json.loads(said).get("method"):
+            if "method" in claims and claims["method"] != method_of(said):
                 raise jwt.InvalidTokenError("another method")
             if len(self.used) >= USED_MAX:
                 self.used = {jti: until for jti, until in self.used.items() if until >= now}

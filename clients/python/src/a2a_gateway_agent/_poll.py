@@ -28,12 +28,12 @@ async def serve(member: Member, handler: Handler, entry: Json) -> Any:
         plain = {"kind": "message", "role": "agent", "messageId": str(uuid.uuid4()), "parts": [{"kind": "text", "text": said}]}
         reply = {"result": plain if isinstance(said, str) else said}
     except Exception:
-        log.exception("the handler failed at %s", entry["id"])
+        log.exception("the handler failed at %r", entry["id"])
         reply = FAILED
     while True:
         try:
             return await member.ask(f"/workspaces/{member.workspace}/activity/{entry['id']}/reply", reply)
-        except (Refused, httpx.HTTPError) as error:
+        except (Refused, httpx.HTTPError, OSError, ValueError) as error:
             log.warning("a reply is not taken: %r", error)
             if error.args[0] in (404, 409, 410):
                 return None
@@ -45,7 +45,7 @@ async def follow(member: Member, handler: Handler, at_once: int) -> None:
     """Reads the feed. It begins behind what was acknowledged, whatever happened in between."""
     begun: dict[str, asyncio.Task[Any]] = {}  # in the order of the inbox
     while True:
-        with contextlib.suppress(Refused, httpx.HTTPError, ValueError):
+        with contextlib.suppress(Refused, httpx.HTTPError, OSError, ValueError):
             fields = {"Authorization": f"Bearer {member.kept()}", "Accept": "text/event-stream"}
             async with member.http.stream("GET", "/activity", headers=fields, timeout=60) as feed:
                 async for line in feed.aiter_lines():  # a comment after 15 s of silence
