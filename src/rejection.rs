@@ -235,6 +235,19 @@ impl Rejection {
         self
     }
 
+    /// Notes whether only the share of the caller is used up: others may have room.
+    #[must_use]
+    pub fn of_share(mut self, is_share: bool) -> Self {
+        let fact = is_share.then(|| (SHARE, "caller".to_owned()));
+        self.facts.extend(fact);
+        self
+    }
+
+    /// True if only the share of the caller is used up.
+    pub fn is_of_share(&self) -> bool {
+        self.facts.iter().any(|(name, _)| *name == SHARE)
+    }
+
     /// Adds a member of the plain form that is a list.
     #[must_use]
     pub fn list(mut self, name: &'static str, value: Vec<Value>) -> Self {
@@ -320,6 +333,9 @@ impl Rejection {
         Value::Object(body).to_string()
     }
 }
+
+/// Name of the fact that only the share of the caller is used up.
+const SHARE: &str = "share";
 
 /// The fact that a change was made all the same.
 pub const COMMITTED: &str = "committed";
