@@ -238,14 +238,14 @@ impl Rejection {
     /// Notes whether only the share of the caller is used up: others may have room.
     #[must_use]
     pub fn of_share(mut self, is_share: bool) -> Self {
-        let fact = is_share.then(|| (SHARE, "caller".to_owned()));
-        self.facts.extend(fact);
+        self.facts
+            .extend(is_share.then(|| ("share", "caller".to_owned())));
         self
     }
 
     /// True if only the share of the caller is used up.
     pub fn is_of_share(&self) -> bool {
-        self.facts.iter().any(|(name, _)| *name == SHARE)
+        self.facts.iter().any(|(name, _)| *name == "share")
     }
 
     /// Adds a member of the plain form that is a list.
@@ -333,9 +333,6 @@ impl Rejection {
         Value::Object(body).to_string()
     }
 }
-
-/// Name of the fact that only the share of the caller is used up.
-const SHARE: &str = "share";
 
 /// The fact that a change was made all the same.
 pub const COMMITTED: &str = "committed";

@@ -52,13 +52,7 @@ pub(super) async fn held(
     let mut connection = db.begin_reading().await?;
     let head = sqlx::query_as(HEAD).bind(workspace);
     let head: Option<(i64, i64, i64)> = head.fetch_optional(&mut connection).await?;
-    let Some((last, mut acked, bytes)) = head else {
-        return Ok(Held {
-            messages: 0,
-            within_share: true,
-            bytes: 0,
-        });
-    };
+    let (last, mut acked, bytes) = head.unwrap_or_default();
     let mut by_sender = Amounts::default();
     if needs_shares(last + 1 - acked, max_messages) {
         acked = finished(&mut connection, workspace, (last, acked))

@@ -253,13 +253,8 @@ impl Jobs {
         }
         let is_share = self.table.within_share(new, unfinished_max).await;
         let is_share = is_share.is_ok_and(|within| !within);
-        let message = if is_share {
-            "calls of this caller that wait to be made or answered are half of what others leave for this target \
-             (delegation.max_pending)"
-        } else {
-            "as many calls of this caller, or for this target, as may be wait to be made or answered \
-             (delegation.max_pending)"
-        };
+        let message = "as many calls of this caller, or for this target, as may be wait to be made or answered, or half of \
+            what others leave for it from this caller (delegation.max_pending)";
         Rejection::new(Reason::AgentBusy, message)
             .retry_after(Duration::from_secs(15))
             .fact("limit", unfinished_max)
