@@ -235,6 +235,19 @@ impl Rejection {
         self
     }
 
+    /// Notes whether only the share of the caller is used up: others may have room.
+    #[must_use]
+    pub fn of_share(mut self, is_share: bool) -> Self {
+        self.facts
+            .extend(is_share.then(|| ("share", "caller".to_owned())));
+        self
+    }
+
+    /// True if only the share of the caller is used up.
+    pub fn is_of_share(&self) -> bool {
+        self.facts.iter().any(|(name, _)| *name == "share")
+    }
+
     /// Adds a member of the plain form that is a list.
     #[must_use]
     pub fn list(mut self, name: &'static str, value: Vec<Value>) -> Self {

@@ -3,6 +3,7 @@
 //! messages.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A bound.
@@ -52,6 +53,12 @@ impl Account {
     pub const fn alone(own: u64) -> Self {
         Self { own, group: 0 }
     }
+
+    /// Account of the owner of something that is kept, where its proof is not at hand.
+    pub fn of_owner(owner: &str) -> Self {
+        let hasher = BuildHasherDefault::<DefaultHasher>::default();
+        Self::alone(hasher.hash_one(owner))
+    }
 }
 
 /// Reason why an amount is not granted.
@@ -67,10 +74,11 @@ pub enum Full {
 
 /// The amounts taken of one bound, by caller.
 #[derive(Debug, Default)]
-pub struct Shares(Mutex<Taken>);
+pub struct Shares(Mutex<Amounts>);
 
+/// Amounts of one bound, by caller: of [`Shares`], or of rows in SQL.
 #[derive(Debug, Default)]
-struct Taken {
+pub struct Amounts {
     all: usize,
     /// Amounts by caller and by group. Without entries of 0.
     by_account: HashMap<u64, usize>,
@@ -110,13 +118,24 @@ impl Shares {
         self.lock().check(account, 1, bound)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Taken> {
+    fn lock(&self) -> MutexGuard<'_, Amounts> {
         // Each step leaves the numbers consistent, so a panic elsewhere cannot have broken them.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Taken {
+impl Amounts {
+    /// True if one more of `all` places is within the share of `account`.
+    pub fn has_share(&self, account: Account, all: i64) -> bool {
+        let bound = Bound::places(usize::try_from(all).unwrap_or_default());
+        self.check(account, 1, bound) != Err(Full::Share)
+    }
+
+    /// Adds rows that were counted in SQL.
+    pub fn add_rows(&mut self, account: Account, rows: i64) {
+        self.add(account, usize::try_from(rows).unwrap_or_default());
+    }
+
     fn check(&self, account: Account, amount: usize, bound: Bound) -> Result<(), Full> {
         let own = self.of(account.own);
         let wanted = own.saturating_add(amount);

@@ -17,7 +17,7 @@ const MIGRATE_MAX: Duration = Duration::from_secs(60);
 
 /// Version, name, and the SQL for SQLite and for PostgreSQL, which differ only where PostgreSQL has
 /// partitions. Never edit a released migration: databases store its checksum.
-const MIGRATIONS: [(i64, &str, [&str; 2]); 41] = [
+const MIGRATIONS: [(i64, &str, [&str; 2]); 42] = [
     both(
         1,
         "workspaces",
@@ -181,6 +181,14 @@ const MIGRATIONS: [(i64, &str, [&str; 2]); 41] = [
         46,
         "enrolment places",
         include_str!("migrations/0046_enrolment_places.sql"),
+    ),
+    (
+        47,
+        "senders",
+        [
+            include_str!("migrations/0047_senders.sqlite.sql"),
+            include_str!("migrations/0047_senders.postgres.sql"),
+        ],
     ),
 ];
 

@@ -35,6 +35,7 @@ pub use self::signed::{
     SignedTokens,
 };
 pub use self::standing::SLOW_BODY;
+pub use self::stored::stored_account;
 pub use self::ticket::{TICKET_TTL, Tickets};
 pub use self::token::{
     EnrolmentMaker, IssuedToken, LIVE_TOKENS_MAX, NewEnrolment, OperatorRow, OrgTokenRow, TokenRow,

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::proof::{CredentialKind, Principal, Proof, open_proof};
 use super::role::Operator;
 use crate::ids::{Life, WorkspaceId};
+use crate::shares::Account;
 
 /// A principal in a table.
 #[derive(Serialize, Deserialize)]
@@ -171,6 +172,11 @@ impl Proof {
             .with_account(),
         )
     }
+}
+
+/// Returns the account of a caller as [`Proof::stored`] wrote it.
+pub fn stored_account(stored: &str) -> Account {
+    Proof::recall(stored, true).map_or_else(Account::default, |proof| proof.account)
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use serde_json::value::RawValue;
 use crate::closed_set::words;
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
+use crate::shares::Account;
 use crate::workspace::Timestamp;
 
 words! {
@@ -79,6 +80,9 @@ pub struct NewActivity {
     pub context_id: Option<String>,
     /// [`Proof::owner`](crate::identity::Proof::owner) of the sender: the owner of a new task.
     pub owner: String,
+    /// Account of the sender, whose share of the inbox it takes. The default, of what the workspace itself and the
+    /// gateway put there: it takes no share.
+    pub account: Account,
     /// The task that it continues; its state becomes `submitted` again.
     pub continues: Option<String>,
     /// Gateways that the call has gone through, this one included. `None`: it is no call.
@@ -106,6 +110,7 @@ impl NewActivity {
             response_body: None,
             context_id: None,
             owner,
+            account: Account::default(),
             continues: None,
             hops: None,
             id: None,

@@ -10,7 +10,8 @@ use serde_json::json;
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 use super::activity::{Activity, NewActivity};
-use super::commit::{Entry, Outcome, Refused, Room, commit, held};
+use super::commit::{Entry, Outcome, Refused, Room, commit};
+use super::room::held;
 use super::wake::Topic;
 use super::{Inbox, task_changed};
 use crate::a2a::state::TaskState;
@@ -18,6 +19,7 @@ use crate::explain::{Check, Fact, Source, Witness};
 use crate::ids::WorkspaceId;
 use crate::metrics::KeptKind;
 use crate::rejection::{Delivery, Reason, Rejection};
+use crate::shares::Account;
 use crate::store::Unavailable;
 
 /// Queued entries at most.
@@ -68,7 +70,7 @@ impl Inbox {
     /// be.
     ///
     /// # Errors
-    /// `agent_busy` when the inbox is full; `overloaded` when this gateway cannot keep up; `task_not_found`;
+    /// `agent_busy` when the inbox is full, or the share of its sender; `overloaded` when this gateway cannot keep up; `task_not_found`;
     /// `invalid_params` when the task that it continues is over; `conflict` when an entry of its id exists;
     /// `store_unavailable`: then `delivered` is `unknown` if it may be committed, and `false` otherwise.
     pub async fn put(&self, new: NewActivity) -> Result<Activity, Rejection> {
@@ -112,14 +114,14 @@ impl Inbox {
         overloaded()
     }
 
-    /// Checks that an inbox would take one more message, and reports the counts to `witness`. Puts and counts
+    /// Checks that an inbox would take one more message of `sender`, and reports the counts to `witness`. Puts and counts
     /// nothing.
     ///
     /// # Errors
     /// As [`Inbox::put`].
     pub async fn look_for_room(
         &self,
-        workspace: &WorkspaceId,
+        (workspace, sender): (&WorkspaceId, Account),
         witness: &mut impl Witness,
     ) -> Result<(), Rejection> {
         let (waiting, room) = (&self.queue.waiting, &self.queue.room);
@@ -128,9 +130,10 @@ impl Inbox {
             return Err(overloaded());
         }
         let max = self.config.get().inbox.max_messages;
-        let work = held(&self.db, workspace.as_str(), max);
+        let work = held(&self.db, (workspace.as_str(), sender), max);
         let held = self.db.run("inbox_look", work).await;
         let held = held.map_err(|error| not_written(&error, Delivery::NotSent))?;
+        let within_share = held.within_share;
         let (messages, bytes, bytes_max) = (held.messages, held.bytes, self.kept.per_owner());
         witness.hear(|| {
             let value = json!({
@@ -139,8 +142,8 @@ impl Inbox {
             });
             Fact::new(Check::Inbox, Source::Sql, value)
         });
-        if messages >= max {
-            return Err(full(max));
+        if messages >= max || !within_share {
+            return Err(full(max, messages < max));
         }
         if bytes >= bytes_max || self.kept.total_room() <= 0 {
             return Err(self.kept.refusal(NO_ROOM));
@@ -243,9 +246,9 @@ impl Inbox {
 
     fn refuse(&self, why: Refused, max: i64) -> Rejection {
         match why {
-            Refused::Full => {
+            Refused::Full | Refused::Share => {
                 self.metrics.inbox.refused("full");
-                full(max)
+                full(max, why == Refused::Share)
             }
             Refused::NoRoom => {
                 self.metrics.inbox.refused("full");
@@ -278,11 +281,18 @@ fn overloaded() -> Rejection {
     Rejection::new(Reason::Overloaded, message).retry_after(Duration::from_secs(1))
 }
 
-fn full(max: i64) -> Rejection {
-    let message = "the inbox is full: its agent must fetch its messages and acknowledge them";
+/// Returns the rejection of a message for want of room: of any, or in the share of its sender (`is_share`).
+fn full(max: i64, is_share: bool) -> Rejection {
+    let message = if is_share {
+        "messages of this caller are half of what others leave of the inbox (inbox.max_messages): its agent must fetch \
+         them and acknowledge them"
+    } else {
+        "the inbox is full: its agent must fetch its messages and acknowledge them"
+    };
     Rejection::new(Reason::AgentBusy, message)
         .retry_after(FULL_PAUSE)
         .fact("limit", max)
+        .of_share(is_share)
 }
 
 /// Returns the rejection for a task that does not exist, or that the caller may not see.

@@ -11,11 +11,13 @@ use sqlx::{AssertSqlSafe, Row as _};
 
 use super::activity::{Activity, ActivityType, NewActivity, STATUS_OK, octets};
 use super::reply::{UPDATES_MAX, insert_update};
+use super::room::{finished, needs_shares, senders};
 use crate::a2a::dialect::Update;
 use crate::a2a::state::TaskState;
 use crate::a2a::update::Subject;
 use crate::db::{Connection, Db};
 use crate::delivery::kept::kept_of;
+use crate::shares::Amounts;
 use crate::workspace::Timestamp;
 
 /// Rows per insert statement, the largest first: few distinct statements, so that connections can keep all of
@@ -27,21 +29,11 @@ const HEAD_COLUMNS: usize = 3;
 const CORRECT: &str =
     "UPDATE inbox_heads SET last_seq = $2, acked_seq = $3 WHERE workspace_id = $1";
 
-const HEAD: &str = concat!(
-    "SELECT last_seq, acked_seq, ",
-    kept_of!("'inbox:' || workspace_id"),
-    " AS kept FROM inbox_heads WHERE workspace_id = $1"
-);
-
 // The last acknowledged entry stays, since its reader continues after it. Unanswered entries stay as well.
 const FREE: &str = "DELETE FROM activity_logs WHERE id IN (SELECT id FROM activity_logs \
     WHERE workspace_id = $1 AND seq < $2 \
     AND status IN ('ok', 'completed', 'failed', 'canceled', 'rejected') ORDER BY seq LIMIT 32) \
     RETURNING request_bytes + response_bytes + update_bytes AS bytes";
-
-const FIRST_OPEN: &str = "SELECT seq FROM activity_logs WHERE workspace_id = $1 AND seq > $2 \
-    AND activity_type = 'a2a_receive' \
-    AND status NOT IN ('completed', 'failed', 'canceled', 'rejected') ORDER BY seq LIMIT 1";
 
 const CONTINUE: &str = "UPDATE activity_logs \
     SET status = $3, updates = updates + 1, updated_at = $4 \
@@ -57,7 +49,7 @@ const IS_ENTRY: &str = "SELECT seq FROM activity_logs WHERE id = $1";
 pub(super) const SET_CONTINUING: &str =
     "UPDATE activity_logs SET status = $2 WHERE task_id = $1 AND id <> task_id";
 
-const ROW_COLUMNS: usize = 19;
+const ROW_COLUMNS: usize = 21;
 
 /// An entry to be committed.
 pub(super) struct Entry {
@@ -82,6 +74,8 @@ pub(super) struct Room {
 pub(super) enum Refused {
     /// The inbox has as many unacknowledged entries as allowed.
     Full,
+    /// Its sender has half of what the others leave.
+    Share,
     /// There is no room for its bytes.
     NoRoom,
     /// The task that it continues is over, or has as many updates as allowed.
@@ -105,20 +99,14 @@ struct Head {
     room: i64,
     /// Entries of this batch that it accepted.
     taken: i64,
+    /// Entries by sender; of this batch alone while so few are there that each sender is within its share.
+    senders: Amounts,
     /// Bytes of this batch for it.
     wanted_bytes: i64,
     /// Bytes that are kept for its workspace.
     kept: i64,
     /// Bytes that it still accepts.
     room_bytes: i64,
-}
-
-/// The contents of an inbox.
-pub(super) struct Held {
-    /// Entries that count toward the bound.
-    pub(super) messages: i64,
-    /// Bytes that are kept for its workspace.
-    pub(super) bytes: i64,
 }
 
 /// Commits all of `entries` except those that are refused, or none of them. `committing` is set once the
@@ -143,7 +131,7 @@ pub(super) async fn commit(
         let outcome = match &entry.new.id {
             Some(id) if named.contains(id) => Err(Refused::Known),
             _ if room.bytes_in_all < entry.new.kept_bytes() => Err(Refused::NoRoom),
-            _ => take(&mut tx, entry, &mut heads, at).await?,
+            _ => take(&mut tx, entry, (&mut heads, room.messages), at).await?,
         };
         if outcome.is_ok() {
             room.bytes_in_all -= entry.new.kept_bytes();
@@ -215,6 +203,7 @@ async fn lock_heads<'e>(
                 acked,
                 room,
                 taken,
+                senders: Amounts::default(),
                 wanted_bytes,
                 kept,
                 room_bytes: 0,
@@ -224,15 +213,16 @@ async fn lock_heads<'e>(
     wanted.into_iter().map(head).collect()
 }
 
-/// Computes the number of entries that the inbox accepts. If there is no room, finished entries at its front
-/// count as acknowledged: an agent that answers everything and acknowledges nothing must not get stuck.
+/// Computes the number of entries that the inbox accepts. Once it may have no room for a sender, entries are counted
+/// by sender, and finished ones at its front count as acknowledged: an agent that answers everything and acknowledges
+/// nothing must not get stuck.
 async fn make_room(
     tx: &mut Connection,
     workspace: &str,
     head: &mut Head,
     max_messages: i64,
 ) -> Result<(), sqlx::Error> {
-    if head.last + head.wanted - head.acked > max_messages {
+    if needs_shares(head.last + head.wanted - head.acked, max_messages) {
         let finished = finished(tx, workspace, (head.last, head.acked)).await?;
         if finished > head.acked {
             head.acked = finished;
@@ -240,6 +230,7 @@ async fn make_room(
             let correct = correct.bind(head.last + head.wanted).bind(head.acked);
             correct.execute(&mut *tx).await?;
         }
+        head.senders = senders(tx, workspace, head.acked).await?;
     }
     head.room = max_messages - (head.last - head.acked);
     Ok(())
@@ -281,58 +272,29 @@ async fn make_room_for_bytes(
     Ok(())
 }
 
-/// Returns the number up to which all unacknowledged entries are finished.
-async fn finished(
-    connection: &mut Connection,
-    workspace: &str,
-    (last, acked): (i64, i64),
-) -> Result<i64, sqlx::Error> {
-    let open = sqlx::query(FIRST_OPEN).bind(workspace).bind(acked);
-    let open = open.fetch_optional(connection).await?;
-    let open = open.map(|row| row.try_get::<i64, _>("seq")).transpose()?;
-    Ok(open.map_or(last, |seq| seq - 1))
-}
-
-/// Returns the contents of an inbox, as a batch of one entry would find them.
-pub(super) async fn held(db: &Db, workspace: &str, max_messages: i64) -> Result<Held, sqlx::Error> {
-    let mut connection = db.begin_reading().await?;
-    let head = sqlx::query_as(HEAD).bind(workspace);
-    let head: Option<(i64, i64, i64)> = head.fetch_optional(&mut connection).await?;
-    let Some((last, mut acked, bytes)) = head else {
-        return Ok(Held {
-            messages: 0,
-            bytes: 0,
-        });
-    };
-    if last + 1 - acked > max_messages {
-        acked = finished(&mut connection, workspace, (last, acked))
-            .await?
-            .max(acked);
-    }
-    Ok(Held {
-        messages: last - acked,
-        bytes,
-    })
-}
-
 /// Decides on one entry, and moves the task on that it continues.
 async fn take(
     tx: &mut Connection,
     entry: &Entry,
-    heads: &mut BTreeMap<&str, Head>,
+    (heads, max_messages): (&mut BTreeMap<&str, Head>, i64),
     at: Timestamp,
 ) -> Result<Outcome, sqlx::Error> {
     let new = &entry.new;
     let head = heads
         .get_mut(new.workspace.as_str())
         .ok_or(sqlx::Error::RowNotFound)?;
-    // A cancellation takes work from the agent. A task can be canceled once, so this is bounded.
-    if head.room <= head.taken && entry.continues_as != TaskState::Canceled {
-        return Ok(Err(Refused::Full));
-    }
     let bytes = new.kept_bytes();
-    if head.room_bytes < bytes && entry.continues_as != TaskState::Canceled {
-        return Ok(Err(Refused::NoRoom));
+    // A cancellation takes work from the agent. A task can be canceled once, so this is bounded.
+    if entry.continues_as != TaskState::Canceled {
+        if head.room <= head.taken {
+            return Ok(Err(Refused::Full));
+        }
+        if !head.senders.has_share(new.account, max_messages) {
+            return Ok(Err(Refused::Share));
+        }
+        if head.room_bytes < bytes {
+            return Ok(Err(Refused::NoRoom));
+        }
     }
     if let Some(id) = &new.id {
         // Any writer of this id has locked the head of this inbox first.
@@ -356,6 +318,7 @@ async fn take(
         (None, _) => (None, None),
     };
     head.taken += 1;
+    head.senders.add_rows(new.account, 1);
     head.room_bytes -= bytes;
     Ok(Ok(Activity {
         id,
@@ -401,7 +364,7 @@ async fn insert(tx: &mut Connection, taken: &[(&Entry, &Activity)]) -> Result<()
         let text = format!(
             "INSERT INTO activity_logs (id, workspace_id, seq, activity_type, source_id, source_kind, target_id, \
              method, request_body, request_bytes, response_body, response_bytes, status, task_id, context_id, \
-             owner, hops, created_at, updated_at) VALUES {}",
+             owner, account, account_group, hops, created_at, updated_at) VALUES {}",
             values(chunk.len(), ROW_COLUMNS)
         );
         let mut query = sqlx::query(AssertSqlSafe(text));
@@ -429,6 +392,8 @@ async fn insert(tx: &mut Connection, taken: &[(&Entry, &Activity)]) -> Result<()
                 .bind(activity.task_id.as_deref())
                 .bind(activity.context_id.as_deref())
                 .bind(&new.owner)
+                .bind(new.account.own.cast_signed())
+                .bind(new.account.group.cast_signed())
                 .bind(new.hops.map(i64::from))
                 .bind(activity.created_at.0)
                 .bind(activity.created_at.0);

@@ -1,7 +1,7 @@
 //! Inboxes of agents that poll (`docs/reference/http-api.md`, "Inboxes"), and the tasks that their messages begin.
 //!
 //! Owns the tables `activity_logs`, `inbox_heads` and `task_updates`. [`Inbox::put`] is group commit
-//! ([`append`], the transaction in [`commit`]); [`feed`] reads and acknowledges; [`reply`] takes an agent's
+//! ([`append`], the transaction in [`commit`], within [`room`]); [`feed`] reads and acknowledges; [`reply`] takes an agent's
 //! updates of its tasks, which [`document`] turns into JSON; [`life`] keeps heartbeats; [`wake`] wakes
 //! waiters on all replicas; [`prune`] applies the retention.
 //!
@@ -20,6 +20,7 @@ mod notice;
 mod prune;
 mod reader;
 mod reply;
+mod room;
 mod wake;
 
 use std::sync::Arc;

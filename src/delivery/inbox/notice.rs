@@ -8,6 +8,7 @@ use super::activity::{Activity, ActivityType, NewActivity, Source};
 use crate::events::{Event, Kind};
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
+use crate::shares::Account;
 
 /// Octets of a message at most. It is part of an event, and events are kept in memory.
 const MESSAGE_BYTES_MAX: usize = 64 << 10;
@@ -105,6 +106,7 @@ impl Inbox {
             response_body: None,
             context_id: None,
             owner,
+            account: Account::default(),
             continues: None,
             hops: None,
         };

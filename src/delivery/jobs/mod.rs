@@ -175,7 +175,7 @@ impl Jobs {
     /// Accepts a call to be made later. It is committed when this returns.
     ///
     /// # Errors
-    /// `idempotency_conflict`; `agent_busy` when the caller, or the target, has as many unfinished jobs as allowed;
+    /// `idempotency_conflict`; `agent_busy` when the caller, its share of the target, or the target is full;
     /// `invalid_params`; `store_unavailable`: then the outcome is unknown.
     pub async fn accept(&self, new: &NewJob) -> Result<Accepted, Rejection> {
         if let Some(known) = self.known(new).await? {
@@ -251,11 +251,14 @@ impl Jobs {
         if let Ok(false) = kept.has_room(&new.owner, new.content.bytes()).await {
             return kept.refuse(KeptKind::Delegation, NO_ROOM);
         }
-        let message = "as many calls of this caller, or for this target, as may be wait to be made or answered \
-            (delegation.max_pending)";
+        let is_share = self.table.within_share(new, unfinished_max).await;
+        let is_share = is_share.is_ok_and(|within| !within);
+        let message = "as many calls of this caller, or for this target, as may be wait to be made or answered, or half of \
+            what others leave for it from this caller (delegation.max_pending)";
         Rejection::new(Reason::AgentBusy, message)
             .retry_after(Duration::from_secs(15))
             .fact("limit", unfinished_max)
+            .of_share(is_share)
     }
 
     /// Returns the job with this id.

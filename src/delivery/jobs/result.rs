@@ -17,6 +17,7 @@ use crate::a2a::state::TaskState;
 use crate::delivery::inbox::{ActivityType, Inbox, InboxTask, NewActivity, Source};
 use crate::metrics::{KeptKind, Metrics};
 use crate::rejection::{Delivery, Reason, Rejection};
+use crate::shares::Account;
 use crate::store::Unavailable;
 use crate::telemetry::Chain;
 use crate::workspace::Timestamp;
@@ -80,6 +81,7 @@ impl Jobs {
                 response_body: Some(shown),
                 context_id: None,
                 owner: job.owner.clone(),
+                account: Account::default(),
                 continues: None,
                 hops: Some(job.content.hops()),
                 id: Some(entry_id(job)),
@@ -96,7 +98,7 @@ impl Jobs {
     }
 
     /// Puts the call of a job into the inbox of its target, which polls. The job ends with the task that
-    /// begins there. The message is there once, however often this is retried, since its id is derived from
+    /// begins there, and takes a share of `account`. The message is there once, however often this is retried, since its id is derived from
     /// the job; so, unlike a call to an agent, it needs no record before it is sent. May take as long as the
     /// store is unavailable.
     ///
@@ -104,7 +106,7 @@ impl Jobs {
     /// As [`Inbox::put`](crate::delivery::inbox::Inbox::put).
     pub async fn deliver_to_inbox(
         &self,
-        job: &Job,
+        (job, account): (&Job, Account),
         method: &str,
         body: String,
     ) -> Result<(), Rejection> {
@@ -114,6 +116,7 @@ impl Jobs {
         let entry = NewActivity {
             id: Some(id.clone()),
             hops: Some(job.content.hops()),
+            account,
             ..NewActivity::message(&job.target, source, owner.clone(), method, body)
         };
         match self.inbox.put(entry).await {

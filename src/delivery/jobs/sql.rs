@@ -25,6 +25,9 @@ pub(super) const INSERT: &str = concat!(
     " + $14 <= $15 ON CONFLICT DO NOTHING"
 );
 
+pub(super) const CALLERS: &str = "SELECT caller, COUNT(*) AS jobs FROM delegations \
+    WHERE target_id = $1 AND state IN ('pending', 'dispatched') GROUP BY caller";
+
 pub(super) const FIND: &str = concat!("SELECT ", columns!(), " FROM delegations WHERE id = $1");
 
 pub(super) const FIND_KEY: &str = concat!(

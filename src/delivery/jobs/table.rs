@@ -7,15 +7,17 @@ use sqlx::{AssertSqlSafe, Row as _};
 
 use super::job::{Content, Job, Kind, NewJob, State, Task};
 use super::sql::{
-    ANY_DUE, ANY_LOST, ANY_OVERDUE, BACKLOG, CANCEL, CLAIM, DISPATCH, END_LEASES, FIND, FIND_KEY,
-    FINISH, IN_INBOX, INSERT, LIST, LIST_SIZES, LOST, OVERDUE, PARK, PURGE, PUT_BACK, RENEW,
-    TAKE_UNTOLD, TOLD, UNPARK, UNTOLD, WAITING, WAITING_FOR,
+    ANY_DUE, ANY_LOST, ANY_OVERDUE, BACKLOG, CALLERS, CANCEL, CLAIM, DISPATCH, END_LEASES, FIND,
+    FIND_KEY, FINISH, IN_INBOX, INSERT, LIST, LIST_SIZES, LOST, OVERDUE, PARK, PURGE, PUT_BACK,
+    RENEW, TAKE_UNTOLD, TOLD, UNPARK, UNTOLD, WAITING, WAITING_FOR,
 };
 use crate::db::Db;
 use crate::delivery::backlog::Backlog;
 use crate::delivery::kept::KeptBytes;
 use crate::delivery::page::fitting;
+use crate::identity::stored_account;
 use crate::ids::WorkspaceId;
+use crate::shares::Amounts;
 use crate::store::Unavailable;
 use crate::telemetry::Chain;
 use crate::workspace::Timestamp;
@@ -46,8 +48,8 @@ impl Table {
         self.db.is_embedded()
     }
 
-    /// Inserts a job. False if its owner or its target has `unfinished_max` jobs already, if its idempotency
-    /// key is in use, or if there is no room for its bytes.
+    /// Inserts a job. False if its owner or its target has `unfinished_max` jobs already, its caller has its share of
+    /// the target's, its idempotency key is in use, or there is no room for its bytes.
     pub(super) async fn insert(
         &self,
         (id, now): (&str, Timestamp),
@@ -55,6 +57,9 @@ impl Table {
         unfinished_max: i64,
         bytes: &KeptBytes,
     ) -> Result<bool, Unavailable> {
+        if !self.within_share(new, unfinished_max).await? {
+            return Ok(false);
+        }
         let (task, call) = match &new.content {
             Content::Task(task) => (Some(task), None),
             Content::Call(call) => (None, serde_json::to_string(call).ok()),
@@ -88,6 +93,18 @@ impl Table {
             bytes.added(kept);
         }
         Ok(inserted)
+    }
+
+    /// True if one more job is within the share of its caller among the unfinished ones for its target.
+    pub(super) async fn within_share(&self, new: &NewJob, max: i64) -> Result<bool, Unavailable> {
+        let query = sqlx::query_as(CALLERS).bind(new.target.as_str());
+        let rows = self.db.run("job_callers", query.fetch_all(self.db.pool()));
+        let rows: Vec<(String, i64)> = rows.await?;
+        let mut callers = Amounts::default();
+        for (caller, jobs) in rows {
+            callers.add_rows(stored_account(&caller), jobs);
+        }
+        Ok(callers.has_share(stored_account(&new.caller), max))
     }
 
     /// Returns the backlog of unsent jobs of all callers.

@@ -261,7 +261,7 @@ impl Streams {
     /// Waits until all logs are copied and no stream lingers, at most `FLUSH_MAX`.
     pub async fn flush(&self) {
         let deadline = Instant::now() + FLUSH_MAX;
-        while self.lingering.load(Ordering::Acquire) > 0 || !self.is_copied() {
+        while self.lingering.taken() > 0 || !self.is_copied() {
             if Instant::now() >= deadline {
                 tracing::warn!(
                     "shutdown: the last events of streams were not copied for other replicas"

@@ -4,45 +4,44 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::{Log, Streams};
+use crate::metrics::InProgress;
+use crate::shares::{Account, Bound, Share};
 
 /// A stream that goes on without its caller. Dropping it frees its place.
-pub struct Lingering(Arc<Streams>);
+pub struct Lingering {
+    streams: Arc<Streams>,
+    _place: (Share, InProgress),
+}
 
 impl Log {
-    /// Lets the stream go on for readers that resume it. `None`: `stream.lingering` streams do so already, or
-    /// `stream.linger` is 0.
+    /// Lets the stream go on for readers that resume it. `None`: `stream.lingering` streams do so already, its caller
+    /// has half of what others leave of them, or `stream.linger` is 0.
     pub fn linger(&self) -> Option<Lingering> {
-        let (max, linger) = {
+        let (bound, linger) = {
             let stream = &self.streams.config.get().stream;
-            (stream.lingering, stream.linger)
+            (Bound::places(stream.lingering), stream.linger)
         };
         if linger.is_zero() {
             return None;
         }
-        let metrics = &self.streams.metrics;
-        let before = self.streams.lingering.fetch_add(1, Ordering::AcqRel);
-        metrics.streams.lingering.inc();
-        let lingering = Lingering(Arc::clone(&self.streams));
-        if max <= before {
-            metrics.streams.lingered("full");
+        let metrics = &self.streams.metrics.streams;
+        let account = Account::of_owner(&self.kept.whose.owner);
+        let Ok(share) = self.streams.lingering.take(account, 1, bound) else {
+            metrics.lingered("full");
             return None;
-        }
+        };
         self.kept.read_now();
         self.kept.lingers.store(true, Ordering::Release);
-        Some(lingering)
+        Some(Lingering {
+            streams: Arc::clone(&self.streams),
+            _place: (share, InProgress::begin(&metrics.lingering)),
+        })
     }
 }
 
 impl Lingering {
     /// Counts how it ended, by a label of a closed set: `ended`, `unread`, `drained`.
     pub fn ended(&self, how: &'static str) {
-        self.0.metrics.streams.lingered(how);
-    }
-}
-
-impl Drop for Lingering {
-    fn drop(&mut self) {
-        self.0.lingering.fetch_sub(1, Ordering::AcqRel);
-        self.0.metrics.streams.lingering.dec();
+        self.streams.metrics.streams.lingered(how);
     }
 }

@@ -37,12 +37,12 @@ pub use self::reader::Reader;
 use self::copy::Copies;
 use self::kept::{Bounds, Held, Kept, Whose};
 use self::lost::find_lost;
-use self::reader::Places;
 use crate::config::Live;
 use crate::dialect::ReplyForm;
 use crate::ids::Life;
 use crate::metrics::Metrics;
 use crate::shared::Shared;
+use crate::shares::{Bound, Shares};
 use crate::until::ticks;
 
 /// Interval between checks for logs beyond their retention.
@@ -63,8 +63,9 @@ pub struct Streams {
     held: Arc<AtomicUsize>,
     /// Copies for other replicas; `None`: there are none.
     copies: Option<Copies>,
-    places: Arc<Places>,
-    lingering: AtomicUsize,
+    /// Places of readers of resumed streams.
+    readers: Arc<Shares>,
+    lingering: Arc<Shares>,
 }
 
 #[derive(Default)]
@@ -85,8 +86,8 @@ impl Streams {
             logs: Mutex::default(),
             held: Arc::default(),
             copies: (!shared.is_embedded()).then(|| Copies::new(shared)),
-            places: Arc::new(Places::new(metrics.streams.readers.clone())),
-            lingering: AtomicUsize::new(0),
+            readers: Arc::default(),
+            lingering: Arc::default(),
             config,
             metrics,
         })
@@ -122,7 +123,7 @@ impl Streams {
             own: logs.held_by(&whose.owner),
         };
         let log_bytes = self.bounds().bytes;
-        let max = self.config.get().limits.kept_bytes.bytes();
+        let max = self.own_max(held.own.load(Ordering::Relaxed));
         while held.own.load(Ordering::Relaxed).saturating_add(log_bytes) > max
             && logs.forget_oldest_of(&whose.owner)
         {}
@@ -177,8 +178,8 @@ impl Streams {
     /// Brings all logs together below their bound again: evicts logs that ended, then the oldest events of
     /// the one that grew.
     fn relieve(&self, grown: &Kept) {
-        let own_max = self.config.get().limits.kept_bytes.bytes();
-        let beyond = grown.held_by_caller().saturating_sub(own_max);
+        let own = grown.held_by_caller();
+        let beyond = own.saturating_sub(self.own_max(own));
         if beyond > 0 {
             grown.shorten(beyond);
         }
@@ -187,6 +188,15 @@ impl Streams {
             return;
         }
         grown.shorten(self.held.load(Ordering::Relaxed) - max);
+    }
+
+    /// Returns the most bytes that the logs of a caller may hold, which hold `own` now.
+    fn own_max(&self, own: usize) -> usize {
+        let config = self.config.get();
+        let (all, least) = (config.stream.logs_bytes, config.stream.log_bytes);
+        let others = self.held.load(Ordering::Relaxed).saturating_sub(own);
+        let share = Bound::with_least(all.bytes(), least.bytes()).most(others);
+        share.min(config.limits.kept_bytes.bytes())
     }
 
     fn bounds(&self) -> Bounds {

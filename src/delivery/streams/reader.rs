@@ -1,11 +1,10 @@
 //! The reading side of a stream: access, position, and the bytes that are sent.
 
-use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use prometheus::IntGauge;
 use uuid::Uuid;
 
 use super::Streams;
@@ -13,7 +12,9 @@ use super::elsewhere::Elsewhere;
 use super::kept::{Kept, Look, Over, Whose};
 use crate::a2a::event::Framing;
 use crate::ids::{Life, RequestId};
+use crate::metrics::InProgress;
 use crate::rejection::{Delivery, Reason, Rejection};
+use crate::shares::{Account, Bound, Share};
 
 /// The divisor of `stream.readers` that bounds the readers of one caller.
 const SHARE_OF_CALLER: usize = 16;
@@ -25,7 +26,7 @@ pub struct Reader {
     after: u64,
     request_id: RequestId,
     over: bool,
-    _place: Option<Place>,
+    _place: Option<(Share, InProgress)>,
 }
 
 enum Source {
@@ -76,7 +77,18 @@ impl Streams {
         after: Option<&str>,
         request_id: RequestId,
     ) -> Result<Reader, Rejection> {
-        let place = self.places.take(owner, self.config.get().stream.readers)?;
+        let max = self.config.get().stream.readers;
+        let bound = Bound {
+            each: (max / SHARE_OF_CALLER).max(1),
+            ..Bound::places(max)
+        };
+        let share = self.readers.take(Account::of_owner(owner), 1, bound);
+        let share = share.map_err(|_| {
+            let message = "as many resumed streams are open as may be (stream.readers), or a sixteenth of it by this caller";
+            let again = Duration::from_secs(1);
+            Rejection::new(Reason::Overloaded, message).retry_after(again)
+        })?;
+        let place = (share, InProgress::begin(&self.metrics.streams.readers));
         let source = self.find((owner, target), stream).await?;
         let mut source = source.ok_or_else(not_found)?;
         let after = after.map_or(Ok(0), |after| number(after, stream))?;
@@ -219,60 +231,4 @@ fn not_found() -> Rejection {
         "there is no such stream for this caller, or it is not kept any more (stream.log_ttl; without Redis, until the \
          gateway ends): ask for the task (tasks/get, tasks/resubscribe)",
     )
-}
-
-/// The places of readers, by caller.
-pub(super) struct Places {
-    by_owner: Mutex<HashMap<String, usize>>,
-    gauge: IntGauge,
-}
-
-/// The place of one reader. Dropping it frees the place.
-struct Place {
-    places: Arc<Places>,
-    owner: String,
-}
-
-impl Places {
-    pub(super) fn new(gauge: IntGauge) -> Self {
-        Self {
-            by_owner: Mutex::default(),
-            gauge,
-        }
-    }
-
-    fn take(self: &Arc<Self>, owner: &str, max: usize) -> Result<Place, Rejection> {
-        let mut by_owner = self.by_owner();
-        let all: usize = by_owner.values().sum();
-        let own = by_owner.get(owner).copied().unwrap_or(0);
-        if max <= all || (max / SHARE_OF_CALLER).max(1) <= own {
-            let message = "as many resumed streams are open as may be (stream.readers), or a sixteenth of it by this caller";
-            let again = std::time::Duration::from_secs(1);
-            return Err(Rejection::new(Reason::Overloaded, message).retry_after(again));
-        }
-        by_owner.insert(owner.to_owned(), own + 1);
-        self.gauge.inc();
-        Ok(Place {
-            places: Arc::clone(self),
-            owner: owner.to_owned(),
-        })
-    }
-
-    fn by_owner(&self) -> MutexGuard<'_, HashMap<String, usize>> {
-        // Each step leaves the counts consistent, so a panic elsewhere cannot have broken them.
-        self.by_owner.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let mut by_owner = self.places.by_owner();
-        if let Some(own) = by_owner.get_mut(&self.owner) {
-            *own -= 1;
-            if *own == 0 {
-                by_owner.remove(&self.owner);
-            }
-        }
-        self.places.gauge.dec();
-    }
 }

@@ -193,8 +193,16 @@ async fn all_logs_together_keep_to_their_bound_and_running_ones_are_shortened_la
 
 #[tokio::test]
 async fn the_logs_of_one_caller_keep_to_their_bound_and_leave_others_alone() {
+    // By its own bound, or by its share of all logs.
+    for (kept_bytes, logs_bytes) in [(10_000, 1 << 20), (1 << 20, 20_000)] {
+        keeps_to(kept_bytes, logs_bytes);
+    }
+}
+
+fn keeps_to(kept_bytes: u64, logs_bytes: u64) {
     let streams = room(|config| {
-        config.limits.kept_bytes.0 = 10_000;
+        config.limits.kept_bytes.0 = kept_bytes;
+        config.stream.logs_bytes.0 = logs_bytes;
         config.stream.log_bytes.0 = 4000;
     });
     let target = Life::parse("dev").unwrap();
@@ -258,4 +266,22 @@ async fn a_log_that_is_dropped_says_that_there_was_more_and_frees_its_readers() 
         .open(("pm", &target), &stream, Some(&after), id())
         .await
         .unwrap();
+}
+
+#[tokio::test]
+async fn streams_without_callers_have_places_that_callers_share() {
+    let streams = room(|config| config.stream.lingering = 8);
+    let target = Life::parse("dev").unwrap();
+    let mut lingering = Vec::new();
+    for (owner, places) in [("pm", 4), ("qa", 2), ("dev", 1), ("ux", 1), ("ops", 0)] {
+        let before = lingering.len();
+        for _ in 0..5 {
+            let log = streams.begin(owner.into(), &target, ReplyForm::default());
+            lingering.extend(log.unwrap().linger());
+        }
+        assert_eq!(lingering.len() - before, places, "{owner}");
+    }
+    assert_eq!(streams.metrics.streams.lingering.get(), 8);
+    lingering.clear();
+    assert_eq!(streams.metrics.streams.lingering.get(), 0);
 }

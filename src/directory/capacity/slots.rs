@@ -330,8 +330,9 @@ fn crowded(full: Full, limit: usize) -> NoSlot {
              or its max_concurrent); try again shortly"
         }
     };
+    let why = busy(message, Duration::from_secs(1)).fact("limit", limit);
     NoSlot {
-        why: busy(message, Duration::from_secs(1)).fact("limit", limit),
+        why: why.of_share(full != Full::All),
         may_wait: true,
     }
 }

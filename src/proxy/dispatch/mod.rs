@@ -186,6 +186,10 @@ impl Dispatcher {
                         let (sender, target) = (self.sender.clone(), job.target.clone());
                         running.begin(target, sender.send(job, attempt, admitted, slot));
                     }
+                    // Calls of others are not put off with it.
+                    Outlook::Later(why, _) if why.is_of_share() => {
+                        jobs.put_back(&job, job.backoff(), true).await;
+                    }
                     Outlook::Later(why, tried) => {
                         let pause = if tried { job.backoff() } else { BUSY_PAUSE };
                         let reason = why.reason.as_str();

@@ -120,7 +120,9 @@ impl Sender {
                 let (reason, pause) = (why.reason.as_str(), job.backoff());
                 tracing::debug!(job = job.id, reason, ?pause, "deferred call not delivered");
                 jobs.put_back_surely(&job, pause, true).await;
-                jobs.park(one_try, pause).await;
+                if !why.is_of_share() {
+                    jobs.park(one_try, pause).await;
+                }
             }
             Attempt::Over(ending) => jobs.finish(&job, &ending).await,
             Attempt::InInbox | Attempt::Taken => {}
@@ -217,7 +219,8 @@ impl Sender {
             met.map_err(not_sent)?;
             let asked = ask_about_call((context, admitted), None, exchange, &mut call).await;
             asked.map_err(refused)?;
-            return self.put_into_inbox(job, call).await;
+            let sent = (job, admitted.allowed.account());
+            return self.put_into_inbox(sent, call).await;
         };
         let agents = AgentCall {
             context,
@@ -334,12 +337,16 @@ impl Sender {
         }
     }
 
-    async fn put_into_inbox(&self, job: &Job, call: CheckedCall) -> Result<Attempt, Rejection> {
+    async fn put_into_inbox(
+        &self,
+        sent: (&Job, Account),
+        call: CheckedCall,
+    ) -> Result<Attempt, Rejection> {
         let jobs = &self.0.gateway.delivery.jobs;
         let method = call.method_name.unwrap_or_default();
         let body = String::from_utf8_lossy(&call.body).into_owned();
         // After any failure it can be put there again: its id makes it unique.
-        let put = jobs.deliver_to_inbox(job, &method, body).await;
+        let put = jobs.deliver_to_inbox(sent, &method, body).await;
         put.map_err(|why| why.delivered(Delivery::NotSent))?;
         Ok(Attempt::InInbox)
     }

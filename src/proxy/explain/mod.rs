@@ -123,7 +123,8 @@ impl Explainer {
                     "bridge": bridge});
                 facts.hear(|| Fact::new(Check::Call, Source::Memory, call));
                 let inbox = &self.context.gateway.delivery.inbox;
-                let looked = inbox.look_for_room(permit.target(), &mut facts).await;
+                let sender = (permit.target(), proof.account);
+                let looked = inbox.look_for_room(sender, &mut facts).await;
                 explanation.decided(Check::Inbox, facts, looked)?;
                 self.tell_limits(None, guards, explanation)
             }

@@ -10,8 +10,8 @@ use http::header;
 use secrecy::ExposeSecret as _;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
-use tokio::sync::Semaphore;
-use tokio::time::{Instant, timeout_at};
+use tokio::sync::Notify;
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::document::Document;
 use super::facts::Facts;
@@ -29,10 +29,14 @@ use crate::proxy::relay::answer_head::refuse_redirect;
 use crate::proxy::relay::fetch::Question;
 use crate::proxy::relay::upstream::{Call, Upstream, peer};
 use crate::rejection::{Reason, Rejection};
+use crate::shares::{Account, Bound, Share, Shares};
 use crate::trust::body_hash;
 
 /// Maximum unused connections to all guards, of all threads.
 const POOL_SIZE: usize = 1024;
+
+/// Interval at which a question that waits looks for a place, if it is not notified.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// Bytes that an answer may have beside a payload.
 const ANSWER_BESIDE: usize = 64 * 1024;
@@ -86,7 +90,10 @@ impl Asker {
 /// The server of one guard.
 pub(super) struct Server {
     url: String,
-    pub(super) places: Arc<Semaphore>,
+    bound: Bound,
+    places: Arc<Shares>,
+    /// Notified when a place becomes free.
+    freed: Notify,
     breaker: Mutex<Breaker<GuardVerdict>>,
 }
 
@@ -154,7 +161,9 @@ impl Server {
     pub(super) fn new(url: &url::Url, concurrency: usize) -> Self {
         Self {
             url: url.as_str().to_owned(),
-            places: Arc::new(Semaphore::new(concurrency)),
+            bound: Bound::places(concurrency),
+            places: Arc::default(),
+            freed: Notify::new(),
             breaker: Mutex::new(Breaker::new(Instant::now())),
         }
     }
@@ -203,13 +212,14 @@ impl Server {
         (phase, facts): (GuardPhase, &Arc<Facts>),
         (document, deadline): (&Document, Instant),
     ) -> Result<Bytes, Failure> {
-        let place = match timeout_at(deadline, self.places.acquire()).await {
-            Ok(place) => place.ok(),
-            Err(_) => {
-                let cause = "as many questions as may be are in progress";
-                return Err(Failure::new(GuardVerdict::Busy, cause));
-            }
-        };
+        // What waits for its place has half of its time left for the guard: a caller that asks too much does not make
+        // the guard look late.
+        let until = deadline.checked_sub(guard.timeout / 2).unwrap_or(deadline);
+        let place = timeout_at(until, self.place(facts.account)).await;
+        let place = place.map_err(|_| {
+            let cause = "as many questions as may be are in progress, in all or of this caller";
+            Failure::new(GuardVerdict::Busy, cause)
+        })?;
         let now = Instant::now();
         let patience = deadline.saturating_duration_since(now);
         let admission = self.breaker().admit(patience, now);
@@ -236,7 +246,23 @@ impl Server {
             );
         }
         drop(place);
+        self.freed.notify_one();
         answered
+    }
+
+    /// True if a question of `account` would have a place now.
+    pub(super) fn has_place(&self, account: Account) -> bool {
+        self.places.look(account, self.bound).is_ok()
+    }
+
+    /// Waits for a place. The one that is notified may have its share, or leave: others look by themselves.
+    async fn place(&self, account: Account) -> Share {
+        loop {
+            match self.places.take(account, 1, self.bound) {
+                Ok(place) => return place,
+                Err(_) => _ = timeout(LOOK_EVERY, self.freed.notified()).await,
+            }
+        }
     }
 
     async fn send(

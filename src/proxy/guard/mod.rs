@@ -166,7 +166,7 @@ impl Guard {
                 settings.max_bytes.0
             ),
             GuardVerdict::Busy => format!(
-                "has as many questions as may be, {} (its concurrency)",
+                "has as many questions as may be, {} (its concurrency), or half of what others leave of them from this caller",
                 settings.concurrency
             ),
             GuardVerdict::Open => "failed too often and is not asked for a while".to_owned(),
@@ -176,6 +176,7 @@ impl Guard {
         };
         let remedy = match unfit {
             Some(_) => "that is rejected whatever its on_failure is",
+            None if failure == GuardVerdict::Busy => "try again, with fewer calls at once",
             None => "an operator looks at the guard, or sets its on_failure",
         };
         let message = format!("the guard `{name}` must be asked about this and {why}; {remedy}");
@@ -376,7 +377,10 @@ impl Guarded {
             match judged {
                 Judgement::Pass | Judgement::Replaced => {}
                 Judgement::Reject(reason) => return Err(guard.rejected(&reason, delivered)),
-                Judgement::Failed(_) if settings.on_failure == OnFailure::Allow => {}
+                // Callers choose how much they ask: what finds no place passes under no setting.
+                Judgement::Failed(failure)
+                    if settings.on_failure == OnFailure::Allow && failure != GuardVerdict::Busy => {
+                }
                 Judgement::Failed(failure) => {
                     return Err(guard.unavailable((failure, None), delivered));
                 }
@@ -412,7 +416,7 @@ impl Guarded {
             Judge::Patterns(_) => {
                 self.judge(guard, phase, &mut document).await;
             }
-            Judge::Server(server) if server.places.available_permits() == 0 => {
+            Judge::Server(server) if !server.has_place(self.facts.account) => {
                 self.note(guard, phase, GuardVerdict::Busy, Instant::now());
             }
             Judge::Server(_) => {

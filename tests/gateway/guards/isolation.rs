@@ -14,7 +14,7 @@ async fn a_guard_that_hangs_holds_up_only_the_calls_that_need_it() {
             "hangs",
             &guard,
             "hang",
-            json!({"targets": ["target"], "phases": ["request"], "timeout": "2s", "concurrency": 8})
+            json!({"targets": ["target"], "phases": ["request"], "timeout": "2s", "concurrency": 16})
         ),
         table(
             "lives",
@@ -87,6 +87,37 @@ async fn a_guard_that_hangs_holds_up_only_the_calls_that_need_it() {
         )
         .await;
     assert!(open >= 1.0);
+}
+
+/// What it asked too much does not pass unjudged, and another caller finds a place.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_caller_that_has_its_share_of_a_guard_is_refused_whatever_on_failure_is() {
+    let guard = guard().await;
+    let more = json!({"targets": ["target"], "phases": ["request"], "timeout": "10s", "concurrency": 2,
+        "on_failure": "allow"});
+    let guards = json!([table("hangs", &guard, "hang", more)]);
+    let case = Case::on(builder(Pair::Embedded, &guards), agent("hello").await).await;
+    let other = case.gateway.seat("other", "", agent("hello").await).await;
+    let request = case.request(Form::Rpc03, false, SECRET);
+    let hangs = case.gateway.call(&request);
+    let rest = async {
+        until_holds("the guard is asked", async || guard.count() == 1).await;
+        let beyond = case.gateway.call(&request);
+        let others = Form::Rpc03.request(&case.target, &other, false, "plain");
+        let others = case.gateway.call(&others);
+        let (beyond, others) = tokio::join!(beyond, others);
+        assert_eq!(others.status, 200, "{}", others.text());
+        assert_eq!(
+            (beyond.status, beyond.fact("failure").as_deref()),
+            (503, Some("busy")),
+            "{}",
+            beyond.text()
+        );
+        assert!(beyond.field("retry-after").is_some());
+        assert_eq!((guard.count(), case.target.agent.count()), (2, 1));
+    };
+    let (hung, ()) = tokio::join!(hangs, rest);
+    assert_eq!(hung.status, 200, "a guard that fails lets it pass");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -4,6 +4,8 @@ use std::time::{Duration, Instant};
 
 use a2a_gateway::a2a::dialect::Update;
 use a2a_gateway::delivery::inbox::{ActivityType, Filter, NewActivity, Source, SourceKind, Start};
+use a2a_gateway::rejection::Rejection;
+use a2a_gateway::shares::Account;
 use serde_json::json;
 
 use super::{Room, SOON, id, message, notice, reason, text};
@@ -142,6 +144,37 @@ on_both_pairs! {
         taken.sort_unstable();
         assert_eq!(taken, (1..=10).collect::<Vec<_>>());
         assert_eq!(room.after("dev", 0).await.len(), 10);
+    }
+
+    async fn each_sender_has_half_of_what_the_others_leave(pair: Pair) {
+        let room = Room::open(pair, |config| config.inbox.max_messages = 16).await;
+        let take = async |account: Account| {
+            let puts = (0..12).map(|_| room.inbox.put(NewActivity { account, ..message("dev", "x") }));
+            let (taken, refused): (Vec<_>, Vec<_>) = futures_util::future::join_all(puts).await.into_iter().partition(Result::is_ok);
+            let refused: Vec<_> = refused.into_iter().map(Result::unwrap_err).collect();
+            assert!(refused.iter().all(|why| why.reason.as_str() == "agent_busy" && why.retry_after == Some(15)));
+            (taken.len(), refused.iter().all(Rejection::is_of_share))
+        };
+        // Account, group, entries that it may have, and whether others may still have some.
+        for (own, group, expected) in [
+            (1, 0, (8, true)), (2, 0, (4, true)),
+            // Users of one org: together they have what one caller may have.
+            (3, 9, (1, true)), (4, 9, (1, true)), (5, 9, (0, true)),
+            (6, 0, (1, true)), (7, 0, (1, false)), (8, 0, (0, false)),
+        ] {
+            assert_eq!(take(Account { own, group }).await, expected, "{own}");
+        }
+        let page = room.inbox.page(&id("dev"), Filter::default(), Start::After(0), 20).await.unwrap();
+        let ids: Vec<String> = page.items.iter().map(|item| item.id.clone()).collect();
+        assert_eq!(ids.len(), 16);
+        // Of 16 the others have 6 behind the first 10, which are answered and not acknowledged.
+        for one in &ids[..10] {
+            room.inbox.reply(&id("dev"), one, Update::Message(json!({"parts": []})), "{}").await.unwrap();
+        }
+        assert_eq!(take(Account::alone(1)).await, (5, true));
+        room.inbox.acknowledge(&id("dev"), &ids[15]).await.unwrap();
+        assert_eq!(take(Account::alone(1)).await, (3, true), "it has 8 again");
+        room.inbox.notify(&id("dev"), "dev".into(), &serde_json::from_value(json!({"message": "hi"})).unwrap()).await.unwrap();
     }
 
     async fn what_was_acknowledged_is_kept_for_a_while_and_never_the_last_of_it(pair: Pair) {

@@ -230,24 +230,29 @@ on_both_pairs! {
     }
 
     async fn only_so_many_wait(pair: Pair) {
-        let gateway = Builder::new(pair).set("delegation.max_pending", "2").start().await;
+        let gateway = Builder::new(pair).set("delegation.max_pending", "4").start().await;
         let (caller, target) = gateway.pair(Agent::scripted(echo).await).await;
         pause(&gateway, "target", "pause").await;
         let other = gateway.seat("other", "", Agent::scripted(echo).await).await;
+        let third = gateway.seat("third", "", Agent::scripted(echo).await).await;
         let body = json!({"target_id": "target", "task": "x"});
         let first = delegate(&gateway, &caller, "target", "x").await;
         delegate(&gateway, &caller, "target", "x").await;
-        for seat in [&caller, &other] {
+        // Each caller has half of what the others leave, and the target has four.
+        for (before, seat, share) in [(0, &caller, json!("caller")), (1, &other, json!("caller")), (1, &third, json!(null))] {
+            for _ in 0..before {
+                delegate(&gateway, seat, "target", "x").await;
+            }
             let full = delegate_with(&gateway, seat, &body).await;
             assert_eq!((full.status, full.reason().as_str()), (503, "agent_busy"), "{}", seat.id);
             assert!(full.field("retry-after").is_some());
-            assert_eq!(full.json()["limit"], "2");
+            assert_eq!((&full.json()["limit"], &full.json()["share"]), (&json!("4"), &share), "{}", seat.id);
         }
-        assert_eq!(gateway.metric("a2a_gateway_jobs_refused_total", &[]).await, 2.0);
+        assert_eq!(gateway.metric("a2a_gateway_jobs_refused_total", &[]).await, 3.0);
         pause(&gateway, "target", "resume").await;
         delegation_in(&gateway, &caller, &first, "completed").await;
         until("room", async || delegate_with(&gateway, &other, &body).await.status == 202).await;
-        until("all", async || target.agent.count() == 3).await;
+        until("all", async || target.agent.count() == 5).await;
     }
 
 }

@@ -82,6 +82,25 @@ on_both_pairs! {
         assert_eq!(target.agent.count(), 0);
     }
 
+    async fn a_caller_that_has_its_share_of_a_target_holds_no_other_up(pair: Pair) {
+        let gateway = Gateway::start(pair).await;
+        let agent = Agent::scripted(|request| match String::from_utf8_lossy(&request.body).contains("hold") {
+            true => vec![Step::Hang],
+            false => echo(request),
+        }).await;
+        let (caller, target) = gateway.pair(agent).await;
+        let other = gateway.seat("other", "", Agent::scripted(echo).await).await;
+        gateway.patch("target", json!({"max_concurrent": 2})).await;
+        pause(&gateway, "target", "pause").await;
+        delegate(&gateway, &caller, "target", "hold").await;
+        let own = delegate(&gateway, &caller, "target", "own").await;
+        let others = delegate(&gateway, &other, "target", "others").await;
+        pause(&gateway, "target", "resume").await;
+        delegation_in(&gateway, &other, &others, "completed").await;
+        assert_eq!(delegation(&gateway, &caller, &own).await["status"], "pending");
+        assert_eq!(texts(&target.agent), ["hold", "others"]);
+    }
+
     async fn a_target_gets_no_more_at_once_than_it_takes(pair: Pair) {
         let gateway = Gateway::start(pair).await;
         let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));

@@ -174,6 +174,7 @@ impl Message<'_> {
         );
         new.context_id = call.params.context().map(str::to_owned);
         new.hops = Some(self.hops);
+        new.account = proof.account;
         let mut continued = None;
         if let Some(id) = call.params.continues() {
             let task = inbox.task(id).await?;
