@@ -43,6 +43,8 @@ words! {
         WorkspaceStatus => "WORKSPACE_STATUS",
         /// The gateway asked the waker of a workspace to start its agent; `detail.wake` is the outcome.
         WorkspaceWake => "WORKSPACE_WAKE",
+        /// The credential for an agent goes to another address, which another program wrote to the shared state.
+        CredentialMoved => "CREDENTIAL_MOVED",
         /// The card of an agent changed.
         CardUpdated => "CARD_UPDATED",
         /// A token was issued to a workspace, an org, a canvas user or a watcher, or for one pair.

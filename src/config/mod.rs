@@ -343,6 +343,8 @@ pub struct Registry {
     pub heartbeat_ttl: Duration,
     /// Servers on which several workspaces may register agents.
     pub shared_origins: Vec<AgentPrefix>,
+    /// True if an address that another program writes to the shared state moves the agent's credential along.
+    pub shared_addresses_move_credentials: bool,
 }
 
 /// `[directory]`: look-up of agents.

@@ -4,7 +4,7 @@ use super::Config;
 
 /// Keys that are fixed from the start of the process to its end: listeners and their routes,
 /// threads, stores and their keys, cache sizes, log format, trace exporter.
-pub const RESTART_KEYS: [&str; 25] = [
+pub const RESTART_KEYS: [&str; 26] = [
     "admin.console",
     "admin.listen",
     "audit.anchor",
@@ -17,6 +17,7 @@ pub const RESTART_KEYS: [&str; 25] = [
     "directory.url_key",
     "keys.dir",
     "keys.seal_key",
+    "registry.shared_addresses_move_credentials",
     "server.listen",
     "server.replica",
     "server.threads",
@@ -51,6 +52,7 @@ pub(super) fn keep(new: &mut Config, in_force: &Config) {
     new.directory.internal_url_key = old.directory.internal_url_key;
     new.directory.url_key = old.directory.url_key;
     new.keys = old.keys;
+    new.registry.shared_addresses_move_credentials = old.registry.shared_addresses_move_credentials;
     new.server.listen = old.server.listen;
     new.server.replica = old.server.replica.clone();
     new.server.threads = old.server.threads;

@@ -7,13 +7,14 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
+use crate::audit::{Draft, EventType};
 use crate::coherence::{Coherence, Invalidation};
 use crate::events::{Event, Events, Kind};
 use crate::hierarchy::Lineage;
 use crate::ids::WorkspaceId;
 use crate::store::{Run, Unavailable};
 use crate::time::Timestamp;
-use crate::workspace::{Changed, Origins, Status, Step, Workspace, Workspaces};
+use crate::workspace::{Changed, Origins, Status, Step, Workspace, Workspaces, base};
 
 /// Longest card in an event, in bytes. A longer one must be fetched.
 const EVENT_CARD_BYTES_MAX: usize = 16 * 1024;
@@ -165,6 +166,18 @@ impl Announcer {
         if before.status != after.status {
             self.announce_status(&after.id, after.status);
         }
+    }
+
+    /// Publishes and records that the credential for an agent goes to another place, where another program moved it.
+    /// The event is for all who see the workspace, so it has no address.
+    pub(super) fn announce_credential(&self, workspace: &Workspace, to: &str) {
+        let id = &workspace.id;
+        let from = workspace.upstream_auth_base.as_deref().map(base);
+        let record = Draft::new(EventType::CredentialMoved).about(id);
+        self.events
+            .record(record.with(json!({"from": from, "to": to})));
+        let event = Event::new(Kind::CredentialMoved, id, json!({}));
+        self.events.tell(event);
     }
 
     /// Publishes a removal. `line` is the workspace with its former ancestors.

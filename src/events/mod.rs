@@ -74,6 +74,8 @@ words! {
         WorkspaceRemoved => "WORKSPACE_REMOVED",
         /// It has another parent or another org.
         WorkspaceMoved => "WORKSPACE_MOVED",
+        /// Its credential goes to another address, which another program wrote to the shared state.
+        CredentialMoved => "CREDENTIAL_MOVED",
         /// It has a new card.
         AgentCardUpdated => "AGENT_CARD_UPDATED",
         /// Its current task, or a task of its inbox, changed.
@@ -193,6 +195,13 @@ impl Events {
         let _ = self.audit.set(Arc::clone(audit));
     }
 
+    /// Records a change that no request asked for.
+    pub fn record(&self, draft: Draft) {
+        if let Some(audit) = self.audit.get() {
+            audit.record(draft);
+        }
+    }
+
     /// True if a replica has readers. Checked before a passing event is built.
     pub fn heard(&self) -> bool {
         self.audience.is_anywhere()
@@ -206,9 +215,9 @@ impl Events {
         if passes && !self.heard() {
             return;
         }
-        if let (Some(audit), Some(status)) = (self.audit.get(), event.status()) {
+        if let Some(status) = event.status() {
             let draft = Draft::new(EventType::WorkspaceStatus).about(&event.workspace);
-            audit.record(draft.with(json!({"status": status})));
+            self.record(draft.with(json!({"status": status})));
         }
         let queue = if passes { &self.passing } else { &self.kept };
         if queue.push(event) {

@@ -241,8 +241,8 @@ pub(super) async fn all(
     rows.iter().map(instance).collect()
 }
 
-/// Stores the instance of a registration. `before`: the locked row before it, if it named an instance or is an operator's;
-/// `after`: the row after it.
+/// Stores the instance of a registration. `before`: the locked row before it, if it named an instance; `after`: the row
+/// after it.
 pub(super) async fn register(
     connection: &mut Connection,
     before: Option<&Workspace>,
@@ -276,10 +276,6 @@ pub(super) async fn register(
         registered_at: now,
         last_seen: now,
     };
-    if registering.by_operator {
-        let set_for = before.and_then(|before| before.upstream_auth_base.as_deref());
-        keep_auth(connection, &after.id, &mut others, set_for).await?;
-    }
     let first = before.and_then(|before| unnamed_of(before, &instance, now));
     let made_default = first.is_some();
     if let Some(first) = first {
@@ -304,22 +300,6 @@ pub(super) async fn register(
     }))
 }
 
-/// Lets the present instances at `set_for` keep the workspace's credential, which is for another URL from now on.
-async fn keep_auth(
-    connection: &mut Connection,
-    id: &WorkspaceId,
-    others: &mut [StoredInstance],
-    set_for: Option<&str>,
-) -> Result<(), sqlx::Error> {
-    for one in others {
-        if !one.has_auth && Some(base(&one.url)) == set_for {
-            one.has_auth = true;
-            put(connection, id, one).await?;
-        }
-    }
-    Ok(())
-}
-
 /// Returns the agent that registered without an id before the first instance, as an instance. `None`: there is none, or
 /// it is at the URL of the new one.
 fn unnamed_of(
@@ -334,7 +314,7 @@ fn unnamed_of(
     let url = before.url.clone().filter(|url| *url != first.url);
     url.filter(|_| is_there).map(|url| StoredInstance {
         id: default_instance(),
-        has_auth: before.upstream_auth_base.as_deref() == Some(base(&url)),
+        has_auth: before.has_credential_for(&url),
         url,
         internal_url: before.internal_url.clone(),
         is_draining: false,

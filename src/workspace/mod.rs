@@ -28,7 +28,9 @@ pub use self::instances::{
     INSTANCES_MAX, Instances, NotRegistered, Registering, StoredInstance, default_instance,
 };
 pub use self::orgs::orgs_of;
-pub use self::origins::{Claim, Held, Origin, OriginTaken, Origins, base};
+pub use self::origins::{
+    Claim, Held, Origin, OriginTaken, Origins, base, credential_base, is_base_of_operator,
+};
 pub use self::outline::Outline;
 pub use self::probe::{Probed, StoredProbe};
 pub use self::reach::{Among, Candidate, Near, Search, Subtree, Wish, ids_below};
@@ -72,7 +74,7 @@ pub struct Workspace {
     pub agent_card: Option<Box<RawValue>>,
     /// Credential with which the gateway calls the agent. Never shown.
     pub upstream_auth: Option<Sealed>,
-    /// Scheme, host and port that the credential was set for; `None`: the first that the agent registers.
+    /// Place of the credential, by [`credential_base`]; `None`: it waits for the URL that an operator names.
     pub upstream_auth_base: Option<String>,
     /// TLS towards the agent.
     pub upstream_tls: Option<SealedTls>,
@@ -129,12 +131,10 @@ impl PartialEq for SealedTls {
 impl Eq for SealedTls {}
 
 impl Workspace {
-    /// True if its agent registered itself at another place after its credential was set, so that the
-    /// credential is withheld.
-    pub fn is_credential_withheld(&self) -> bool {
+    /// True if its credential is for the scheme, host and port of `url`.
+    pub fn has_credential_for(&self, url: &str) -> bool {
         let set_for = self.upstream_auth_base.as_deref();
-        let now = self.url.as_deref().map(base);
-        self.upstream_auth.is_some() && set_for.is_some() && now.is_some() && set_for != now
+        self.upstream_auth.is_some() && set_for.map(base) == Some(base(url))
     }
 
     /// Returns its probe, if its agent is asked: a registration may have changed its liveness or its delivery.
@@ -255,8 +255,8 @@ pub struct NewWorkspace {
     pub card_url: Option<String>,
     /// Its card.
     pub agent_card: Option<Box<RawValue>>,
-    /// Credential with which the gateway calls the agent.
-    pub upstream_auth: Option<Sealed>,
+    /// Credential with which the gateway calls the agent, and its place.
+    pub upstream_auth: Option<(Sealed, Option<String>)>,
     /// TLS towards the agent.
     pub upstream_tls: Option<SealedTls>,
     /// Waker of the agent while it sleeps.

@@ -120,6 +120,20 @@ pub fn base(url: &str) -> &str {
     &url[..end.map_or(url.len(), |end| host + end)]
 }
 
+/// End of the place of a credential that an org token set. An operator's credential does not inherit that place.
+const BY_ORG: &str = "#org";
+
+/// Returns the place of a credential that is set for an agent at `url`, as stored.
+pub fn credential_base(url: &str, by_operator: bool) -> String {
+    let by = if by_operator { "" } else { BY_ORG };
+    format!("{}{by}", base(url))
+}
+
+/// True if an operator set the credential of this place.
+pub fn is_base_of_operator(place: &str) -> bool {
+    !place.ends_with(BY_ORG)
+}
+
 /// Sets `origins` for the URLs of `workspace` that were just written. The caller rolls back if one is taken.
 pub(super) async fn settle(
     connection: &mut Connection,
@@ -378,6 +392,7 @@ mod tests {
             ("https://agents.example/", "https://agents.example"),
             ("http://[::1]:8000", "http://[::1]:8000"),
             ("http://a?x://y/", "http://a"),
+            (&credential_base("http://a:1/b", false), "http://a:1"),
         ] {
             assert_eq!(base(url), expected);
         }

@@ -29,10 +29,8 @@ pub struct Register {
     pub card_url: Option<String>,
     /// Origins of these URLs.
     pub origins: Origins,
-    /// Scheme, host and port that the agent's credential is for from now on; `None` keeps the current value.
+    /// Place of a credential that waits for one: an operator names it.
     pub upstream_auth_base: Option<String>,
-    /// Its value if none is stored.
-    pub first_base: Option<String>,
     /// Proof in the tokens that it gets with calls; `None` keeps the current one.
     pub proof: Option<CallerProof>,
     /// The instance that registers.
@@ -59,7 +57,7 @@ pub(super) async fn register(
     now: Timestamp,
 ) -> Result<Result<Option<Registered>, NotRegistered>, sqlx::Error> {
     let registering = &change.instance;
-    let before = if registering.id.is_some() || registering.by_operator {
+    let before = if registering.id.is_some() {
         let held = sqlx::query(HOLD).bind(id.as_str());
         optional(held.fetch_optional(&mut *connection).await?, workspace)?
     } else {
@@ -76,7 +74,6 @@ pub(super) async fn register(
         .bind(change.liveness.map(Liveness::as_str))
         .bind(change.card_url.as_deref())
         .bind(change.upstream_auth_base.as_deref())
-        .bind(change.first_base.as_deref())
         .bind(change.proof.map(CallerProof::as_str));
     let row = row.fetch_all(&mut *connection).await?;
     let Some(mut after) = optional(row.into_iter().next(), workspace)? else {

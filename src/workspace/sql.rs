@@ -71,7 +71,8 @@ pub(super) const REGISTER: &str = concat!(
     "UPDATE workspaces SET status = CASE WHEN status = 'paused' THEN status ELSE 'online' END, delivery_mode = $2, url = $3, internal_url = $4, \
      agent_card = COALESCE($5, agent_card), name = COALESCE($6, name), last_seen = $7, updated_at = $7, \
      liveness = COALESCE($8, liveness), card_url = COALESCE($9, card_url), \
-     upstream_auth_base = COALESCE($10, upstream_auth_base, $11), proof = COALESCE($12, proof) \
+     upstream_auth_base = CASE WHEN upstream_auth IS NULL THEN NULL ELSE COALESCE(upstream_auth_base, $10) END, \
+     proof = COALESCE($11, proof) \
      WHERE id = $1 AND status <> 'removed' RETURNING ",
     columns!()
 );

@@ -5,7 +5,7 @@ use serde_json::value::RawValue;
 use sqlx::{AssertSqlSafe, Row as _};
 
 use super::instances::{self, Instances, NotRegistered};
-use super::origins::{self, OriginTaken, base};
+use super::origins::{self, OriginTaken};
 use super::probe::Probed;
 use super::registration::{self, Register, Registered};
 use super::row::{card_access_word, complete_word, id, json_text, optional, step, workspace};
@@ -18,7 +18,6 @@ use crate::config::{Bridging, CardAccess};
 use crate::db::{Connection, Db};
 use crate::ids::WorkspaceId;
 use crate::store::{Run, Unavailable};
-use crate::trust::Sealed;
 
 /// Maximum workspaces in one line, itself included. A longer one is treated as a cycle.
 pub const LINE_MAX: usize = 64;
@@ -373,8 +372,7 @@ pub(super) async fn insert(
     org: Option<&str>,
     now: Timestamp,
 ) -> Result<Created, sqlx::Error> {
-    let called = new.url.as_deref().or(new.card_url.as_deref());
-    let auth_base = called.filter(|_| new.upstream_auth.is_some()).map(base);
+    let auth = new.upstream_auth.as_ref();
     let row = sqlx::query(CREATE)
         .bind(new.id.as_str())
         .bind(&new.name)
@@ -391,11 +389,11 @@ pub(super) async fn insert(
         .bind(new.complete.map(complete_word))
         .bind(new.max_concurrent.map(i64::from))
         .bind(now.0)
-        .bind(new.upstream_auth.as_ref().map(Sealed::as_str))
+        .bind(auth.map(|(sealed, _)| sealed.as_str()))
         .bind(json_text(new.upstream_tls.as_ref())?)
         .bind(new.push_notifications.map(i64::from))
         .bind(new.card_access.map(card_access_word))
-        .bind(auth_base)
+        .bind(auth.and_then(|(_, place)| place.as_deref()))
         .bind(new.proof.map(CallerProof::as_str))
         .bind(new.bridge.map(Bridging::as_str))
         .bind(json_text(new.wake.as_ref())?)

@@ -1,6 +1,8 @@
 //! The credential with which the gateway calls an agent: it reaches that agent and nobody else, and is
 //! kept sealed.
 
+mod places;
+
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};

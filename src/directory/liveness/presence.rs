@@ -72,7 +72,7 @@ pub(crate) struct Presence {
     url_key: KeyPattern,
     internal_url_key: KeyPattern,
     workspaces: Workspaces,
-    announcer: Arc<Announcer>,
+    pub(crate) announcer: Arc<Announcer>,
 }
 
 impl Presence {

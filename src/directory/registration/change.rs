@@ -30,7 +30,7 @@ use crate::time::Timestamp;
 use crate::trust::{Seal, Sealed};
 use crate::workspace::{
     CallerProof, Changed, DeliveryMode, Liveness, Move, Origins, Resolve, SealedTls, Settings,
-    Status, StoredWake, Surroundings, Workspace, Workspaces, base,
+    Status, StoredWake, Surroundings, Workspace, Workspaces, credential_base, is_base_of_operator,
 };
 
 /// Requested change. `None` leaves a setting as it is; `Some(None)` clears it.
@@ -388,21 +388,7 @@ pub(super) fn judge(
     )?;
     settle_resolve(workspace, change, &settings)?;
     let says_url = change.url.is_some() || change.urls.is_some();
-    let moves_agent = says_url && editor == Editor::Operator;
-    if change.upstream_auth.is_some() || moves_agent {
-        let url = called_at(&settings.url, &settings.card_url, settings.liveness);
-        let has_auth = settings.upstream_auth.is_some();
-        settings.upstream_auth_base = url.filter(|_| has_auth).map(base).map(str::to_owned);
-        if change.upstream_auth.is_some() && workspace.instances > 0 {
-            // It is for the servers of all present instances.
-            let instances = settings.instances.take();
-            let mut instances = instances.unwrap_or_else(|| around.instances.clone());
-            instances.iter_mut().for_each(|one| one.has_auth = true);
-            settings.instances = Some(instances);
-        }
-    } else if change.url.is_some() && settings.upstream_auth_base.is_none() {
-        settings.upstream_auth_base = workspace.url.as_deref().map(base).map(str::to_owned);
-    }
+    settle_credential(workspace, around, change, editor, &mut settings);
     if says_url || change.card_url.is_some() || change.upstream_tls.is_some() {
         let has_tls = settings.upstream_tls.is_some();
         let url = called_at(&settings.url, &settings.card_url, settings.liveness);
@@ -441,6 +427,38 @@ fn next_status(
         (Some(status), _) => Ok(status),
         (None, Status::Offline | Status::Provisioning) if assumed_now => Ok(Status::Online),
         (None, before) => Ok(before),
+    }
+}
+
+/// Settles the place of the credential: where its agent is when it is set, and until then where it was. A change of
+/// the agent's URL moves no credential; one that waits for a place gets the first that an operator names.
+fn settle_credential(
+    workspace: &Workspace,
+    around: &Surroundings,
+    change: &Change,
+    editor: Editor,
+    settings: &mut Settings,
+) {
+    let by_operator = editor == Editor::Operator;
+    let names_url = change.url.is_some() || change.urls.is_some() || change.card_url.is_some();
+    let waits = workspace.upstream_auth_base.is_none() && names_url && by_operator;
+    let sets = change.upstream_auth.is_some();
+    if !sets && !waits {
+        return;
+    }
+    let called = called_at(&settings.url, &settings.card_url, settings.liveness);
+    let named = called.map(|url| credential_base(url, by_operator));
+    let old = workspace.upstream_auth_base.as_ref();
+    let old = old.filter(|_| workspace.upstream_auth.is_some());
+    let old = old.filter(|place| !by_operator || is_base_of_operator(place));
+    let place = named.or_else(|| old.cloned());
+    settings.upstream_auth_base = place.filter(|_| settings.upstream_auth.is_some());
+    if sets && settings.upstream_auth.is_some() && workspace.instances > 0 {
+        // It is for the servers of all present instances.
+        let instances = settings.instances.take();
+        let mut instances = instances.unwrap_or_else(|| around.instances.clone());
+        instances.iter_mut().for_each(|one| one.has_auth = true);
+        settings.instances = Some(instances);
     }
 }
 

@@ -7,9 +7,7 @@ use tokio::time::Instant;
 
 use super::change::{Change, Registrations};
 use super::recheck::{Recheck, is_foreign, require_still_own};
-use super::registrar::{
-    Bases, Registrar, elsewhere, mode_of, not_registered, settle, unregistered,
-};
+use super::registrar::{Registrar, elsewhere, mode_of, not_registered, settle, unregistered};
 use super::tree_rules::{Editor, org_below, require_within};
 use super::urls::{check_urls, instances_at, require_resolvable};
 use super::validate::{check_card, check_label};
@@ -27,7 +25,7 @@ use crate::store::Run;
 use crate::time::Timestamp;
 use crate::workspace::{
     CallerProof, Created, DeliveryMode, Liveness, Move, NewWorkspace, Register, Registering,
-    Resolve, Status, Step, Workspace, default_instance,
+    Resolve, Status, Step, Workspace, credential_base, default_instance,
 };
 
 /// Registration of an agent.
@@ -169,7 +167,8 @@ impl Registrations {
         Recheck::run(registration.recheck.as_ref()).await?;
         require_still_own(&self.workspaces, registrar, (&registration.id, foreign)).await?;
         require_https(has_tls, urls.url.as_deref())?;
-        let bases = Bases::of(found.as_ref(), urls.url.as_deref(), is_operator);
+        let named = urls.url.as_deref().filter(|_| is_operator);
+        let named = named.map(|url| credential_base(url, true));
         let moved = place.is_some();
         if let Some(place) = place {
             self.move_to(&registration.id, place).await?;
@@ -195,8 +194,7 @@ impl Registrations {
             liveness: terms.and_then(|terms| terms.liveness),
             card_url: urls.card_url,
             origins: urls.origins,
-            upstream_auth_base: bases.from_now_on,
-            first_base: bases.first,
+            upstream_auth_base: named,
             proof: registration.proof,
             instance: Registering {
                 id: registration.instance.clone(),
@@ -243,7 +241,12 @@ impl Registrations {
             .await;
         let registered = registered?.map_err(not_registered)?.ok_or_else(removed)?;
         let (workspace, instance) = (registered.workspace, registered.instance);
-        if workspace.is_credential_withheld() {
+        // An operator vouches for an instance.
+        let is_vouched = instance.is_some() && change.instance.by_operator;
+        let url = workspace.url.as_deref().filter(|_| !is_vouched);
+        if workspace.upstream_auth.is_some()
+            && url.is_some_and(|url| !workspace.has_credential_for(url))
+        {
             tracing::warn!(workspace.id = %id, "The agent registered at another host or port than its upstream_auth was \
                 set for; it is withheld until an operator sets it again (PATCH /workspaces/{{id}})");
         }
@@ -354,10 +357,13 @@ impl Registrations {
         let url = url.or_else(|| urls.first().cloned());
         let id = creation.id.clone();
         let assumed = creation.liveness == Liveness::Assumed;
+        let called = called_at(&url, &card_url, creation.liveness);
+        let by_operator = creation.editor == Editor::Operator;
+        let place = called.map(|url| credential_base(url, by_operator));
         let auth = creation.upstream_auth.as_ref();
-        let auth = auth.map(|auth| auth.seal(&self.seal, &id));
+        let auth = auth.map(|auth| Ok::<_, Rejection>((auth.seal(&self.seal, &id)?, place)));
         let tls = creation.upstream_tls.as_ref();
-        require_https(tls.is_some(), called_at(&url, &card_url, creation.liveness))?;
+        require_https(tls.is_some(), called)?;
         for url in &urls {
             require_https(tls.is_some(), Some(url))?;
         }

@@ -6,7 +6,7 @@ use crate::directory::rejections::{invalid, not_found, not_permitted, removed};
 use crate::ids::{Life, WorkspaceId};
 use crate::rejection::{Reason, Rejection};
 use crate::workspace::{
-    DeliveryMode, INSTANCES_MAX, Liveness, Move, NotRegistered, Status, Workspace, base,
+    DeliveryMode, INSTANCES_MAX, Liveness, Move, NotRegistered, Status, Workspace,
 };
 
 /// Caller of a registration; it decides which members are allowed.
@@ -40,25 +40,6 @@ pub struct Terms {
     pub liveness: Option<Liveness>,
     /// URL that its card is fetched from.
     pub card_url: Option<String>,
-}
-
-/// Scheme, host and port that the agent's credential is for.
-pub(super) struct Bases {
-    /// Replaces the stored value: an operator registers the agent.
-    pub(super) from_now_on: Option<String>,
-    /// Set only if there is no stored value.
-    pub(super) first: Option<String>,
-}
-
-impl Bases {
-    pub(super) fn of(found: Option<&Workspace>, url: Option<&str>, is_operator: bool) -> Self {
-        let old = found.and_then(|found| found.url.as_deref());
-        let owned = |url: &str| base(url).to_owned();
-        Self {
-            from_now_on: url.filter(|_| is_operator).map(owned),
-            first: old.or(url).map(owned),
-        }
-    }
 }
 
 /// Checks that `registrar` may register the row found. Returns the name to set, and the move to make.

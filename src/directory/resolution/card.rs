@@ -175,6 +175,7 @@ fn fingerprint(source: &CardSource, workspace: &Workspace) -> [u8; 32] {
         Some(source.bridge.as_str()),
         Some(place.as_str()),
         auth,
+        workspace.upstream_auth_base.as_deref(),
         tls.map(|tls| tls.sealed.as_str()),
     ];
     let mut hash = Sha256::new();

@@ -196,16 +196,24 @@ impl Destinations {
             return self.one_of(workspace, instances);
         }
         let mut agent = self.agent_at(workspace, urls).map_err(at(Check::Url))?;
-        // If another program set the URL of the agent, the operator's platform moved it.
-        let own = workspace.url.as_deref().map(base);
-        let is_own = own == Some(base(&agent.endpoint.url()));
-        let is_withheld = is_own && workspace.is_credential_withheld();
-        let secrets = self.secrets_for(workspace, &agent.endpoint, is_withheld);
+        let is_moved = self.moved_credential(workspace, urls).is_some();
+        let secrets = self.secrets_for(workspace, &agent.endpoint, is_moved);
         let (auth, tls) = secrets.map_err(at(Check::Upstream))?;
         agent.options.path_in_card = urls.host.is_none();
         agent.upstream_auth = auth;
         agent.upstream_tls = tls;
         Ok(Arc::new(agent))
+    }
+
+    /// Returns the place to which another program moved the agent by its URL key, if its credential goes along.
+    pub(super) fn moved_credential(&self, workspace: &Workspace, urls: &Urls) -> Option<String> {
+        let goes_along = self.config.get().registry.shared_addresses_move_credentials;
+        let url = urls.host.as_deref().filter(|_| urls.shared && goes_along)?;
+        let url = self.resolver.parse(url).ok()?.url();
+        let is_own = workspace.url.as_deref().map(base) == Some(base(&url));
+        let is_elsewhere = !is_own && !workspace.has_credential_for(&url);
+        let has_place = workspace.upstream_auth.is_some() && workspace.upstream_auth_base.is_some();
+        (has_place && is_elsewhere).then(|| base(&url).to_owned())
     }
 
     /// Returns the first instance that takes new calls, with all that can be called; if none does, one that drains.
@@ -256,9 +264,7 @@ impl Destinations {
             Some(address) => endpoint.only_at(address),
             None => endpoint,
         };
-        let set_for = workspace.upstream_auth_base.as_deref();
-        let is_withheld = !row.has_auth && set_for.is_some_and(|set_for| set_for != base(&row.url));
-        let secrets = self.secrets_for(workspace, &endpoint, is_withheld);
+        let secrets = self.secrets_for(workspace, &endpoint, row.has_auth);
         let (auth, tls) = secrets.map_err(at(Check::Upstream))?;
         Ok(Agent {
             upstream_auth: auth,
@@ -323,18 +329,15 @@ impl Destinations {
         Ok(self.agent(workspace, endpoint, None))
     }
 
-    /// Returns the credential and the certificates for an agent at `endpoint`.
+    /// Returns the credential and the certificates for an agent at `endpoint`. The private key of a client certificate
+    /// is never sent, so the certificates go along.
     fn secrets_for(
         &self,
         workspace: &Workspace,
         endpoint: &Endpoint,
-        is_withheld: bool,
+        is_vouched: bool,
     ) -> Result<(Option<UpstreamAuth>, Option<UpstreamTls>), Rejection> {
-        let auth = if is_withheld {
-            None
-        } else {
-            UpstreamAuth::open(&self.seal, workspace)?
-        };
+        let auth = UpstreamAuth::open(&self.seal, workspace, endpoint, is_vouched)?;
         let tls = UpstreamTls::open(&self.seal, workspace)?;
         if tls.is_some() && !endpoint.tls {
             return Err(Rejection::new(

@@ -45,6 +45,8 @@ pub struct Entries {
     pub(crate) cache: Coherent<WorkspaceId, Arc<Entry>>,
     /// Last complete entry of each workspace, for an outage of the stores (`docs/reference/store-failures.md`).
     pub(crate) known: Cache<WorkspaceId, Arc<Entry>>,
+    /// Place to which the credential of each workspace moved last, as it was told.
+    moved: Cache<WorkspaceId, String>,
     pub(super) workspaces: Workspaces,
     pub(super) presence: Arc<Presence>,
     pub(super) heartbeats: Arc<HeartbeatBuffer>,
@@ -84,6 +86,7 @@ impl Entries {
         let entries = Self {
             cache,
             known,
+            moved: Cache::new(entries_max),
             workspaces,
             heartbeats: Arc::clone(&destinations.heartbeats),
             destinations,
@@ -188,14 +191,28 @@ impl Entries {
         });
         let whole = shared.is_some() && are_whole && sql == Sql::Answers;
         let (url, internal_url) = shared.map_or((None, None), |s| (s.url, s.internal_url));
+        let urls = Urls::of(&workspace, url, internal_url);
+        self.tell_move(&workspace, &urls).await;
         self.evaluate(Facts {
-            urls: Urls::of(&workspace, url, internal_url),
+            urls,
             workspace: Some(workspace),
             pulse,
             instances,
             whole,
             read_at,
         })
+    }
+
+    /// Tells a move of a credential by another program, once.
+    async fn tell_move(&self, workspace: &Workspace, urls: &Urls) {
+        let id = &workspace.id;
+        let Some(to) = self.destinations.moved_credential(workspace, urls) else {
+            return self.moved.invalidate(id).await;
+        };
+        if self.moved.get(id).await.as_ref() != Some(&to) {
+            self.presence.announcer.announce_credential(workspace, &to);
+            self.moved.insert(id.clone(), to).await;
+        }
     }
 
     fn evaluate(&self, mut facts: Facts) -> Entry {

@@ -222,6 +222,16 @@ impl Entry {
         }
     }
 
+    /// True if its agent, or one of its instances, is called without a credential.
+    pub(super) fn calls_without_credential(&self) -> bool {
+        let Ok(Destination::Agent(agent)) = &self.reach else {
+            return false;
+        };
+        let instances = agent.instances.iter().map(|one| &one.agent);
+        let mut all = instances.chain([agent]);
+        all.any(|one| one.upstream_auth.is_none())
+    }
+
     /// Returns the destination of messages.
     pub(super) fn destination(&self) -> Result<Destination, NotReached> {
         self.reach.clone()

@@ -58,9 +58,10 @@ impl Evidence<'_> {
                 "certificates": workspace.upstream_tls.is_some(),
                 "proof": workspace.proof.unwrap_or_default().as_str(),
             });
-            if workspace.is_credential_withheld() {
-                value["credential_withheld"] =
-                    json!("the agent registered elsewhere: set upstream_auth again");
+            if workspace.upstream_auth.is_some() && entry.calls_without_credential() {
+                value["credential_withheld"] = json!(
+                    "the agent is not where an operator set upstream_auth for it: set it again"
+                );
             }
             self.of_row(Check::Upstream, value)
         });

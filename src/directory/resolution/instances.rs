@@ -278,7 +278,7 @@ impl Entries {
                 url: url.to_owned(),
                 internal_url: None,
                 is_draining: false,
-                has_auth: !workspace.is_credential_withheld(),
+                has_auth: false,
                 registered_at: workspace.created_at,
                 last_seen: workspace.updated_at,
             };

@@ -130,6 +130,36 @@ async fn a_url_that_another_program_wrote_counts_if_the_policy_lets_it() {
     assert_eq!(room.agent("a").await.endpoint.host, "127.0.0.1:9001");
 }
 
+/// Row and shared state are not read at one moment: of an agent that moves to and fro, either may be behind.
+#[tokio::test]
+async fn an_address_that_differs_from_the_row_gets_the_credential_only_if_an_operator_wants_it() {
+    for goes_along in [false, true] {
+        let room =
+            room_with(|config| config.registry.shared_addresses_move_credentials = goes_along)
+                .await;
+        let new = Creation {
+            url: Some("http://127.0.0.1:9001/".to_owned()),
+            liveness: Liveness::Assumed,
+            upstream_auth: Some(UpstreamAuth::parse(&card(r#""s3cret""#)).unwrap()),
+            ..creation("a")
+        };
+        let registrations = &room.directory.registrations;
+        registrations.create(&new, Run::Real).await.unwrap();
+        for (url, has_it) in [
+            ("http://127.0.0.1:9001/elsewhere", true),
+            ("HTTP://2130706433:9001", true),
+            ("http://127.0.0.1:9002/", goes_along),
+            ("http://127.0.0.1/", goes_along),
+            ("https://127.0.0.1:9001/", goes_along),
+        ] {
+            room.shared.set("ws:a:url", url, None).await.unwrap();
+            room.coherence.apply(&Invalidation::Everything).await;
+            let agent = room.agent("a").await;
+            assert_eq!(agent.upstream_auth.is_some(), has_it, "{url}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn when_sql_is_away_what_was_known_counts_for_a_minute() {
     let room = room().await;

@@ -11,6 +11,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::secret::{open_for, seal_for};
+use crate::directory::address::Endpoint;
 use crate::directory::rejections::{RETRY_AFTER, invalid};
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
@@ -149,12 +150,22 @@ impl UpstreamAuth {
         seal_for(seal, id.as_str(), &self.secret())
     }
 
-    /// Returns the credential of the agent of `workspace`. If it cannot be opened the message is rejected: an
-    /// agent that requires a credential must not be called without.
-    pub(crate) fn open(seal: &Seal, workspace: &Workspace) -> Result<Option<Self>, Rejection> {
+    /// Returns the credential of the agent of `workspace` for the endpoint that is about to be dialled; `None` also
+    /// where it does not go. There is no other way to one. `is_vouched`: the operator lets it go to this endpoint.
+    ///
+    /// If it cannot be opened the message is rejected: an agent that requires a credential must not be called without.
+    pub(crate) fn open(
+        seal: &Seal,
+        workspace: &Workspace,
+        dialled: &Endpoint,
+        is_vouched: bool,
+    ) -> Result<Option<Self>, Rejection> {
         let Some(sealed) = &workspace.upstream_auth else {
             return Ok(None);
         };
+        if !is_vouched && !workspace.has_credential_for(&dialled.url()) {
+            return Ok(None);
+        }
         let id = &workspace.id;
         let auth = open_for(seal, id.as_str(), sealed, Self::of_secret);
         auth.map(Some).map_err(|error| {

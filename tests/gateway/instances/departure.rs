@@ -82,10 +82,10 @@ on_both_pairs! {
         let set = Set::new(pair).await;
         let token = set.own_token().await;
         let auth = json!({"upstream_auth": {"type": "bearer", "token": SECRET}});
-        assert_eq!(set.gateway.patch("target", auth).await.status, 200);
         let agents = [answering().await, answering().await, answering().await];
         let [one, two, three] = &agents;
         set.register(&token, "one", one).await;
+        assert_eq!(set.gateway.patch("target", auth).await.status, 200);
         let answer = set.try_register(ADMIN, "two", &two.url()).await;
         assert_eq!(answer.status, 200, "{}", answer.text());
         // It names its own place, for which no operator vouches.
