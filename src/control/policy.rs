@@ -109,7 +109,7 @@ fn record(
 
 /// Returns changes as records have them: names and the names of members, never values.
 fn told(changes: &[Box<RawValue>]) -> Value {
-    let of = |change: &Box<RawValue>| {
+    let of = |change: &RawValue| {
         let change: Value = serde_json::from_str(change.get()).unwrap_or_default();
         let fields = change["fields"].as_array().into_iter().flatten();
         let fields: Vec<&Value> = fields.map(|field| &field["field"]).collect();
@@ -120,5 +120,5 @@ fn told(changes: &[Box<RawValue>]) -> Value {
         }
         told
     };
-    changes.iter().map(of).collect()
+    changes.iter().map(|change| of(change)).collect()
 }

@@ -172,12 +172,12 @@ fn ids(document: &Document) -> Vec<WorkspaceId> {
 
 /// Returns the rejection of a document with another revision than the present one, with what it would change now.
 fn stale_revision(plan: &Plan, revision: &str) -> Rejection {
-    let name = |row: &Box<RawValue>| {
+    let name = |row: &RawValue| {
         let row: Value = serde_json::from_str(row.get()).unwrap_or_default();
         json!({"kind": row["kind"], "name": row["name"]})
     };
     let now = plan.changes.iter().chain(&plan.unmanaged).take(TOLD_MAX);
-    let mut rejection = differs(now.map(name).collect());
+    let mut rejection = differs(now.map(|row| name(row)).collect());
     rejection.reason = Reason::Conflict;
     rejection.message = "the state is not the one of the `revision` that the policy says, and nothing was applied: \
                          `changed` has what differs from the policy now; look at the difference again (?dry_run=true)"
