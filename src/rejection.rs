@@ -52,6 +52,8 @@ reasons! {
         CallerMismatch => ("caller_mismatch", 403, -32_000),
         /// Denied by the rule, the scope or the grant.
         NotPermitted => ("not_permitted", 403, -32_000),
+        /// The role of an operator does not cover it.
+        RoleRequired => ("role_required", 403, -32_000),
         /// An operator stopped the caller or the target.
         Stopped => ("stopped", 403, -32_000),
         /// A guard rejects what the call, the answer or the event says.

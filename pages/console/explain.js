@@ -33,6 +33,7 @@ const CHECKS = {
 /** What an operator can do about a refusal. */
 const ADVICE = {
   not_permitted: "Move one of the two in the hierarchy, or grant the way.",
+  role_required: "Use a token of an operator with the role that the message names.",
   stopped: "Release the stop, in Gateway, once its cause is over.",
   workspace_offline: "See why the agent sends no heartbeat, or resume it if it is paused.",
   workspace_restarting: "Wait until its agent has registered.",

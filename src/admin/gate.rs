@@ -1,7 +1,6 @@
 //! Authentication of operators on the admin listener (`admin.auth`).
 //!
-//! Metrics, health and configuration expose no data of callers or workspaces, and need no
-//! credential.
+//! Metrics, health and version expose no data of callers or workspaces, and need no credential.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -241,7 +240,7 @@ fn require_admin(proof: &Proof) -> Result<(), Rejection> {
 fn no_token() -> Rejection {
     Rejection::new(
         Reason::Unauthenticated,
-        "this route of the admin listener tells of callers and workspaces: send \
+        "this route of the admin listener is for operators: send \
          `Authorization: Bearer <admin token>` (admin.auth)",
     )
 }

@@ -1,7 +1,7 @@
 //! The routes of the operator's listener: metrics, health, readiness, version, configuration,
 //! audit, explain and the console. The public listener serves none of them.
 //!
-//! Routes without a credential must not expose a caller, a workspace or a secret. Other routes are
+//! Routes without a credential must not expose a caller, a workspace, a name of the configuration or a secret. Other routes are
 //! behind [`gate`]; routes that change state are behind its stricter middleware. A request with a
 //! foreign name in `Host` is rejected, so that a page in the operator's browser cannot read this
 //! listener by DNS rebinding.
@@ -77,10 +77,11 @@ pub fn router(gateway: Arc<Gateway>, explain: Option<Explain>, control: &Router)
     routes(process, probes, told)
 }
 
-/// Returns the routes that expose data of callers and workspaces.
+/// Returns the routes that expose data of callers and workspaces, or the names of issuers, guards and stores.
 fn told_to_operators(gateway: Arc<Gateway>, explain: Option<Explain>) -> Router<Process> {
-    let mut routes =
-        Router::new().route("/audit", get(audit::list).with_state(Arc::clone(&gateway)));
+    let mut routes = Router::new()
+        .route("/audit", get(audit::list).with_state(Arc::clone(&gateway)))
+        .route("/config", get(config));
     if let Some(explain) = explain {
         let explain = move |query, headers| explain::explain(Arc::clone(&explain), query, headers);
         routes = routes.route("/explain", get(explain));
@@ -111,7 +112,15 @@ pub fn sidecar_router(sidecar: Arc<Sidecar>) -> Router {
         everything: readyz.clone(),
         traffic: readyz,
     };
-    routes(process, probes, Router::new())
+    let config = get(async |State(process): State<Process>, headers: HeaderMap| {
+        if process.config.get().admin.needs_token() {
+            let message = "a sidecar knows no operators' tokens: read its configuration with admin.auth = \"auto\" and \
+                           admin.listen on loopback";
+            return reject(&Rejection::new(Reason::Unauthenticated, message), &headers);
+        }
+        config(State(process)).await
+    });
+    routes(process, probes, Router::new().route("/config", config))
 }
 
 /// The readiness probes.
@@ -129,7 +138,6 @@ fn routes(process: Process, probes: Probes, told: Router<Process>) -> Router {
         .route("/readyz", probes.everything)
         .route("/readyz/traffic", probes.traffic)
         .route("/version", get(version))
-        .route("/config", get(config))
         .merge(told)
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)

@@ -25,6 +25,8 @@ pub struct About {
     pub target: Option<WorkspaceId>,
     /// Names of created or changed objects; never a credential, never content.
     pub detail: Map<String, Value>,
+    /// True if an operator read content, whatever the route.
+    is_look: bool,
 }
 
 impl About {
@@ -34,6 +36,16 @@ impl About {
             target: Some(id.clone()),
             ..Self::default()
         }
+    }
+
+    /// Returns an `About` of a look at content, of a workspace or of many. `None`: the reader is no operator, or gets no
+    /// content.
+    pub fn look(reader: &Proof, id: Option<&WorkspaceId>) -> Option<Self> {
+        reader.sees_all_content().then(|| Self {
+            target: id.cloned(),
+            is_look: true,
+            ..Self::default()
+        })
     }
 
     /// Adds a name to the detail.
@@ -150,7 +162,11 @@ impl Audit {
         status: u16,
         refused: Option<Reason>,
     ) {
-        let Some(event_type) = event(asked.method, asked.pattern) else {
+        let event_type = match &about {
+            Some(about) if about.is_look => Some(EventType::ContentRead),
+            _ => event(asked.method, asked.pattern),
+        };
+        let Some(event_type) = event_type else {
             return;
         };
         // A `discover` request that only reads the address of a workspace is issued no token.
@@ -158,7 +174,9 @@ impl Audit {
         if issues && asked.method == Method::GET && about.is_none() && refused.is_none() {
             return;
         }
-        let About { target, mut detail } = about.unwrap_or_default();
+        let About {
+            target, mut detail, ..
+        } = about.unwrap_or_default();
         // A value in a rejected request is not known to be a name: it may be a misplaced credential.
         let known = refused.is_none();
         let target = target.filter(|id| known || !may_be_credential(id.as_str()));

@@ -23,6 +23,8 @@ words! {
         A2aCall => "A2A_CALL",
         /// A caller resumed a stream after it lost the connection.
         StreamResumed => "STREAM_RESUMED",
+        /// An operator read what was said: tasks, an inbox, delegations, a stream, events, an extended card.
+        ContentRead => "CONTENT_READ",
         /// A workspace was created.
         WorkspaceCreated => "WORKSPACE_CREATED",
         /// An operator changed a workspace: its parent, address or limits.

@@ -21,7 +21,7 @@ use crate::delivery::jobs::{Content, Job, Kind, NewJob, Shown, Task, TaskRun};
 use crate::gateway::Gateway;
 use crate::hierarchy::Permit;
 use crate::hops::hops;
-use crate::identity::ClientAddr;
+use crate::identity::{ClientAddr, Proof, WITHHELD, Withheld};
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
 use crate::telemetry::traces::context;
@@ -225,8 +225,10 @@ pub(super) async fn list(
     let found = jobs.delegations(&owner, &page.after, page.limit);
     let (found, more) = found.await?;
     let next = Page::beyond(found.last().map(|job| &*job.id), more);
-    let shown: Vec<Whole<'_>> = found.iter().map(Whole::of).collect();
-    Ok(page.answer(&shown, next))
+    let shown = found.iter().map(|job| Whole::of(job, &caller.0));
+    let shown: Vec<Whole<'_>> = shown.collect();
+    let look = About::look(&caller.0, Some(&id)).map(Extension);
+    Ok((look, page.answer(&shown, next)).into_response())
 }
 
 /// `GET /workspaces/{id}/delegations/{delegation_id}`.
@@ -246,10 +248,11 @@ pub(super) async fn read(
             "the workspace has no such delegation, or it ended longer ago than delegation.retention",
         )
     })?;
-    Ok(Answer(Whole::of(&job)).into_response())
+    let look = About::look(&caller.0, Some(&id)).map(Extension);
+    Ok((look, Answer(Whole::of(&job, &caller.0))).into_response())
 }
 
-/// The view of a delegation for its own workspace.
+/// The view of a delegation for its own workspace, and for operators.
 #[derive(Serialize)]
 struct Whole<'a> {
     #[serde(flatten)]
@@ -260,17 +263,21 @@ struct Whole<'a> {
     created_at: Timestamp,
     updated_at: Timestamp,
     deadline: Timestamp,
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    withheld: Option<Withheld>,
 }
 
 impl<'a> Whole<'a> {
-    fn of(job: &'a Job) -> Self {
+    fn of(job: &'a Job, reader: &Proof) -> Self {
+        let withheld = reader.sees_no_content().then_some(WITHHELD);
         let task = match &job.content {
-            Content::Task(task) => Some(task.text.as_str()),
-            Content::Call(_) => None,
+            Content::Task(task) if withheld.is_none() => Some(task.text.as_str()),
+            _ => None,
         };
         Self {
-            shown: Shown::of(job),
+            shown: Shown::of(job, withheld.is_none()),
             task,
+            withheld,
             attempts: job.attempts,
             created_at: job.created_at,
             updated_at: job.updated_at,

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Json as Answer;
 use axum::body::Body;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json as Answer};
 use bytes::Bytes;
 use futures_util::stream;
 use http::StatusCode;
@@ -17,6 +17,7 @@ use serde_json::json;
 
 use super::extract::Caller;
 use super::watch::{End, Step, Watch, Watcher};
+use crate::audit::change::About;
 use crate::gateway::Gateway;
 use crate::identity::{TICKET_TTL, Tickets};
 use crate::metrics::EventReader;
@@ -63,12 +64,14 @@ pub(super) async fn stream(
     State(gateway): State<Arc<Gateway>>,
     watcher: Watcher,
 ) -> Result<Response, Rejection> {
+    // Messages to users are content.
+    let look = About::look(&watcher.proof, None).map(Extension);
     let watch = Watch::open(gateway, watcher, EventReader::Stream, COMMENT_EVERY).await?;
     let pieces = stream::unfold(Position::Begin(watch), |position| async {
         let (piece, next) = position.advance().await?;
         Some((Ok::<_, std::convert::Infallible>(piece), next))
     });
-    Ok(event_stream(Body::from_stream(pieces)))
+    Ok((look, event_stream(Body::from_stream(pieces))).into_response())
 }
 
 /// Builds the response of an event stream.

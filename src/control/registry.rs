@@ -19,9 +19,10 @@ use crate::directory::{
     self, AGENT_CARD_BYTES_MAX, Heartbeat, Recheck, Registrar, Registration, Terms,
 };
 use crate::gateway::Gateway;
-use crate::identity::{CredentialKind, IssuedToken, Principal};
+use crate::identity::{CredentialKind, IssuedToken, Principal, TokenTerms};
 use crate::ids::{InstanceId, WorkspaceId};
 use crate::rejection::{Reason, Rejection};
+use crate::store::Run;
 use crate::workspace::{CallerProof, DeliveryMode, Liveness, Status};
 
 /// The body of `POST /registry/register`.
@@ -186,7 +187,8 @@ fn redeeming(gateway: &Arc<Gateway>, caller: &Caller, redeemed: &Arc<AtomicBool>
     })
 }
 
-/// Registers the agent, and issues the first token. Only a successful registration consumes an enrolment token.
+/// Registers the agent, and issues the first token, or to an enrolment token one of its own. Only a successful registration
+/// consumes an enrolment token.
 async fn enrol(
     gateway: &Gateway,
     caller: &Caller,
@@ -219,13 +221,19 @@ async fn enrol(
         // It has a credential. The end of that one would count for nothing.
         return Ok((registered, None));
     }
-    let first = gateway.identity.tokens.issue_first(&registration.id);
+    let (tokens, id) = (&gateway.identity.tokens, &registration.id);
+    let issued = match caller.0.kind {
+        CredentialKind::Enrolment => {
+            let terms = TokenTerms::default();
+            let own = tokens.issue_workspace(id, &terms, Run::Real);
+            own.await.map(Some)
+        }
+        _ => tokens.issue_first(id).await,
+    };
     // A token whose creation is uncertain is revoked when the uncertainty ends. Then another one can be issued.
     let again = gateway.coherence.doubt() + Duration::from_secs(1);
-    let first = first
-        .await
-        .map_err(|why| why.after_commit(false).retry_after(again));
-    Ok((registered, first?))
+    let issued = issued.map_err(|why| why.after_commit(false).retry_after(again));
+    Ok((registered, issued?))
 }
 
 /// The body of `POST /registry/heartbeat`. Other members are ignored for now.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use axum::Extension;
 use axum::body::Body;
 use axum::extract::State;
-use axum::response::Response;
+use axum::response::{IntoResponse as _, Response};
 use bytes::Bytes;
 use http::HeaderMap;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
@@ -16,6 +16,7 @@ use tokio::time::{Duration, Instant, sleep_until};
 use super::events::{last_event, named_event};
 use super::extract::{LastEventId, MessageCaller, PathId, PathStream};
 use super::watch::{Kept, Vigil};
+use crate::audit::change::About;
 use crate::delivery::streams::Reader;
 use crate::gateway::Gateway;
 use crate::identity::Proof;
@@ -39,6 +40,7 @@ pub(super) async fn resume(
     Extension(request_id): Extension<RequestId>,
 ) -> Result<Response, Rejection> {
     let permit = gateway.hierarchy.permit(&proof, &target).await?;
+    let look = About::look(&proof, Some(&target)).map(Extension);
     gateway.stops.check(&permit)?;
     let (owner, life) = (proof.owner(), permit.life());
     let reader =
@@ -60,7 +62,7 @@ pub(super) async fn resume(
     });
     let mut response = Response::new(Body::from_stream(pieces));
     head(response.headers_mut(), &stream);
-    Ok(response)
+    Ok((look, response).into_response())
 }
 
 /// Sets the fields of the original stream.

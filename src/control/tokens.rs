@@ -85,6 +85,9 @@ pub(super) struct OrgToken {
 #[derive(Serialize)]
 pub(super) struct Revoked {
     status: &'static str,
+    /// The ids of enrolment tokens that ended with it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    ended: Vec<String>,
 }
 
 /// `GET /workspaces/{id}/tokens`.
@@ -205,13 +208,19 @@ pub(super) async fn revoke(
     PathId(id): PathId,
     PathTokenId(token_id): PathTokenId,
     Changer { caller, run }: Changer,
-) -> Result<Answer<Told<Revoked>>, Rejection> {
+) -> Result<(Extension<About>, Answer<Told<Revoked>>), Rejection> {
     caller.require_own_existing(&gateway, &id).await?;
     let found = gateway
         .identity
         .tokens
         .revoke_workspace(&id, &token_id, run);
-    revoked(run, found.await?)
+    let ended = found.await?.ok_or_else(no_such_token)?;
+    let about = match &*ended {
+        [] => About::default(),
+        ids => About::default().with("ended", ids),
+    };
+    let status = "revoked";
+    Ok((Extension(about), told(run, Revoked { status, ended })))
 }
 
 #[derive(Serialize)]
@@ -437,11 +446,14 @@ pub(super) fn listed_by<R, T>(
 }
 
 pub(super) fn revoked(run: Run, found: bool) -> Result<Answer<Told<Revoked>>, Rejection> {
-    if found {
-        return Ok(told(run, Revoked { status: "revoked" }));
-    }
-    Err(Rejection::new(
+    let (status, ended) = ("revoked", Vec::new());
+    let revoked = found.then(|| told(run, Revoked { status, ended }));
+    revoked.ok_or_else(no_such_token)
+}
+
+fn no_such_token() -> Rejection {
+    Rejection::new(
         Reason::NotFound,
         "there is no such token here; the list has the ids",
-    ))
+    )
 }

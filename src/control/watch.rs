@@ -24,7 +24,7 @@ const CHECK_EVERY: Duration = Duration::from_secs(1);
 
 /// A reader to be, proven by `Authorization` or by `?ticket=`, and the event after which it resumes.
 pub(super) struct Watcher {
-    proof: Arc<Proof>,
+    pub(super) proof: Arc<Proof>,
     after: Option<String>,
 }
 

@@ -5,9 +5,10 @@ use std::io::{self, ErrorKind};
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Extension;
 use axum::body::Body;
 use axum::extract::{FromRequestParts, State};
-use axum::response::Response;
+use axum::response::{IntoResponse as _, Response};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
@@ -28,6 +29,7 @@ use tokio_tungstenite::tungstenite::{Error, Message, Utf8Bytes};
 use tokio_util::io::{ReaderStream, StreamReader};
 
 use super::watch::{End, Step, Watch, Watcher};
+use crate::audit::change::About;
 use crate::gateway::Gateway;
 use crate::metrics::EventReader;
 use crate::rejection::{Reason, Rejection};
@@ -132,6 +134,7 @@ pub(super) async fn socket(
     Handshake(key): Handshake,
     body: Body,
 ) -> Result<Response, Rejection> {
+    let look = About::look(&watcher.proof, None).map(Extension);
     let watch = Watch::open(gateway, watcher, EventReader::Socket, PING_EVERY).await?;
     let input = StreamReader::new(metered(body));
     let (near, far) = duplex(PIPE_BYTES);
@@ -145,7 +148,7 @@ pub(super) async fn socket(
     if let Ok(accept) = HeaderValue::from_str(&derive_accept_key(key.as_bytes())) {
         headers.insert(SEC_WEBSOCKET_ACCEPT, accept);
     }
-    Ok(response)
+    Ok((look, response).into_response())
 }
 
 /// Returns the input, up to [`INBOUND_SPAN_BYTES_MAX`] in each span.

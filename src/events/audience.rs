@@ -19,6 +19,8 @@ const DECIDED_FOR: Duration = Duration::from_millis(500);
 #[derive(Clone, Copy, Debug)]
 enum View {
     Whole,
+    /// Visible without what was said.
+    Withheld,
     /// Visible without the members that tell of more than what the reader looks after.
     Limited,
     /// Visible without payload: the workspace left the place where the reader saw it.
@@ -92,6 +94,7 @@ pub(super) async fn frame_for<'a>(
 fn frame(told: &Told, view: View) -> Option<&Frame> {
     match view {
         View::Whole => Some(&told.whole),
+        View::Withheld => Some(told.withheld.as_ref().unwrap_or(&told.whole)),
         View::Limited => told.limited.as_ref().map(|(_, frame)| frame),
         View::Bare => told.bare.as_ref(),
         View::Nothing => None,
@@ -102,6 +105,9 @@ async fn view_for(hierarchy: &Hierarchy, proof: &Proof, told: &Told) -> Result<V
     let Some(subject) = &told.subject else {
         return Ok(View::Whole);
     };
+    if proof.sees_no_content() {
+        return Ok(View::Withheld);
+    }
     // Development on loopback: the canvas of every org.
     if proof.kind == CredentialKind::Open || proof.principal == Principal::Operator {
         return Ok(View::Whole);

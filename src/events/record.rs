@@ -12,6 +12,7 @@ use super::audience::Decided;
 use super::besides::Besides;
 use super::{Event, Kind};
 use crate::hierarchy::Lineage;
+use crate::identity::WITHHELD;
 use crate::ids::WorkspaceId;
 use crate::shared::EntryId;
 use crate::workspace::Timestamp;
@@ -130,6 +131,11 @@ impl Record {
             let payload = &empty();
             Frame::new(id, None, &Parts { payload, ..parts })
         });
+        let withheld = (self.event == Kind::AgentMessage.as_str()).then(|| {
+            let payload = &serde_json::value::to_raw_value(&WITHHELD);
+            let payload = payload.as_ref().map_or(&self.payload, |payload| payload);
+            Frame::new(id, None, &Parts { payload, ..parts })
+        });
         let limited = self.besides.and_then(|besides| {
             let payload = &besides.left_of(&self.payload)?;
             let frame = Frame::new(id, None, &Parts { payload, ..parts });
@@ -149,6 +155,7 @@ impl Record {
             }),
             decided: Decided::default(),
             whole,
+            withheld,
             limited,
             bare,
         })
@@ -165,6 +172,8 @@ pub(super) struct Told {
     pub(super) decided: Decided,
     /// For readers that see the workspace at its new place.
     pub(super) whole: Frame,
+    /// For operators who see no content, of an event that has some.
+    pub(super) withheld: Option<Frame>,
     /// For readers that look after less than the payload tells of: without a part of it.
     pub(super) limited: Option<(Besides, Frame)>,
     /// For readers that saw only its old place: without a payload.
@@ -209,6 +218,7 @@ impl Told {
             subject: None,
             decided: Decided::default(),
             whole: Frame::new(None, Some("gap"), &parts),
+            withheld: None,
             limited: None,
             bare: None,
         })

@@ -128,8 +128,8 @@ impl Issuance {
     }
 
     /// Revokes a token of `workspace`, or one of its enrolment tokens: here at once, and on every replica
-    /// within a second. Revoking the last token ends the enrolment tokens as well. Idempotent. `false`: the
-    /// workspace never had such a token.
+    /// within a second. Revoking the last token ends the enrolment tokens as well; returns their ids. Idempotent. `None`:
+    /// the workspace never had such a token.
     ///
     /// # Errors
     /// When the store cannot be asked.
@@ -138,22 +138,16 @@ impl Issuance {
         workspace: &WorkspaceId,
         token_id: &str,
         run: Run,
-    ) -> Result<bool, Unavailable> {
-        let owner = Owner::Workspace(workspace);
+    ) -> Result<Option<Vec<String>>, Unavailable> {
+        let (owner, now) = (Owner::Workspace(workspace), Timestamp::now().0);
         if self.revoke(owner, token_id, run).await? {
-            if run.is_dry() {
-                return Ok(true);
-            }
-            let ended = self
-                .tokens
-                .end_enrolments_with_last(workspace, Timestamp::now().0);
-            return ended.await.map(|()| true);
+            let last = (workspace, token_id);
+            let ended = self.tokens.end_enrolments_with_last(last, now, run);
+            return ended.await.map(Some);
         }
         // Enrolment tokens are never cached, so there is nothing to invalidate.
-        let revoked = self
-            .tokens
-            .revoke_enrolment(workspace, token_id, Timestamp::now().0, run);
-        Ok(revoked.await?.is_some())
+        let revoked = self.tokens.revoke_enrolment(workspace, token_id, now, run);
+        Ok(revoked.await?.map(|_| Vec::new()))
     }
 
     /// Revokes every token of `workspace`, its enrolment tokens and those of its subtree included: here at once, and on every replica
@@ -250,12 +244,16 @@ impl Issuance {
     /// is valid again. A proof by another credential has nothing to use up and is `true`.
     ///
     /// # Errors
-    /// When the store cannot be asked.
-    pub async fn redeem_enrolment(&self, proof: &Proof) -> Result<bool, Unavailable> {
-        match proof.hash {
-            Some(hash) => self.tokens.redeem(hash, Timestamp::now().0).await,
-            None => Ok(true),
+    /// `conflict` when its workspace has [`LIVE_TOKENS_MAX`], so that the registration could not answer with another;
+    /// `store_unavailable`.
+    pub async fn redeem_enrolment(&self, proof: &Proof) -> Result<bool, Rejection> {
+        let (Some(hash), Some(workspace)) = (proof.hash, proof.principal.workspace()) else {
+            return Ok(true);
+        };
+        if self.tokens.count_workspace(workspace).await? >= LIVE_TOKENS_MAX {
+            return Err(too_many("workspace"));
         }
+        Ok(self.tokens.redeem(hash, Timestamp::now().0).await?)
     }
 
     /// Makes an enrolment token valid again after its registration failed.

@@ -29,7 +29,7 @@ pub use self::issuance::Issuance;
 pub use self::named::{Credentials, Named};
 pub use self::proof::{ClientAddr, CredentialKind, Principal, Proof};
 pub use self::rate::{Allowance, Rates};
-pub use self::role::{A2A, Operator, Person, Role, role_for};
+pub use self::role::{A2A, Operator, Person, Role, WITHHELD, Withheld, role_for};
 pub use self::signed::{
     CANVAS_SCOPE, CANVAS_TTL_DEFAULT, CANVAS_TTL_MAX, CANVAS_TYP, IssuedPair, NewCanvas,
     SignedTokens,

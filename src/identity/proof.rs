@@ -268,16 +268,33 @@ impl Proof {
         self.operator.as_ref().map(|operator| operator.role)
     }
 
+    /// True for an operator below [`Role::Admin`], who never sees what was said.
+    pub fn sees_no_content(&self) -> bool {
+        self.role().is_some_and(|role| !role.covers(Role::Admin))
+    }
+
+    /// True for an operator who sees the content of every caller. Each such look is a record.
+    pub fn sees_all_content(&self) -> bool {
+        self.principal == Principal::Operator && !self.sees_no_content()
+    }
+
     /// Checks that the role of an operator covers a route. Says nothing of other principals.
     ///
     /// # Errors
-    /// `not_permitted`, with the needed role.
+    /// As [`Proof::require`].
     pub fn require_role(&self, method: &Method, pattern: &str, run: Run) -> Result<(), Rejection> {
-        let needed = role_for(method, pattern, run);
+        self.require(role_for(method, pattern, run))
+    }
+
+    /// Checks that an operator has a role. Says nothing of other principals.
+    ///
+    /// # Errors
+    /// `role_required`, with the needed role.
+    pub fn require(&self, needed: Role) -> Result<(), Rejection> {
         match (&self.principal, self.role()) {
             (Principal::Operator, Some(role)) if role.covers(needed) => Ok(()),
             (Principal::Operator, role) => Err(Rejection::new(
-                Reason::NotPermitted,
+                Reason::RoleRequired,
                 format!(
                     "this needs an operator with the role `{}`, and yours is `{}`",
                     needed.as_str(),

@@ -10,12 +10,13 @@ use crate::store::Run;
 words! {
     /// The role of an operator. Each later one may do all that the ones before it may.
     Role {
-        /// Reads everything: the console, the audit, explanations, metrics and every GET.
+        /// Reads everything but content: the console, the audit, explanations, metrics and every GET. Of a message it sees
+        /// caller, target, time and outcome, never what was said.
         Read => "read",
         /// Besides sends messages to agents, pauses and resumes, takes agents out of service, makes and ends stops
         /// and grants.
         Operate => "operate",
-        /// Besides changes workspaces, keys and credentials.
+        /// Besides sees content, and changes workspaces, keys and credentials.
         Admin => "admin",
     }
 }
@@ -33,11 +34,18 @@ pub const A2A: &str = "/workspaces/{id}/a2a";
 /// The route of the policy.
 const POLICY: &str = "/policy";
 
+/// The route that resumes a stream: its events are content.
+const STREAM: &str = "/workspaces/{id}/streams/{stream}";
+
 /// Returns the role that an operator needs for a route, on any listener. `pattern` is the route's pattern on the public
 /// listener; routes of the admin listener's own have theirs. A route that is not listed, and that changes something, needs
 /// [`Role::Admin`]. A dry run needs the role of the change, except that of a policy, which compares the document with what
-/// `GET /policy` shows.
+/// `GET /policy` shows. Calls of A2A that return content need [`Role::Admin`] whatever their method
+/// ([`returns_content`](crate::a2a::method::Method::returns_content)); inboxes and delegations are shown without it.
 pub fn role_for(method: &Method, pattern: &str, run: Run) -> Role {
+    if pattern == STREAM {
+        return Role::Admin;
+    }
     if method.is_safe() || (run.is_dry() && pattern == POLICY) {
         return Role::Read;
     }
@@ -59,6 +67,19 @@ pub fn role_for(method: &Method, pattern: &str, run: Run) -> Role {
         _ => Role::Admin,
     }
 }
+
+/// Members of an answer in place of content that the role of its reader does not cover.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Withheld {
+    body: (),
+    body_withheld: bool,
+}
+
+/// The members of an answer without its content.
+pub const WITHHELD: Withheld = Withheld {
+    body: (),
+    body_withheld: true,
+};
 
 /// The operator behind a proof.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -90,7 +111,7 @@ pub struct Person {
 
 impl Operator {
     /// The operator of a configured token, or of the one that the first start made.
-    pub(super) const CONFIGURED: Self = Self {
+    pub(crate) const CONFIGURED: Self = Self {
         role: Role::Admin,
         token_id: None,
         label: None,
@@ -124,6 +145,7 @@ mod tests {
         for (method, pattern, role) in [
             (Method::GET, "/anything", Role::Read),
             (Method::HEAD, A2A, Role::Read),
+            (Method::GET, STREAM, Role::Admin),
             (Method::POST, A2A, Role::Operate),
             (Method::DELETE, A2A, Role::Operate),
             (Method::POST, "/anything", Role::Admin),

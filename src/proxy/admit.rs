@@ -15,7 +15,7 @@ use crate::directory::{AgentOptions, Destination, Preference};
 use crate::gateway::Gateway;
 use crate::hierarchy::Permit;
 use crate::hops::{hops, whole_number};
-use crate::identity::{A2A, Proof};
+use crate::identity::{A2A, Proof, Role};
 use crate::ids::{InstanceId, InvalidWorkspaceId, WorkspaceId};
 use crate::proxy::parking::Turn;
 use crate::proxy::record::Exchange;
@@ -127,6 +127,9 @@ pub(super) async fn prove(
     }
     exchange.allowance = gateway.rates.admit(&proof)?;
     proof.require_role(&head.method, A2A, Run::Real)?;
+    if exchange.method.returns_content() {
+        proof.require(Role::Admin)?;
+    }
     Ok(proof)
 }
 

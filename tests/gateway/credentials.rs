@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use crate::audit::recorded;
 use crate::harness::{ADMIN, Agent, Answer, CALL, Gateway, Request, card};
 use crate::on_both_pairs;
 
@@ -100,9 +101,21 @@ on_both_pairs! {
         assert_eq!(register(&gateway, "two", &second, &url).await.status, 401);
         // With the last token of its workspace.
         let third = gateway.create(json!({"id": "three", "name": "three"})).await;
-        let made = tell(&gateway, "POST", "/workspaces/three/tokens", json!({})).await;
-        let path = format!("/workspaces/three/tokens/{}", made["id"].as_str().unwrap());
-        tell(&gateway, "DELETE", &path, Value::Null).await;
+        let listed = tell(&gateway, "GET", "/workspaces/three/tokens", Value::Null).await;
+        let listed = &listed["tokens"][0];
+        let [made, other] = [json!({}), json!({})].map(|body| tell(&gateway, "POST", "/workspaces/three/tokens", body));
+        let (made, other) = (made.await, other.await);
+        let path = |token: &Value| format!("/workspaces/three/tokens/{}", token["id"].as_str().unwrap());
+        let last = tell(&gateway, "DELETE", &path(&other), Value::Null).await;
+        assert_eq!(last, json!({"status": "revoked"}), "another token is live");
+        assert_eq!(listed["prefix"], third[..8], "{listed}");
+        let ended = json!([listed["id"]]);
+        let dry = format!("{}?dry_run=true", path(&made));
+        for revoke in [&dry, &path(&made)] {
+            assert_eq!(tell(&gateway, "DELETE", revoke, Value::Null).await["ended"], ended, "{revoke}");
+        }
+        let record = &recorded(&gateway, "event_type=TOKEN_REVOKED", 2).await[0];
+        assert_eq!(record["detail"]["ended"], ended, "{record}");
         assert_eq!(register(&gateway, "three", &third, &url).await.status, 401);
         // Listed, and revoked by itself.
         let fourth = gateway.create(json!({"id": "four", "name": "four"})).await;
@@ -117,6 +130,32 @@ on_both_pairs! {
         assert_eq!(list["tokens"], json!([]));
         let none = ask(&gateway, ADMIN, "DELETE", "/workspaces/four/tokens/none", Value::Null).await;
         assert_eq!(none.status, 404);
+    }
+
+    async fn an_enrolment_gives_a_token_beside_others_or_stays_good(pair: Pair) {
+        let gateway = Gateway::start(pair).await;
+        let url = Agent::json(REPLY).await.url();
+        let enrolment = gateway.create(json!({"id": "one", "name": "one"})).await;
+        let tokens = "/workspaces/one/tokens";
+        let other = tell(&gateway, "POST", tokens, json!({"label": "beside"})).await;
+        for _ in 1..50 {
+            tell(&gateway, "POST", tokens, json!({})).await;
+        }
+        let full = register(&gateway, "one", &enrolment, &url).await;
+        assert_eq!((full.status, full.reason().as_str()), (409, "conflict"));
+        assert!(full.text().contains("revoke one"), "{}", full.text());
+        let list = tell(&gateway, "GET", tokens, Value::Null).await;
+        let last = list["tokens"].as_array().unwrap().last().unwrap().clone();
+        let path = format!("{tokens}/{}", last["id"].as_str().unwrap());
+        tell(&gateway, "DELETE", &path, Value::Null).await;
+        let registered = register(&gateway, "one", &enrolment, &url).await.json();
+        let own = registered["token"].as_str().unwrap_or_else(|| panic!("{registered}"));
+        assert_eq!(registered["auth_token"], own);
+        for token in [own, other["token"].as_str().unwrap()] {
+            assert_eq!(ask(&gateway, token, "GET", "/workspaces/one", Value::Null).await.status, 200);
+        }
+        assert_eq!(register(&gateway, "one", &enrolment, &url).await.status, 401, "once");
+        assert_eq!(register(&gateway, "one", own, &url).await.json().get("token"), None);
     }
 
     async fn an_agent_that_lost_its_token_is_enrolled_again(pair: Pair) {

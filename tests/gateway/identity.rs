@@ -116,6 +116,7 @@ async fn every_kind_of_token_lives_and_dies_on_both_pairs() {
                 .revoke_workspace(&id, &token.token_id, Run::Real)
                 .await
                 .unwrap()
+                .is_some()
         );
         let refused = ask(&gateway, &token.token).await;
         assert_eq!(refused, Err(Reason::Unauthenticated));
@@ -221,7 +222,7 @@ async fn replicas_agree_on_the_first_admin_and_hear_of_a_revocation() {
         .identity
         .tokens
         .revoke_workspace(&id, &token.token_id, Run::Real);
-    assert!(revoked.await.unwrap());
+    assert!(revoked.await.unwrap().is_some());
     assert!(ask(&one, &token.token).await.is_err());
     let refused = async {
         while ask(&other, &token.token).await.is_ok() {

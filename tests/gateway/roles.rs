@@ -46,7 +46,7 @@ on_both_pairs! {
         let remove = Request::new("DELETE", "/workspaces/dev").bearer(text(&night, "token"));
         assert_eq!(gateway.call(&remove).await.status, 403);
         let refused = &recorded(&gateway, "event_type=WORKSPACE_REMOVED", 1).await[0];
-        assert_eq!((&refused["outcome"], &refused["detail"]["operator"]), (&json!("not_permitted"), &named));
+        assert_eq!((&refused["outcome"], &refused["detail"]["operator"]), (&json!("role_required"), &named));
         // Of a configured token only the role is known.
         gateway.as_operator(turn("resume", "")).await;
         let issued = &recorded(&gateway, "event_type=TOKEN_ISSUED", 1).await[0];

@@ -171,6 +171,12 @@ impl Method {
         matches!(self, Self::SendMessage | Self::SendStreamingMessage)
     }
 
+    /// Returns true if the answer shows more than a card or what its caller said: tasks, their configurations, an extended
+    /// card. The answer to an unknown method may.
+    pub const fn returns_content(self) -> bool {
+        !self.sends() && !matches!(self, Self::AgentCard | Self::Unread)
+    }
+
     /// Returns true if the call is answered with a stream.
     pub const fn streams(self) -> bool {
         matches!(self, Self::SendStreamingMessage | Self::SubscribeToTask)

@@ -7,6 +7,9 @@ use percent_encoding::percent_decode_str;
 use super::Generation;
 use super::method::Method;
 
+/// Says of an id why it is none by [`is_segment`].
+pub const ID_RULE: &str = "some servers read as another path: use letters, digits and -._~: only, and no word or verb of a route";
+
 /// A parsed request below the base.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rest {
@@ -28,6 +31,8 @@ pub enum NoRoute {
     Path,
     /// Another verb; contains the accepted ones.
     Verb(&'static str),
+    /// An id that servers read differently ([`is_segment`]).
+    Id,
     /// An unknown or duplicate query parameter; contains the accepted ones.
     Query(&'static [&'static str]),
 }
@@ -124,16 +129,18 @@ const OWN_CANCEL: Route = Route::post(&[("POST", Method::CancelTask)], true);
 /// Accepted on each route: A2A 1.0, 3.6.1.
 const VERSION: &str = "A2A-Version";
 
-/// Words of these paths, in lower case: some routers ignore case.
-const WORDS: [&str; 7] = [
+/// Words of these paths, without their verbs, in lower case: some routers ignore case.
+const WORDS: [&str; 6] = [
     "v1",
     "tasks",
     "card",
     "extendedagentcard",
     "pushnotificationconfigs",
-    "message:send",
-    "message:stream",
+    "message",
 ];
+
+/// Verbs at the end of a segment, in lower case. Alone they are words of the gateway's own paths.
+const VERBS: [&str; 4] = ["send", "stream", "cancel", "subscribe"];
 
 /// Reads the path `tail` below the base, without the slash before it. Its segments are spelled in one way only:
 /// The data plane rejects others before.
@@ -151,10 +158,15 @@ pub fn read(verb: &str, tail: &str, query: Option<&str>) -> Result<Rest, NoRoute
         rest => (Generation::V1, rest),
     };
     let (route, task) = route(segments, generation).ok_or(NoRoute::Path)?;
-    let tasks = match task {
-        Some(task) => named(task).ok_or(NoRoute::Path)?,
-        None => Vec::new(),
-    };
+    // The segments of a path with a task are words and ids in turn.
+    let mut ids = segments.iter().skip(1).step_by(2).map(|id| match segments {
+        [_, _] => without_verb(id),
+        _ => *id,
+    });
+    if task.is_some() && !ids.all(is_segment) {
+        return Err(NoRoute::Id);
+    }
+    let tasks = task.map(named).unwrap_or_default();
     let plain = if verb == "HEAD" { "GET" } else { verb };
     let found = route.verbs.iter().find(|(known, _)| *known == plain);
     let (_, method) = found.ok_or(NoRoute::Verb(route.allow))?;
@@ -181,15 +193,13 @@ fn route<'s>(segments: &[&'s str], generation: Generation) -> Option<(Route, Opt
         ["tasks", "send"] if !old => (OWN_SEND, None),
         ["tasks", "send", "stream"] if !old => (OWN_STREAM, None),
         ["tasks", task, "cancel"] if !old => (OWN_CANCEL, Some(task)),
-        ["tasks", task] => match task.rsplit_once(':') {
-            Some((_, "cancel")) => (CANCEL, Some(task)),
-            Some((_, "subscribe")) => (SUBSCRIBE, Some(task)),
+        ["tasks", task] => match &task[without_verb(task).len()..] {
+            ":cancel" => (CANCEL, Some(task)),
+            ":subscribe" => (SUBSCRIBE, Some(task)),
             _ => (GET, Some(task)),
         },
         ["tasks", task, "pushNotificationConfigs"] => (CONFIGS, Some(task)),
-        ["tasks", task, "pushNotificationConfigs", config] if !is_word(config) => {
-            (CONFIG, Some(task))
-        }
+        ["tasks", task, "pushNotificationConfigs", _] => (CONFIG, Some(task)),
         _ => return None,
     };
     Some(route)
@@ -208,22 +218,30 @@ fn knows(names: &[&str], query: &str) -> bool {
         })
 }
 
-/// Returns true if a segment is one of the words, alone or with an action after it (`tasks:x`), in
-/// any case.
-pub(crate) fn is_word(segment: &str) -> bool {
-    let folded = segment.to_ascii_lowercase();
-    let before = folded.split(':').next().unwrap_or_default();
-    WORDS.contains(&folded.as_str()) || WORDS.contains(&before)
+/// Returns true if every server reads an id as one segment of a path, also one that decodes a path before it looks up
+/// its route, ignores case, or takes the end of a segment for a verb: `tasks/T`, `..` and `T:subscribe` name another
+/// task, or another route, than the one that was checked. A segment also begins with no word (`tasks:x`).
+pub fn is_segment(id: &str) -> bool {
+    let folded = id.to_ascii_lowercase();
+    let first = folded.split(':').next().unwrap_or_default();
+    let last = folded.rsplit(':').next().unwrap_or_default();
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~:".contains(&byte);
+    let is_word = WORDS.contains(&first) || VERBS.contains(&last);
+    id.bytes().all(plain) && !is_word && !matches!(last, "" | "." | "..")
+}
+
+/// Returns the id in a segment that may end with a verb of a task.
+fn without_verb(segment: &str) -> &str {
+    let mut ids = [":cancel", ":subscribe"].into_iter();
+    let id = ids.find_map(|verb| segment.strip_suffix(verb));
+    id.unwrap_or(segment)
 }
 
 /// Returns the ids that a segment may mean: all of it, or the text before a colon.
-fn named(segment: &str) -> Option<Vec<String>> {
-    if is_word(segment) {
-        return None;
-    }
+fn named(segment: &str) -> Vec<String> {
     let colons = segment.match_indices(':').map(|(at, _)| &segment[..at]);
     let ids = std::iter::once(segment).chain(colons);
-    Some(ids.map(str::to_owned).collect())
+    ids.map(str::to_owned).collect()
 }
 
 /// Decodes the percent-encoding of a segment. `None`: the result is not UTF-8, which agents read
@@ -237,137 +255,56 @@ fn decoded(segment: &str) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn rest(method: Method, generation: Generation, tasks: &[&str]) -> Result<Rest, NoRoute> {
-        Ok(Rest {
-            method,
-            tasks: tasks.iter().map(|&task| task.to_owned()).collect(),
-            generation,
-            is_own: false,
-        })
-    }
-
     #[test]
     fn the_routes_of_both_generations_are_read() {
-        use Generation::{V0, V1};
-        use Method::*;
-        let cases = [
-            ("POST", "message:send", rest(SendMessage, V1, &[])),
-            ("POST", "v1/message:send", rest(SendMessage, V0, &[])),
-            ("POST", "message:send/", rest(SendMessage, V1, &[])),
-            ("POST", "message%3Asend", rest(SendMessage, V1, &[])),
-            (
-                "POST",
-                "message:stream",
-                rest(SendStreamingMessage, V1, &[]),
-            ),
-            ("GET", "tasks", rest(ListTasks, V1, &[])),
-            ("HEAD", "tasks", rest(ListTasks, V1, &[])),
-            ("GET", "v1/tasks", rest(ListTasks, V0, &[])),
-            ("GET", "tasks/t-1", rest(GetTask, V1, &["t-1"])),
-            ("GET", "tasks/t%3A1", rest(GetTask, V1, &["t:1", "t"])),
-            ("GET", "tasks/t%20%C3%A4", rest(GetTask, V1, &["t ä"])),
-            (
-                "GET",
-                "tasks/a:b:c",
-                rest(GetTask, V1, &["a:b:c", "a", "a:b"]),
-            ),
-            (
-                "POST",
-                "tasks/t:cancel",
-                rest(CancelTask, V1, &["t:cancel", "t"]),
-            ),
-            (
-                "POST",
-                "tasks/t%3Acancel",
-                rest(CancelTask, V1, &["t:cancel", "t"]),
-            ),
-            (
-                "GET",
-                "tasks/t:subscribe",
-                rest(SubscribeToTask, V1, &["t:subscribe", "t"]),
-            ),
-            (
-                "POST",
-                "v1/tasks/t:subscribe",
-                rest(SubscribeToTask, V0, &["t:subscribe", "t"]),
-            ),
-        ];
-        for (verb, tail, expected) in cases {
-            assert_eq!(read(verb, tail, None), expected, "{verb} {tail}");
+        for row in [
+            "POST message:send SendMessage V1",
+            "POST v1/message:send SendMessage V0",
+            "POST message:send/ SendMessage V1",
+            "POST message%3Asend SendMessage V1",
+            "POST message:stream SendStreamingMessage V1",
+            "GET tasks ListTasks V1",
+            "HEAD tasks ListTasks V1",
+            "GET v1/tasks ListTasks V0",
+            "GET tasks/t-1 GetTask V1 t-1",
+            "GET tasks/t%3A1 GetTask V1 t:1 t",
+            "GET tasks/a:b:c GetTask V1 a:b:c a a:b",
+            "POST tasks/t:cancel CancelTask V1 t:cancel t",
+            "POST tasks/t%3Acancel CancelTask V1 t:cancel t",
+            "GET tasks/t:subscribe SubscribeToTask V1 t:subscribe t",
+            "POST v1/tasks/t:subscribe SubscribeToTask V0 t:subscribe t",
+            "POST tasks/t/pushNotificationConfigs CreatePushConfig V1 t",
+            "GET tasks/t/pushNotificationConfigs ListPushConfigs V1 t",
+            "GET tasks/t/pushNotificationConfigs/c GetPushConfig V1 t",
+            "DELETE tasks/t/pushNotificationConfigs/c DeletePushConfig V1 t",
+            "GET v1/card GetExtendedCard V0",
+            "GET extendedAgentCard GetExtendedCard V1",
+        ] {
+            let words: Vec<&str> = row.split(' ').collect();
+            let rest = read(words[0], words[1], None).unwrap();
+            let (method, generation) = (rest.method, rest.generation);
+            assert_eq!(
+                format!("{method:?} {generation:?}"),
+                words[2..4].join(" "),
+                "{row}"
+            );
+            assert_eq!(rest.tasks, words[4..], "{row}");
+            assert!(!rest.is_own, "{row}");
         }
         for tail in ["tasks/send", "tasks/send/stream", "tasks/t/cancel"] {
-            assert!(
-                read("POST", tail, None).is_ok_and(|rest| rest.is_own),
-                "{tail}"
-            );
-        }
-    }
-
-    #[test]
-    fn the_routes_of_push_configurations_and_cards_are_read() {
-        use Generation::{V0, V1};
-        use Method::*;
-        let cases = [
-            (
-                "POST",
-                "tasks/t/pushNotificationConfigs",
-                rest(CreatePushConfig, V1, &["t"]),
-            ),
-            (
-                "GET",
-                "tasks/t/pushNotificationConfigs",
-                rest(ListPushConfigs, V1, &["t"]),
-            ),
-            (
-                "GET",
-                "tasks/t/pushNotificationConfigs/c",
-                rest(GetPushConfig, V1, &["t"]),
-            ),
-            (
-                "DELETE",
-                "tasks/t/pushNotificationConfigs/c",
-                rest(DeletePushConfig, V1, &["t"]),
-            ),
-            ("GET", "v1/card", rest(GetExtendedCard, V0, &[])),
-            ("GET", "extendedAgentCard", rest(GetExtendedCard, V1, &[])),
-        ];
-        for (verb, tail, expected) in cases {
-            assert_eq!(read(verb, tail, None), expected, "{verb} {tail}");
+            let rest = read("POST", tail, None);
+            assert!(rest.is_ok_and(|rest| rest.is_own), "{tail}");
         }
     }
 
     #[test]
     fn nothing_else_is_a_route() {
-        for tail in [
-            "",
-            "card",
-            "else",
-            "acme/else",
-            "acme/message:send",
-            "acme/tasks/t-1",
-            "a/b/tasks",
-            "v1/else",
-            "v1/kv/secret",
-            "v1/custom/t-1",
-            "v1/tasks/t/cancel",
-            "v1/Tasks/t",
-            "v1/TASKS",
-            "v1/Card",
-            "v1/v1/card",
-            "Tasks/t",
-            "tasks/tasks/t",
-            "tasks/tasks/t:cancel",
-            "tasks/extendedAgentCard",
-            "tasks/t/else",
-            "tasks/t/pushnotificationconfigs",
-            "tasks/t/pushNotificationConfigs/c/d",
-            "tasks/t/x/tasks",
-            "v1/extendedAgentCard",
-            "v1/acme/tasks",
-            "v1/tasks:x",
-            "acme/v1/tasks",
-            "tasks/%E4",
-        ] {
+        let others = "card else acme/else acme/message:send acme/tasks/t-1 a/b/tasks v1/else v1/kv/secret \
+            v1/custom/t-1 v1/tasks/t/cancel v1/Tasks/t v1/TASKS v1/Card v1/v1/card Tasks/t tasks/tasks/t \
+            tasks/tasks/t:cancel tasks/t/else tasks/t/pushnotificationconfigs \
+            tasks/t/pushNotificationConfigs/c/d tasks/t/x/tasks v1/extendedAgentCard v1/acme/tasks \
+            v1/tasks:x acme/v1/tasks tasks/%E4";
+        for tail in others.split(' ').chain([""]) {
             for verb in ["GET", "POST", "PUT", "DELETE"] {
                 assert_eq!(read(verb, tail, None), Err(NoRoute::Path), "{verb} {tail}");
             }
@@ -394,6 +331,26 @@ mod tests {
                 Err(NoRoute::Verb(allow)),
                 "{verb} {tail}"
             );
+        }
+    }
+
+    #[test]
+    fn an_id_is_one_segment_to_every_server() {
+        for id in "t T-1 a:b:c ~x_.y ... 2 subscribe:t Tasks1".split(' ') {
+            assert!(is_segment(id), "{id}");
+            let configs = format!("tasks/{id}/pushNotificationConfigs/{id}");
+            assert!(read("GET", &configs, None).is_ok(), "{id}");
+        }
+        let bad = "|.|..|tasks/T|T/pushNotificationConfigs|T?x|T#x|T;x|T%2Fx|T\\x|a b|tä|T\r\nx|T:cancel|T:Subscribe|T:|\
+            tasks|TASKS:x|card|pushNotificationConfigs|v1|message:send|extendedAgentCard|cancel";
+        for id in bad.split('|') {
+            assert!(!is_segment(id), "{id}");
+        }
+        let bad = "tasks/a%20b tasks/T%3Fx tasks/T%23x:cancel tasks/extendedAgentCard tasks/t:cancel:cancel \
+            tasks/:cancel tasks/T%C3%A4/cancel v1/tasks/t:Cancel tasks/t:cancel/pushNotificationConfigs \
+            tasks/t/pushNotificationConfigs/tasks tasks/t/pushNotificationConfigs/a%2Bb";
+        for tail in bad.split(' ') {
+            assert_eq!(read("POST", tail, None), Err(NoRoute::Id), "{tail}");
         }
     }
 

@@ -18,6 +18,9 @@ pub(super) fn advice(body: &Value) -> Option<String> {
             "the caller waits; or raise rate.caller_per_second and rate.caller_burst.".to_owned()
         }
         "not_permitted" => not_permitted(body),
+        "role_required" => {
+            "an operator with the role that the message names does it: `a2a-gateway token operator --role`.".to_owned()
+        }
         "stopped" => {
             let stop = fact(body, "stop")["stop"].as_str().unwrap_or("{id}");
             format!("an operator stopped it: once the cause is over, `a2a-gateway release {stop}`.")

@@ -327,5 +327,10 @@ pub(super) async fn revoke(arguments: &RevokeArguments) -> Result<String, Failur
         return Ok(document(&revoked));
     }
     let is = dry_run.words("is", "would be");
-    Ok(format!("{token} {is} revoked\n"))
+    let mut said = format!("{token} {is} revoked\n");
+    for id in revoked["ended"].as_array().into_iter().flatten() {
+        let id = cell(id);
+        said += &format!("{id} {is} revoked with it: enrolment tokens end with the last token\n");
+    }
+    Ok(said)
 }

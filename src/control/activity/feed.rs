@@ -12,7 +12,7 @@ use bytes::Bytes;
 use futures_util::stream;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::held::hold_back;
+use super::held;
 use super::query::Query;
 use super::{CHECK_EVERY, note_life};
 use crate::control::events::{BEGIN, COMMENT, COMMENT_EVERY, event_stream, named_event};
@@ -141,24 +141,14 @@ impl Feed {
     }
 
     async fn read(&mut self) {
-        let inbox = &self.gateway.delivery.inbox;
-        let start = Start::After(self.after);
-        let page = inbox.page(&self.id, self.filter, start, PAGE).await;
-        let page = match page {
-            Ok(mut page) => match hold_back(&self.gateway, &self.id, &mut page).await {
-                Ok(held) => {
-                    self.held = held;
-                    Ok(page)
-                }
-                Err(why) => Err(why),
-            },
-            away => away,
-        };
-        let Ok(page) = page else {
+        let wanted = (self.filter, Start::After(self.after), PAGE);
+        let page = held::page(&self.gateway, (&self.proof, &self.id), wanted);
+        let Ok((page, held)) = page.await else {
             // The entries stay in the store, and comments keep the connection alive.
             sleep(RETRY_PAUSE).await;
             return;
         };
+        self.held = held;
         if self.resumed && self.is_behind(&page) {
             let message =
                 "entries after the last one were pruned; read what there is without an id";

@@ -1,21 +1,44 @@
-//! Messages of an inbox that wait for the release of a stop.
+//! Entries of an inbox as a reader may see them: without content for operators below `admin`, and without messages that
+//! wait for the release of a stop.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::delivery::inbox::{ActivityType, Page};
+use crate::delivery::inbox::{ActivityType, Filter, Item, Page, Start};
 use crate::gateway::Gateway;
 use crate::hierarchy::Lineage;
+use crate::identity::Proof;
 use crate::ids::WorkspaceId;
 use crate::rejection::Rejection;
 use crate::stops::End;
+
+/// Returns a page as its reader may see it. True if messages wait for the release of a stop.
+///
+/// # Errors
+/// `store_unavailable`.
+pub(super) async fn page(
+    gateway: &Gateway,
+    (reader, id): (&Proof, &WorkspaceId),
+    (filter, start, limit): (Filter, Start, u32),
+) -> Result<(Page, bool), Rejection> {
+    let mut page = gateway
+        .delivery
+        .inbox
+        .page(id, filter, start, limit)
+        .await?;
+    if reader.sees_no_content() {
+        page.items.iter_mut().for_each(Item::withhold);
+    }
+    let held = hold_back(gateway, id, &mut page).await?;
+    Ok((page, held))
+}
 
 /// Takes messages that a stop covers, and all entries after the first of them, out of a page: a reader that went on after a
 /// later entry would miss them. Acknowledged ones have been read, and stay. True if there are some.
 ///
 /// # Errors
 /// `store_unavailable`.
-pub(super) async fn hold_back(
+async fn hold_back(
     gateway: &Gateway,
     id: &WorkspaceId,
     page: &mut Page,

@@ -7,9 +7,9 @@ mod query;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Json as Answer;
 use axum::extract::State;
-use axum::response::Response;
+use axum::response::{IntoResponse as _, Response};
+use axum::{Extension, Json as Answer};
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, sleep_until};
 
@@ -17,6 +17,7 @@ use self::query::Query;
 use super::body::Json;
 use super::extract::{Caller, PathId, not_permitted};
 use super::page::Page;
+use crate::audit::change::About;
 use crate::delivery::inbox::{Filter, Notice, Page as Found, Start};
 use crate::gateway::Gateway;
 use crate::identity::Proof;
@@ -71,7 +72,9 @@ async fn read(
     let before = page.number()?;
     note_life(&gateway, &caller.0, &id).await;
     if query.streams {
-        return feed::open(gateway, id, caller, query).await;
+        let look = About::look(&caller.0, Some(&id)).map(Extension);
+        let opened = feed::open(gateway, id, caller, query).await?;
+        return Ok((look, opened).into_response());
     }
     let inbox = &gateway.delivery.inbox;
     let start = match (&query.since_id, before) {
@@ -83,8 +86,9 @@ async fn read(
         (None, Some(seq)) => Start::Before(seq),
         (None, None) => Start::Newest,
     };
-    let mut found = inbox.page(&id, query.filter, start, page.limit).await?;
-    held::hold_back(&gateway, &id, &mut found).await?;
+    let look = About::look(&caller.0, Some(&id)).map(Extension);
+    let wanted = (query.filter, start, page.limit);
+    let (mut found, _) = held::page(&gateway, (&caller.0, &id), wanted).await?;
     if found.items.is_empty() && !query.wait.is_zero() {
         let asked = Asked {
             id,
@@ -99,7 +103,7 @@ async fn read(
         Start::After(_) => ("since_id", last.id.clone()),
         Start::Newest | Start::Before(_) => ("cursor", Page::cursor(last.seq)),
     });
-    Ok(page.linked(&found.items, next))
+    Ok((look, page.linked(&found.items, next)).into_response())
 }
 
 /// The query of a waiting reader.
@@ -122,10 +126,8 @@ async fn wait(
     let mut reader = inbox.stay(&asked.id, &caller.0, InboxReader::Wait)?;
     let mut check = Instant::now() + CHECK_EVERY;
     loop {
-        let mut found = inbox
-            .page(&asked.id, asked.filter, asked.start, asked.limit)
-            .await?;
-        let held = held::hold_back(gateway, &asked.id, &mut found).await?;
+        let wanted = (asked.filter, asked.start, asked.limit);
+        let (found, held) = held::page(gateway, (&caller.0, &asked.id), wanted).await?;
         if !found.items.is_empty() || until <= Instant::now() || gateway.draining() {
             return Ok(found);
         }

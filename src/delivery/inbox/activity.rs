@@ -4,6 +4,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use crate::closed_set::words;
+use crate::identity::{WITHHELD, Withheld};
 use crate::ids::WorkspaceId;
 use crate::rejection::{Reason, Rejection};
 use crate::shares::Account;
@@ -196,4 +197,15 @@ pub struct Item {
     pub hops: Option<i64>,
     /// Time at which it was put there.
     pub created_at: Timestamp,
+    /// Present if the bodies are kept from the reader.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub withheld: Option<Withheld>,
+}
+
+impl Item {
+    /// Takes the content out.
+    pub fn withhold(&mut self) {
+        (self.request_body, self.response_body) = (None, None);
+        self.withheld = Some(WITHHELD);
+    }
 }

@@ -319,6 +319,7 @@ fn item(row: &AnyRow) -> Result<Item, sqlx::Error> {
         task_id: row.try_get("task_id")?,
         hops: row.try_get("hops")?,
         created_at: Timestamp(row.try_get("created_at")?),
+        withheld: None,
     })
 }
 

@@ -43,14 +43,14 @@ pub struct Shown<'a> {
 }
 
 impl<'a> Shown<'a> {
-    /// Returns the form of a job that is a delegation.
-    pub fn of(job: &'a Job) -> Self {
+    /// Returns the form of a job that is a delegation, with the agent's answer if the reader sees content.
+    pub fn of(job: &'a Job, sees_content: bool) -> Self {
         Self {
             delegation_id: &job.id,
             target_id: job.target.as_str(),
             status: job.state.as_str(),
-            result: job.result.as_deref(),
-            error: job.error.as_deref(),
+            result: job.result.as_deref().filter(|_| sees_content),
+            error: job.error.as_deref().filter(|_| sees_content),
         }
     }
 }
@@ -67,7 +67,7 @@ impl Jobs {
     /// It is there once, since its id is derived from the delegation.
     pub(super) async fn put_result(&self, job: &Job) {
         if let (Kind::Delegation, Some(source)) = (job.kind, &job.source) {
-            let shown = match serde_json::to_string(&Shown::of(job)) {
+            let shown = match serde_json::to_string(&Shown::of(job, true)) {
                 Ok(shown) => shown,
                 Err(error) => return count_untold(&self.metrics, &job.id, &error.to_string()),
             };

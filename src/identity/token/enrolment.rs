@@ -19,14 +19,15 @@ pub(super) const REDEEMING_MS: i64 = 120_000;
 
 /// The condition that the enrolment token `t` is unused: it was not revoked, and no registration with it
 /// completed. The parameter is the time before which a registration that holds it counts as interrupted. A
-/// completed registration leaves a token of the workspace behind, or found one; if there never was any, a
-/// store failed or the process crashed.
+/// completed registration leaves a token of the workspace behind; if there is none, a store failed or the process
+/// crashed.
 macro_rules! is_unused {
     ($broken_off:literal) => {
         concat!(
             "(t.revoked_at IS NULL AND (t.redeemed_at IS NULL OR (t.redeemed_at <= ",
             $broken_off,
-            " AND NOT EXISTS (SELECT 1 FROM workspace_auth_tokens g WHERE g.workspace_id = t.workspace_id))))"
+            " AND NOT EXISTS (SELECT 1 FROM workspace_auth_tokens g \
+                WHERE g.workspace_id = t.workspace_id AND g.created_at >= t.redeemed_at))))"
         )
     };
 }
@@ -107,11 +108,13 @@ const REVOKE: &str = "UPDATE enrolment_tokens SET revoked_at = COALESCE(revoked_
 const END_ALL: &str = "UPDATE enrolment_tokens SET revoked_at = $2 \
     WHERE workspace_id = $1 AND revoked_at IS NULL AND token_hash <> $3";
 const END_WITH_LAST: &str = concat!(
-    "UPDATE enrolment_tokens SET revoked_at = $2 \
-     WHERE workspace_id = $1 AND revoked_at IS NULL AND NOT EXISTS \
-       (SELECT 1 FROM workspace_auth_tokens WHERE workspace_id = $1 AND revoked_at IS NULL AND ",
+    "UPDATE enrolment_tokens AS t SET revoked_at = $2 \
+     WHERE t.workspace_id = $1 AND t.expires_at > $2 AND ",
+    is_unused!("$2"),
+    " AND NOT EXISTS \
+       (SELECT 1 FROM workspace_auth_tokens WHERE workspace_id = $1 AND id <> $3 AND revoked_at IS NULL AND ",
     is_before_its_end!("$2"),
-    ")"
+    ") RETURNING id"
 );
 
 // Below a removed workspace there is none. A set, so that a cycle ends.
@@ -272,17 +275,22 @@ impl Tokens {
         self.db.run("end_enrolments", work).await.map(|_| ())
     }
 
-    /// Ends all enrolment tokens of a workspace that has no other live token.
+    /// Ends the enrolment tokens of a workspace that has no live token but `last`, and returns their ids.
     pub(crate) async fn end_enrolments_with_last(
         &self,
-        workspace: &WorkspaceId,
+        (workspace, last): (&WorkspaceId, &str),
         now: i64,
-    ) -> Result<(), Unavailable> {
-        let query = sqlx::query(END_WITH_LAST)
-            .bind(workspace.as_str())
-            .bind(now);
-        let work = async { query.execute(self.db.pool()).await };
-        self.db.run("end_enrolments", work).await.map(|_| ())
+        run: Run,
+    ) -> Result<Vec<String>, Unavailable> {
+        let query = sqlx::query_scalar(END_WITH_LAST).bind(workspace.as_str());
+        let query = query.bind(now).bind(last);
+        let work = async {
+            let mut tx = self.db.begin().await?;
+            let ended = query.fetch_all(&mut *tx).await?;
+            tx.end(run).await?;
+            Ok(ended)
+        };
+        self.db.run("end_enrolments", work).await
     }
 
     /// Ends the enrolment tokens that org tokens made of a workspace and of those below it, in a transaction of the caller.

@@ -365,7 +365,11 @@ impl Exchange {
         };
         let (rule, target) = (self.rule(), self.named_callee().cloned());
         let org = self.granted.take().and_then(|granted| granted.org);
-        audit.record(Draft {
+        let shows = self.answer.shape == Shape::Stream || !matches!(outcome, Outcome::Rejected(_));
+        let proof = self.proof.as_deref();
+        let looks = shows && self.method.returns_content();
+        let looks = looks && proof.is_some_and(Proof::sees_all_content);
+        let call = Draft {
             request_id: Some(self.request_id.clone()),
             trace_id,
             proof: self.proof.take(),
@@ -383,7 +387,14 @@ impl Exchange {
             bridged: self.translation(),
             detail: self.verdicts.as_ref().and_then(|given| given.close()),
             ..Draft::new(EventType::A2aCall)
-        });
+        };
+        if looks {
+            audit.record(Draft {
+                event_type: EventType::ContentRead,
+                ..call.clone()
+            });
+        }
+        audit.record(call);
     }
 }
 

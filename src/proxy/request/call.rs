@@ -16,6 +16,7 @@ use crate::a2a::method::Method as A2aMethod;
 use crate::a2a::refs::Refs;
 use crate::a2a::task::Binding;
 use crate::hops::hops;
+use crate::identity::Role;
 use crate::ids::{InvalidWorkspaceId, WorkspaceId};
 use crate::proxy::admit::{Admitted, Allowed, allow};
 use crate::proxy::beside;
@@ -244,6 +245,9 @@ async fn complete_call(
 ) -> Result<ControlFlow<Ended, (CheckedCall, Refs)>, Ended> {
     let Received { body, share } = received;
     let completed = body::complete(request.exchange, &allowed.permit, &body, shape).await?;
+    if completed.method.returns_content() {
+        allowed.proof.require(Role::Admin)?;
+    }
     if !shape.message_only
         && let Some(id) = asked_job(completed.method, &completed.refs)
     {

@@ -9,6 +9,7 @@ use super::*;
 use crate::coherence::Coherence;
 use crate::config::{self, Config};
 use crate::db::Db;
+use crate::identity::{Operator, Principal, Role};
 use crate::workspace::Workspaces;
 
 struct Room {
@@ -130,6 +131,15 @@ async fn the_first_who_started_a_task_owns_it_and_names_alone_are_nobody() {
         room.sees(&Proof::of(Principal::Operator), "t-1").await,
         Ok(())
     );
+    // A message to the task of another would be answered with it.
+    let mut operate = Proof::of(Principal::Operator);
+    let role = Role::Operate;
+    operate.operator = Some(Arc::new(Operator {
+        role,
+        ..Operator::CONFIGURED
+    }));
+    let sees = room.sees(&operate, "t-1").await;
+    assert_eq!(sees, Err(Reason::RoleRequired));
     let at = room.tasks.target_of(&ann, "t-1").await.unwrap();
     assert_eq!(at, Some(id("dev")));
     // Another agent cannot redirect its caller's requests to itself.

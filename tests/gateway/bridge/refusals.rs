@@ -2,7 +2,10 @@
 
 use serde_json::json;
 
-use super::agents::{agent_0_3, agent_1_0, events, line, message_0_3, message_1_0, stream};
+use super::agents::{
+    agent_0_3, agent_1_0, agent_http_json, card_http_json, events, line, message_0_3, message_1_0,
+    stream,
+};
 use super::{Case, card, card_1_0};
 use crate::harness::{ADMIN, Agent, Request};
 
@@ -161,4 +164,45 @@ async fn an_answer_without_a_translation_is_never_passed_on() {
         streamed.text()
     );
     assert!(!streamed.text().contains("statusUpdate"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_id_that_some_servers_read_as_another_path_reaches_no_agent() {
+    let case = Case::new(card_http_json(), agent_http_json().await).await;
+    for method in [
+        "GetTask",
+        "CancelTask",
+        "SubscribeToTask",
+        "tasks/get",
+        "tasks/cancel",
+    ] {
+        for id in [
+            "tasks/t-1",
+            "t-1/pushNotificationConfigs",
+            "..",
+            "t-1:subscribe",
+            "t-1?x=1",
+        ] {
+            let answer = case.call(method, json!({"id": id})).await;
+            assert_eq!(
+                answer.json()["error"]["code"],
+                -32602,
+                "{method} {id}: {}",
+                answer.text()
+            );
+        }
+    }
+    let answer = case
+        .call("ListTasks", json!({"contextId": "c&pageSize=1"}))
+        .await;
+    assert_eq!(answer.json()["error"]["code"], -32602, "{}", answer.text());
+    let rest = case.rest("GET", "tasks/t-1%3Fx=1", "").await;
+    assert_eq!(rest.reason(), "invalid_params", "{}", rest.text());
+    let requests = case.target.agent.requests();
+    assert!(
+        requests
+            .iter()
+            .all(|request| !line(request).contains("tasks"))
+    );
+    assert_eq!(case.call("GetTask", json!({"id": "t-1"})).await.status, 200);
 }

@@ -23,6 +23,7 @@ on_both_pairs! {
         let (caller, _target) = gateway.pair(Agent::json("{}").await).await;
         assert_eq!(ask(&gateway, None).await.status, 200);
         assert_eq!(ask(&gateway, Some(ADMIN)).await.status, 200);
+        assert_eq!(gateway.admin_get("/config").await.unwrap().status, 200);
         assert_refusal(&ask(&gateway, Some(&caller.token)).await, PATH, "seen", "not_permitted", "a workspace");
         assert_refusal(&ask(&gateway, Some("a2aa_0")).await, PATH, "seen", "unauthenticated", "nobody");
     }
@@ -32,6 +33,12 @@ on_both_pairs! {
         let gateway = builder.set("rate.failures_per_second", "3").start().await;
         let (caller, _target) = gateway.pair(Agent::json("{}").await).await;
         assert_eq!(ask(&gateway, Some(ADMIN)).await.status, 200);
+        // It names issuers, guards and stores.
+        let config = gateway.admin_get("/config").await.unwrap();
+        assert_eq!((config.status, config.reason().as_str()), (401, "unauthenticated"));
+        let config = Request::get("/config").bearer(ADMIN);
+        let config = Connection::open(gateway.admin).await.call(&config).await;
+        assert!(config.json().to_string().contains("admin.auth"), "{}", config.text());
         assert_refusal(&ask(&gateway, None).await, PATH, "seen", "unauthenticated", "nobody");
         assert_refusal(&ask(&gateway, Some(&caller.token)).await, PATH, "seen", "not_permitted", "a workspace");
         let mut limited = false;
@@ -45,7 +52,7 @@ on_both_pairs! {
         assert!(limited);
         // Whoever proves who they are waits for nobody; what tells of nobody asks for nothing.
         assert_eq!(ask(&gateway, Some(ADMIN)).await.status, 200);
-        for path in ["/metrics", "/healthz", "/readyz", "/version", "/config"] {
+        for path in ["/metrics", "/healthz", "/readyz", "/readyz/traffic", "/version"] {
             assert_eq!(gateway.admin_get(path).await.unwrap().status, 200, "{path}");
         }
     }

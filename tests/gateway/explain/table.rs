@@ -36,7 +36,11 @@ const EXPLAINED: [Reason; 15] = [
 ];
 
 /// What is not, and why.
-const NOT_APPLICABLE: [(Reason, &str); 28] = [
+const NOT_APPLICABLE: [(Reason, &str); 29] = [
+    (
+        Reason::RoleRequired,
+        "an operator's role: `matrix::roles` compares the two",
+    ),
     (
         Reason::Stopped,
         "an operator's: `stops::scopes` compares the two",

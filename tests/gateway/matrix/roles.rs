@@ -7,6 +7,8 @@ use serde_json::{Value, json};
 use super::Case;
 use super::table::Who::Operator;
 use super::table::*;
+use crate::audit::recorded;
+use crate::harness::watcher::Feed;
 use crate::harness::{ADMIN, Answer, Connection, Gateway, Request, assert_refusal};
 use crate::on_both_pairs;
 
@@ -26,6 +28,9 @@ const OPERATE: [(&str, &str); 9] = [
     ("DELETE", "/stops/{stop_id}"),
 ];
 
+/// The events of a stream are content.
+const STREAM: &str = "/workspaces/{id}/streams/{stream}";
+
 /// What only reads, by another method than GET.
 const READ: [(&str, &str); 4] = [
     ("POST", "/registry/check-access"),
@@ -36,7 +41,9 @@ const READ: [(&str, &str); 4] = [
 
 pub(super) fn needed(method: &str, pattern: &str) -> &'static str {
     let route = (method, pattern);
-    if method == "GET" || READ.contains(&route) {
+    if pattern == STREAM {
+        "admin"
+    } else if method == "GET" || READ.contains(&route) {
         "read"
     } else if OPERATE.contains(&route) {
         "operate"
@@ -66,6 +73,17 @@ fn said(answer: &Answer) -> Value {
     let plain = [body["needed_role"].clone()].into_iter();
     let mut all = plain.chain(metadata).filter(|said| !said.is_null());
     all.next().unwrap_or_default()
+}
+
+/// The payload of the first message to a user that a reader of events gets.
+async fn message_to_user(gateway: &Gateway, request: &Request) -> Value {
+    let mut feed = Feed::open(gateway.public, request).await;
+    loop {
+        let mut event = feed.event().await.data;
+        if event["event"] == "AGENT_MESSAGE" {
+            return event["payload"].take();
+        }
+    }
 }
 
 /// Whether the console serves a route in its place below `/api`, or one of its own.
@@ -116,7 +134,7 @@ on_both_pairs! {
                 let answer = case.gateway.call(&request).await;
                 let what = format!("{} {} with {role}: {}", row.0, row.1, answer.text());
                 assert_eq!(answer.status, 403, "{what}");
-                assert_refusal(&answer, &request.path, "seen", "not_permitted", &what);
+                assert_refusal(&answer, &request.path, "seen", "role_required", &what);
                 assert_eq!(said(&answer), needed, "{what}");
             }
         }
@@ -168,20 +186,81 @@ on_both_pairs! {
             assert_eq!((answer.status, said(&answer)), (403, json!("operate")), "{path}: {}", answer.text());
         }
         assert_eq!(case.agent.count(), 0);
-        // A card is read, and so is a task.
+        // A card is read.
         let card = Request::get("/workspaces/target/a2a/.well-known/agent-card.json").bearer(&read);
         assert_eq!(case.gateway.call(&card).await.status, 200);
-        let task = Request::get("/workspaces/target/a2a/tasks/t").bearer(&read);
-        let task = case.gateway.call(&task).await;
-        assert_ne!(task.status, 403, "{}", task.text());
         let explained = |caller: &str| format!("/explain?caller={caller}&target=target");
         let read = case.gateway.admin_get(&explained("operator:read")).await.unwrap().json();
-        assert_eq!(read["reason"], "not_permitted", "{read:#}");
+        assert_eq!(read["reason"], "role_required", "{read:#}");
         assert!(read["message"].as_str().unwrap().contains("`operate`"), "{read:#}");
         let operate = case.gateway.admin_get(&explained("operator:operate")).await.unwrap().json();
         assert_eq!(operate["reason"], Value::Null, "{operate:#}");
         let other = case.gateway.admin_get(&explained("operator:other")).await.unwrap();
         assert_eq!((other.status, other.reason()), (400, "invalid_params".to_owned()));
+    }
+
+    async fn content_is_for_admins_and_each_look_is_a_record(pair: Pair) {
+        let case = Case::new(pair).await;
+        let gateway = &case.gateway;
+        let base = "/workspaces/target/a2a";
+        let rpc = |method: &str| {
+            let call = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": {"id": "t", "taskId": "t"}});
+            Request::post(base, call.to_string())
+        };
+        let methods = ["GetTask", "ListTasks", "SubscribeToTask", "GetExtendedAgentCard", "tasks/get", "tasks/resubscribe",
+            "agent/getAuthenticatedExtendedCard", "tasks/pushNotificationConfig/get", "vendor/history"];
+        let tails = ["tasks", "tasks/t", "v1/tasks/t", "tasks/t:subscribe", "tasks/t/pushNotificationConfigs", "extendedAgentCard", "v1/card"];
+        let mut looks: Vec<Request> = methods.into_iter().map(rpc).collect();
+        looks.extend(tails.map(|tail| Request::get(format!("{base}/{tail}"))));
+        looks.extend(["/workspaces/target/tasks/t", "/tasks/t"].map(Request::get));
+        let inbox = || Request::get("/workspaces/target/activity");
+        let feed = || inbox().field("Accept", "text/event-stream");
+        let delegation = format!("/workspaces/target/delegations/{}", case.delegation);
+        let delegations = || ["/workspaces/target/delegations", &delegation].map(Request::get);
+        // All events that are kept.
+        let events = || Request::get("/events").field("Last-Event-ID", "unknown");
+        for role in ["read", "operate"] {
+            let token = token(gateway, role).await;
+            for look in &looks {
+                let answer = gateway.call(&look.clone().bearer(&token)).await;
+                let what = format!("{role}: {} {}", look.path, answer.text());
+                assert_eq!((answer.status, answer.reason().as_str()), (403, "role_required"), "{what}");
+            }
+            let entry = &gateway.call(&inbox().bearer(&token)).await.json()[0];
+            let streamed = Feed::open(gateway.public, &feed().bearer(&token)).await.event().await.data;
+            for entry in [entry, &streamed] {
+                assert_eq!((&entry["body_withheld"], entry.get("body")), (&json!(true), Some(&Value::Null)), "{entry}");
+                assert_eq!((&entry["request_body"], &entry["activity_type"]), (&Value::Null, &json!("notify")), "{entry}");
+            }
+            for look in delegations() {
+                let answer = gateway.call(&look.bearer(&token)).await.json();
+                let shown = answer.get(0).unwrap_or(&answer);
+                assert_eq!((&shown["body_withheld"], shown.get("task")), (&json!(true), None), "{shown}");
+                assert!(shown["status"].is_string(), "{shown}");
+            }
+            let withheld = json!({"body": null, "body_withheld": true});
+            assert_eq!(message_to_user(gateway, &events().bearer(&token)).await, withheld);
+        }
+        assert_eq!(case.agent.count(), 0, "a refused look reached the agent");
+        // That of the case before, and these.
+        let admin = |request: Request| request.bearer(ADMIN);
+        let entry = &gateway.call(&admin(inbox())).await.json()[0];
+        assert_eq!((&entry["request_body"]["message"], entry.get("body_withheld")), (&json!("told"), None), "{entry}");
+        let streamed = Feed::open(gateway.public, &admin(feed())).await.event().await.data;
+        assert_eq!(streamed["request_body"]["message"], "told", "{streamed}");
+        for look in delegations() {
+            let answer = gateway.call(&admin(look)).await.json();
+            assert_eq!(answer.get(0).unwrap_or(&answer)["task"], "x", "{answer}");
+        }
+        assert_eq!(message_to_user(gateway, &admin(events())).await["message"], "told");
+        for look in [rpc("tasks/get"), Request::get(format!("{base}/tasks/t"))] {
+            assert_eq!(gateway.call(&admin(look)).await.status, 200);
+        }
+        let records = recorded(gateway, "event_type=CONTENT_READ", 8).await;
+        assert_eq!(records.len(), 8, "{records:#?}");
+        assert!(records.iter().all(|record| record["caller"] == "operator:"), "{records:#?}");
+        let of = |name: &str, value: &str| records.iter().filter(|record| record[name] == value).count();
+        assert_eq!((of("target", "target"), of("method", "get_task"), of("outcome", "done")), (7, 2, 6), "{records:#?}");
     }
 
     async fn only_an_admin_makes_tokens_and_a_role_is_named(pair: Pair) {

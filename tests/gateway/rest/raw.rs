@@ -47,7 +47,7 @@ async fn paths_verbs_queries_and_bodies_pass_as_they_came() {
             "",
             "/rest/tasks/t-1?historyLength=3",
         ),
-        ("GET", "tasks/a%20b", "", "/rest/tasks/a%20b"),
+        ("GET", "tasks/a:b", "", "/rest/tasks/a:b"),
         ("POST", "tasks/t-1:cancel", "", "/rest/tasks/t-1:cancel"),
         ("POST", "tasks/t-1:cancel", "{}", "/rest/tasks/t-1:cancel"),
         (
@@ -155,6 +155,18 @@ async fn what_is_refused_reaches_no_agent() {
         (post("else", "{}"), 404, "not_found"),
         (post("a/b/c", "{}"), 404, "not_found"),
         (post("tasks/a%2Fb:cancel", "{}"), 404, "not_found"),
+        (post("tasks/a%20b:cancel", "{}"), 400, "invalid_params"),
+        (post("tasks/t%3Fx:subscribe", ""), 400, "invalid_params"),
+        (
+            post("tasks/t/pushNotificationConfigs/a%23b", "{}"),
+            400,
+            "invalid_params",
+        ),
+        (
+            Request::get("/tasks/a%20b").bearer(token),
+            400,
+            "invalid_params",
+        ),
         (post("tasks/../x", "{}"), 404, "not_found"),
         (
             Request::post(case.below("message:send"), "{}"),

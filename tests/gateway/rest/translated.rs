@@ -32,9 +32,9 @@ async fn each_route_becomes_the_call_of_the_targets_generation() {
         ("GET", "tasks/t-1/", get, json!({"id": "t-1"})),
         (
             "GET",
-            "tasks/t%201?history_length=0",
+            "tasks/t%3A1?history_length=0",
             get,
-            json!({"id": "t 1", "historyLength": 0}),
+            json!({"id": "t:1", "historyLength": 0}),
         ),
         (
             "GET",

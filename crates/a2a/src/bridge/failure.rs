@@ -2,6 +2,7 @@
 
 use crate::generation::Generation;
 use crate::method::Method;
+use crate::rest::ID_RULE;
 use crate::walker::{Broken, DEPTH_MAX};
 
 /// A call, an answer or an event that cannot be translated. Displays as the message of the error;
@@ -43,7 +44,7 @@ pub enum Failure {
     Twice(&'static str),
     /// A member of a request cannot be translated.
     #[error(
-        "\"{0}\" cannot be translated for this agent: it is not what A2A defines for it; correct it"
+        "\"{0}\" cannot be translated for this agent: it is not what A2A defines for it, or an id that {ID_RULE}; correct it"
     )]
     Params(&'static str),
     /// A request is not JSON, at this offset.

@@ -8,6 +8,7 @@ use super::pass::Pass;
 use super::table::{Form, camel};
 use crate::fields::{quoted, said};
 use crate::json::{Kind, Value};
+use crate::rest::is_segment;
 
 const LABEL: &str = "push_config";
 
@@ -62,11 +63,12 @@ pub(super) fn push_config_of_task(pass: &mut Pass<'_>, task: Option<&str>) -> Re
     };
     pass.task = task.as_deref().and_then(said);
     // The path in `name` would be read as another one.
-    let is_split = |id: &str| id.contains('/') && pass.settings.to == Form::V0Rest;
+    let is_split = |id: &str| !id.is_empty() && !is_segment(id);
     let id = config.id.map(|id| id.said(pass.text));
     let id = id.is_some_and(|id| is_split(&String::from_utf8_lossy(&id)));
-    if pass.settings.is_request && (id || pass.task.as_deref().is_some_and(is_split)) {
-        return Err(Fault::Shape("taskId"));
+    let names = pass.settings.is_request && pass.settings.to == Form::V0Rest;
+    if names && (id || pass.task.as_deref().is_some_and(is_split)) {
+        return Err(Fault::Shape(if id { "id" } else { "taskId" }));
     }
     pass.out.push(b'{');
     match pass.settings.to {

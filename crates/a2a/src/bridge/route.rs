@@ -1,13 +1,13 @@
 //! Routes of HTTP+JSON: parameters in a path and a query, read ([`Route`]) and written ([`direct`]).
 
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+use percent_encoding::percent_decode_str;
 
 use super::exchange::Sent;
 use super::failure::Failure;
 use crate::fields::{Fields, quoted};
 use crate::generation::Generation;
 use crate::method::Method;
-use crate::rest::is_word;
+use crate::rest::is_segment;
 
 /// The parameters of an HTTP+JSON request, as JSON.
 pub(super) struct Route<'a> {
@@ -112,17 +112,11 @@ impl<'a> Route<'a> {
     }
 }
 
-/// The characters that stand for themselves in a segment.
-const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC
-    .remove(b'-')
-    .remove(b'.')
-    .remove(b'_')
-    .remove(b'~');
-
 /// Directs a request, whose body has its parameters so far, to the route of its method.
 ///
 /// # Errors
-/// [`Failure::Params`] for an id that an agent could read as another route.
+/// [`Failure::Params`] for an id that an agent could read as another route; [`Failure::Answer`] for such a tenant of its
+/// card.
 pub(super) fn direct(
     sent: &mut Sent,
     method: Method,
@@ -131,14 +125,12 @@ pub(super) fn direct(
     task: Option<&str>,
 ) -> Result<(), Failure> {
     sent.method = None;
-    if generation == Generation::V1 && tenant.is_some_and(|tenant| matches!(tenant, "." | "..")) {
-        return Err(Failure::Answer(
-            "its card names a tenant that is no segment of a path",
-        ));
-    }
     let first = match (generation, tenant) {
         (Generation::V0, _) => "v1/".to_owned(),
-        (Generation::V1, Some(tenant)) => format!("{}/", utf8_percent_encode(tenant, SEGMENT)),
+        (Generation::V1, Some(tenant)) => {
+            let why = Failure::Answer("its card names a tenant that is no segment of a path");
+            segment(tenant).ok_or(why)? + "/"
+        }
         (Generation::V1, None) => String::new(),
     };
     if method.sends() {
@@ -165,7 +157,7 @@ pub(super) fn direct(
         },
         _ => String::new(),
     };
-    let query = query(&fields, method);
+    let query = query(&fields, method)?;
     sent.verb = verb;
     sent.target = Some(format!("{first}{path}{query}"));
     sent.body = body.into_bytes();
@@ -220,7 +212,10 @@ fn wrapped(fields: &Fields<'_>, text: &str, task: Option<&str>) -> String {
 }
 
 /// Returns the query, with its question mark.
-fn query(fields: &Fields<'_>, method: Method) -> String {
+///
+/// # Errors
+/// [`Failure::Params`] for a context that is no id.
+fn query(fields: &Fields<'_>, method: Method) -> Result<String, Failure> {
     let names: &[&str] = match method {
         Method::GetTask => &["historyLength"],
         Method::ListPushConfigs => &["pageSize", "pageToken"],
@@ -241,24 +236,23 @@ fn query(fields: &Fields<'_>, method: Method) -> String {
             continue;
         };
         let said = fields.text(name);
+        let is_id = |id: &str| id.is_empty() || is_segment(id);
+        if *name == "contextId" && !said.as_deref().is_some_and(is_id) {
+            return Err(Failure::Params(name));
+        }
         query.append_pair(name, said.as_deref().unwrap_or(value));
     }
     let query = query.finish();
-    if query.is_empty() {
+    Ok(if query.is_empty() {
         query
     } else {
         format!("?{query}")
-    }
+    })
 }
 
 /// Returns an id as a segment of a path. `None`: an agent could read it as another route, one that the
 /// gateway did not check.
 fn segment(id: &str) -> Option<String> {
-    let ends_in_verb = [":cancel", ":subscribe"]
-        .iter()
-        .any(|verb| id.ends_with(verb));
-    if id.is_empty() || matches!(id, "." | "..") || ends_in_verb || is_word(id) {
-        return None;
-    }
-    Some(utf8_percent_encode(id, SEGMENT).to_string())
+    // A colon that is not encoded begins a verb for some routers.
+    is_segment(id).then(|| id.replace(':', "%3A"))
 }

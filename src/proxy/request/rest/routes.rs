@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::a2a::Generation;
 use crate::a2a::method::Method;
-use crate::a2a::rest::{NoRoute, Rest};
+use crate::a2a::rest::{ID_RULE, NoRoute, Rest};
 use crate::hops::whole_number;
 use crate::proxy::request::wrong_method;
 use crate::rejection::{Reason, Rejection};
@@ -161,6 +161,12 @@ pub(super) fn translated(head: &RequestHeader, rest: &Rest) -> Result<Way, Rejec
 pub(super) fn refused(why: &NoRoute) -> Rejection {
     match *why {
         NoRoute::Path => no_such_route(),
+        NoRoute::Id => Rejection::new(
+            Reason::InvalidParams,
+            format!(
+                "the path has an id that {ID_RULE}; ask for other ids by JSON-RPC, at the base"
+            ),
+        ),
         NoRoute::Verb(allow) => {
             let message = match allow {
                 "POST, OPTIONS" => "this route is called with POST",

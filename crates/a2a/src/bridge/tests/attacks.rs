@@ -83,7 +83,7 @@ fn a_push_configuration_has_the_url_and_the_task_that_were_checked() {
 
 #[test]
 fn a_tenant_is_no_step_in_a_path() {
-    for tenant in [".", ".."] {
+    for tenant in [".", "..", "a/b", "tasks"] {
         let bridge = Bridge {
             tenant: Some(tenant),
             ..bridge(V0, V1_REST)

@@ -243,8 +243,8 @@ fn calls_become_routes_of_either_generation() {
         (
             &up,
             GetTask,
-            r#"{"id":"a/b ä","historyLength":3}"#,
-            "GET tasks/a%2Fb%20%C3%A4?historyLength=3 ",
+            r#"{"id":"a:b","historyLength":3}"#,
+            "GET tasks/a%3Ab?historyLength=3 ",
         ),
         (
             &up,
@@ -335,41 +335,43 @@ fn calls_become_routes_of_either_generation() {
         ("application/a2a+json", None)
     );
     let tenant = Bridge {
-        tenant: Some("a/b"),
+        tenant: Some("acme"),
         ..up
     };
     assert_eq!(
-        as_route(&tenant, GetTask, r#"{"id":"t"}"#),
-        "GET a%2Fb/tasks/t "
+        as_route(&tenant, GetTask, r#"{"id":"t:1"}"#),
+        "GET acme/tasks/t%3A1 "
     );
 }
 
 #[test]
 fn an_id_that_is_another_route_is_refused() {
-    for id in [
-        "",
-        ".",
-        "..",
-        "t:cancel",
-        "t:subscribe",
-        "Tasks",
-        "v1",
-        "message:send",
-        "card",
-    ] {
-        let failure = request(
-            &bridge(V0, V1_REST),
-            GetTask,
-            &format!(r#"{{"id":"{id}"}}"#),
-        )
-        .unwrap_err();
-        assert_eq!(failure, Failure::Params("id"), "{id}");
+    let bad = "|.|..|tasks/T|T/pushNotificationConfigs|a b|T?x|t:cancel|t:subscribe|Tasks|v1|message:send";
+    for id in bad.split('|') {
+        for agent in [V0_REST, V1_REST] {
+            for caller in [V0, V1] {
+                for method in [GetTask, CancelTask, SubscribeToTask] {
+                    let params = format!(r#"{{"id":"{id}"}}"#);
+                    let failure = request(&bridge(caller, agent), method, &params).unwrap_err();
+                    assert_eq!(failure, Failure::Params("id"), "{method:?} {id}");
+                }
+            }
+        }
     }
-    for (task, id) in [("a/b", "c"), ("t", "x/y"), ("..", "c")] {
+    for (task, id, member) in [
+        ("a/b", "c", "taskId"),
+        ("t", "x/y", "id"),
+        ("..", "c", "taskId"),
+    ] {
         let params =
             format!(r#"{{"taskId":"{task}","pushNotificationConfig":{{"id":"{id}","url":"u"}}}}"#);
         let failure = request(&bridge(V0, V0_REST), CreatePushConfig, &params).unwrap_err();
-        assert_eq!(failure, Failure::Params("taskId"), "{params}");
+        assert_eq!(failure, Failure::Params(member), "{params}");
+    }
+    for context in [r#""a&pageSize=1""#, r#""tasks/T""#, "{}"] {
+        let params = format!(r#"{{"contextId":{context}}}"#);
+        let failure = request(&bridge(V1, V1_REST), ListTasks, &params).unwrap_err();
+        assert_eq!(failure, Failure::Params("contextId"), "{context}");
     }
     let params = r#"{"id":"t","pushNotificationConfigId":"../x:cancel"}"#;
     let failure = request(&bridge(V0, V0_REST), DeletePushConfig, params).unwrap_err();
