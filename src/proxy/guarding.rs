@@ -166,6 +166,7 @@ fn facts_of(
                 }
             }),
         },
+        account: proof.account,
         target: Party {
             id: permit.target().as_str().to_owned(),
             org: target_org.map(str::to_owned),

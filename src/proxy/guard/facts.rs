@@ -8,6 +8,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::document::Document;
+use crate::shares::Account;
 
 /// Longest id of a task, a context or a run that questions name.
 const ID_MAX: usize = 512;
@@ -21,6 +22,9 @@ pub(in crate::proxy) struct Facts {
     pub(in crate::proxy) method: String,
     /// The caller.
     pub(in crate::proxy) caller: Party,
+    /// The account of the caller.
+    #[serde(skip)]
+    pub(in crate::proxy) account: Account,
     /// The target.
     pub(in crate::proxy) target: Party,
     /// The rule that permits the call.
