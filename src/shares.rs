@@ -5,6 +5,9 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 /// A bound.
 #[derive(Clone, Copy, Debug)]
@@ -58,6 +61,45 @@ impl Account {
     pub fn of_owner(owner: &str) -> Self {
         let hasher = BuildHasherDefault::<DefaultHasher>::default();
         Self::alone(hasher.hash_one(owner))
+    }
+
+    /// Returns the number of the party that is behind it: its group, if it has one.
+    pub const fn party(self) -> u64 {
+        if self.group == 0 {
+            self.own
+        } else {
+            self.group
+        }
+    }
+
+    /// True of its own number and of its party's.
+    pub const fn is_counted_as(self, number: u64) -> bool {
+        number == self.own || number == self.party()
+    }
+}
+
+/// Callers of the last while, as far as to tell whether there was more than one.
+#[derive(Clone, Debug, Default)]
+pub struct Callers {
+    last: Option<(u64, Instant)>,
+    /// Time of the last call of another one than the last, if it was in that while.
+    other_at: Option<Instant>,
+}
+
+impl Callers {
+    /// Adds a call. Returns true if another one called `within` that time.
+    pub fn add(&mut self, number: u64, within: Duration, now: Instant) -> bool {
+        let before = self.last.replace((number, now));
+        let other = before.filter(|(last, _)| *last != number);
+        let other_at = other.map(|(_, at)| at).or(self.other_at);
+        self.other_at = other_at.filter(|at| now.saturating_duration_since(*at) < within);
+        self.other_at.is_some()
+    }
+
+    /// Returns the one that called, if it was alone.
+    pub fn only(&self) -> Option<u64> {
+        let (number, _) = self.last.filter(|_| self.other_at.is_none())?;
+        Some(number)
     }
 }
 
@@ -213,9 +255,7 @@ impl Share {
 
     /// Amount of its caller, with all callers of its group.
     pub fn of_caller(&self) -> usize {
-        let Account { own, group } = self.account;
-        let taken = self.shares.lock();
-        taken.of(if group == 0 { own } else { group })
+        self.shares.lock().of(self.account.party())
     }
 
     /// Takes `amount` more.

@@ -11,6 +11,7 @@ use super::resolution::{Agent, Instance};
 use crate::ids::InstanceId;
 use crate::metrics::Chosen;
 use crate::rejection::{Delivery, Reason, Rejection};
+use crate::shares::Account;
 
 /// Reasons to prefer an instance for one call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -23,7 +24,7 @@ pub struct Preference {
     pub gone: Vec<InstanceId>,
 }
 
-/// Returns the instance that gets a call, and how it was chosen. `tried`: instances that the call could not reach.
+/// Returns the instance that gets a call of `account`, and how it was chosen. `tried`: those that it could not reach.
 ///
 /// An instance that drains gets only calls that are bound to it. One with an open breaker gets a call if no other can.
 ///
@@ -31,10 +32,11 @@ pub struct Preference {
 /// `workspace_restarting` if all drain, or were tried.
 pub fn choose<'i>(
     instances: &'i [Instance],
+    account: Account,
     preference: &Preference,
     tried: &[InstanceId],
 ) -> Result<(&'i Arc<Agent>, Chosen), Rejection> {
-    find(instances, preference, tried).ok_or_else(|| {
+    find(instances, account, preference, tried).ok_or_else(|| {
         let message = "all instances of the agent drain (POST /registry/drain): try again once another one has registered";
         Rejection::new(Reason::WorkspaceRestarting, message)
             .retry_after(RETRY_AFTER)
@@ -44,6 +46,7 @@ pub fn choose<'i>(
 
 fn find<'i>(
     instances: &'i [Instance],
+    account: Account,
     preference: &Preference,
     tried: &[InstanceId],
 ) -> Option<(&'i Arc<Agent>, Chosen)> {
@@ -59,12 +62,12 @@ fn find<'i>(
     let mut bound = preference.bound.iter().filter_map(bound);
     let first = bound.next();
     let mut all = first.into_iter().chain(bound);
-    if let Some(healthy) = all.find(|(agent, _)| agent.slots.is_available()) {
+    if let Some(healthy) = all.find(|(agent, _)| agent.slots.is_available(account)) {
         return Some(healthy);
     }
     if preference.bound.is_empty()
         && preference.key.is_none()
-        && let Some(agent) = any_two(instances, tried)
+        && let Some(agent) = any_two(instances, account, tried)
     {
         return Some((agent, Chosen::Load));
     }
@@ -74,7 +77,7 @@ fn find<'i>(
         .filter(is_untried)
         .map(|one| &one.agent)
         .collect();
-    let is_available = |agent: &&Arc<Agent>| agent.slots.is_available();
+    let is_available = |agent: &&Arc<Agent>| agent.slots.is_available(account);
     let available: Vec<_> = open.iter().copied().filter(is_available).collect();
     let chosen = match (available.as_slice(), first) {
         ([], Some(_)) => return first,
@@ -88,11 +91,11 @@ fn find<'i>(
 }
 
 /// Returns the instances in `preference` that take no call: they are gone, or their breakers are open.
-pub fn gone(instances: &[Instance], preference: &Preference) -> Vec<InstanceId> {
+pub fn gone(instances: &[Instance], account: Account, preference: &Preference) -> Vec<InstanceId> {
     let takes_calls = |id: &InstanceId| {
         let mut all = instances.iter();
         let found = all.find(|one| one.agent.instance.as_ref() == Some(id));
-        found.is_some_and(|one| one.agent.slots.is_available())
+        found.is_some_and(|one| one.agent.slots.is_available(account))
     };
     let bound = preference.bound.iter().map(|(id, _)| id);
     bound.filter(|id| !takes_calls(id)).cloned().collect()
@@ -128,13 +131,17 @@ fn weight(agent: &Agent, key: &str) -> [u8; 32] {
 }
 
 /// Returns the less busy of two random instances, if both take calls. Most calls need no look at the others.
-fn any_two<'i>(instances: &'i [Instance], tried: &[InstanceId]) -> Option<&'i Arc<Agent>> {
+fn any_two<'i>(
+    instances: &'i [Instance],
+    account: Account,
+    tried: &[InstanceId],
+) -> Option<&'i Arc<Agent>> {
     if instances.len() < 2 || !tried.is_empty() {
         return None;
     }
     let takes_calls = |one: &Instance| {
         let slots = &one.agent.slots;
-        !one.is_draining && slots.is_available() && slots.has_place()
+        !one.is_draining && slots.is_available(account) && slots.has_place()
     };
     let (first, second) = two(instances);
     (takes_calls(first) && takes_calls(second)).then(|| less_busy_of(&first.agent, &second.agent))

@@ -17,7 +17,10 @@ use super::context::Context;
 use super::relay::answer_head::refuse_redirect;
 use super::relay::fetch::Question;
 use super::relay::upstream::{Call, peer};
-use crate::directory::{AGENT_CARD_BYTES_MAX, CardPlace, LookupFor, ProbeClaim, ProbePlan};
+use super::relay::verdict::of_rejection;
+use crate::directory::{
+    AGENT_CARD_BYTES_MAX, CardPlace, LookupFor, Patience, ProbeClaim, ProbePlan,
+};
 use crate::ids::WorkspaceId;
 use crate::metrics::ProbeOutcome;
 use crate::rejection::{Reason, Rejection};
@@ -273,6 +276,13 @@ impl Attempt {
         began: Instant,
     ) -> Result<(), Unavailable> {
         let probing = &self.context.gateway.directory.probing;
+        for ((place, _), outcome) in plan.places.iter().zip(outcomes) {
+            let why = outcome.as_ref().err();
+            let of_agent = why.and_then(|why| of_rejection(why, Patience::default())?.failure);
+            if let (Some(agent), Some(failure)) = (&place.agent, of_agent) {
+                agent.slots.probe_failed(failure);
+            }
+        }
         let answered = plan.places.iter().zip(outcomes);
         let answered = answered.filter(|(_, outcome)| outcome.is_ok());
         let answered: Vec<_> = answered.map(|((_, id), _)| id.clone()).collect();

@@ -30,6 +30,9 @@ const A2A_ERROR: u8 = 6;
 const NOT_FOUND: u8 = 7;
 const SLOW: u8 = 8;
 
+/// The text of calls that the agent answers, however it misbehaves.
+const FINE: &str = "a-short-question";
+
 fn status(line: &str) -> Vec<Step> {
     vec![Step::write(format!(
         "HTTP/1.1 {line}\r\nContent-Length: 0\r\n\r\n"
@@ -82,9 +85,14 @@ impl Case {
         let switch = Arc::clone(&how);
         let times = Arc::new(Mutex::new(Vec::new()));
         let arrived = Arc::clone(&times);
-        let agent = Agent::scripted(move |_| {
+        let agent = Agent::scripted(move |request| {
             arrived.lock().unwrap().push(Instant::now());
-            behave(switch.load(Ordering::SeqCst))
+            let is_good = String::from_utf8_lossy(&request.body).contains(FINE);
+            behave(if is_good {
+                GOOD
+            } else {
+                switch.load(Ordering::SeqCst)
+            })
         });
         let (agent, gateway) = (agent.await, builder.start().await);
         let (caller, target) = gateway.pair(agent).await;
@@ -131,13 +139,17 @@ fn request(caller: &Seat, target: &str) -> Request {
 }
 
 fn assert_open(answer: &Answer) {
+    assert_open_for(answer, 2);
+}
+
+fn assert_open_for(answer: &Answer, seconds: u64) {
     assert_eq!(
         (answer.status, answer.reason().as_str()),
         (503, "agent_busy")
     );
     assert_eq!(answer.fact("breaker").as_deref(), Some("open"));
     let after: u64 = answer.field("retry-after").unwrap().parse().unwrap();
-    assert!((1..=3).contains(&after), "{after}");
+    assert!((1..=seconds + 1).contains(&after), "{after}");
 }
 
 on_both_pairs! {
@@ -165,6 +177,54 @@ on_both_pairs! {
             let opened = case.gateway.metric("a2a_gateway_breaker_opened_total", &[]).await;
             assert!((opened - 1.0).abs() < f64::EPSILON, "{how}");
         }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_caller_closes_the_way_for_itself_and_two_for_all() {
+    for how in [HANGS, UNAVAILABLE, CUTS_STREAMS] {
+        let builder = builder(Pair::Embedded);
+        let builder = builder
+            .set("breaker.open", "50s")
+            .set("breaker.open_max", "50s");
+        let case = Case::start(builder).await;
+        let other = case.gateway.seat("other", "", Agent::json(OK).await).await;
+        let fine = CALL.replace("\"hi\"", &format!("\"{FINE}\""));
+        let asks = async |caller: &Seat, text: &str| {
+            let call = Request::post(case.target.path(), text.to_owned());
+            case.gateway.call(&call.bearer(&caller.token)).await
+        };
+        assert_eq!(asks(&other, &fine).await.status, 200);
+        case.set(how);
+        // They end together, after as many as are in progress.
+        join_all((0..8).map(|_| asks(&case.caller, CALL))).await;
+        let before = case.target.agent.count();
+        assert_open_for(&asks(&case.caller, &fine).await, 50);
+        assert_eq!(case.target.agent.count(), before, "{how}: nothing is sent");
+        assert_eq!(case.breaker().await, "open", "{how}: to the one");
+        for _ in 0..3 {
+            let answer = asks(&other, &fine).await;
+            assert_eq!(answer.status, 200, "{how}: {}", answer.text());
+        }
+        let explained = explain(&case.gateway, "other", &case.target.id).await;
+        assert_eq!(
+            step(&explained, "slots")["fact"]["breaker"],
+            "closed",
+            "{how}"
+        );
+        let open = async || case.gateway.metric("a2a_gateway_breakers_open", &[]).await;
+        assert_eq!(open().await, 0.0, "{how}: the agent is well");
+        let third = case.gateway.seat("third", "", Agent::json(OK).await).await;
+        for caller in [&other, &third, &other, &third, &other] {
+            asks(caller, CALL).await;
+        }
+        let before = case.target.agent.count();
+        let fourth = case
+            .gateway
+            .as_operator(Request::post(case.target.path(), fine));
+        assert_open_for(&fourth.await, 50);
+        assert_eq!(case.target.agent.count(), before, "{how}: nothing is sent");
+        until_holds("the agent is known to fail", async || open().await > 0.0).await;
     }
 }
 

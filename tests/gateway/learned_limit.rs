@@ -7,7 +7,10 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 use tokio::time::sleep;
 
-use crate::harness::{Agent, Builder, CALL, Connection, Pair, Request, Step, calmly, ok_json};
+use crate::explain::{explain, step};
+use crate::harness::{
+    Agent, Builder, CALL, Connection, Pair, Request, Seat, Step, calmly, ok_json, until_holds,
+};
 
 const OK: &str = r#"{"jsonrpc":"2.0","id":"c-1","result":{"kind":"message","messageId":"r","role":"agent","parts":[]}}"#;
 const TOO_MANY: &str = "HTTP/1.1 429 Too Many Requests\r\nContent-Length: 0\r\n\r\n";
@@ -50,20 +53,22 @@ async fn offered_more_than_it_takes() {
         .start()
         .await;
     let (caller, target) = gateway.pair(agent).await;
-    let call = Request::post(target.path(), CALL).bearer(&caller.token);
+    let other = gateway.seat("other", "", Agent::json(OK).await).await;
+    // To one caller alone it would tell that one's own limit.
+    let calls = [caller, other].map(|seat| Request::post(target.path(), CALL).bearer(&seat.token));
     let (learns, ends) = (
         Instant::now() + Duration::from_secs(10),
         Instant::now() + Duration::from_secs(20),
     );
-    let offer = async || {
+    let offer = async |call: &Request| {
         let mut connection = Connection::open(gateway.public).await;
         while Instant::now() < ends {
-            if connection.call(&call).await.status != 200 {
+            if connection.call(call).await.status != 200 {
                 sleep(PAUSE).await;
             }
         }
     };
-    let offered = join_all((0..64).map(|_| offer()));
+    let offered = join_all((0..64).map(|n| offer(&calls[n % 2])));
     let after_learning = async {
         sleep(learns - Instant::now()).await;
         *counts.lock().unwrap()
@@ -82,4 +87,47 @@ async fn offered_more_than_it_takes() {
     );
     // 0.95 is the aim on a machine that does nothing else.
     assert!(taken / best > 0.5, "{taken} of {best}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_429_to_one_caller_is_that_one_s_own_limit() {
+    const HANG: &str = "a-long-question";
+    let agent = Agent::scripted(|request| {
+        let is_long = String::from_utf8_lossy(&request.body).contains(HANG);
+        vec![if is_long {
+            Step::Hang
+        } else {
+            Step::write(TOO_MANY)
+        }]
+    });
+    let gateway = Builder::new(Pair::Embedded).start().await;
+    let (caller, target) = gateway.pair(agent.await).await;
+    let other = gateway.seat("other", "", Agent::json(OK).await).await;
+    let long = CALL.replace("\"hi\"", &format!("\"{HANG}\""));
+    let mut held = Vec::new();
+    for _ in 0..4 {
+        let mut connection = Connection::open(gateway.public).await;
+        let call = Request::post(target.path(), long.clone()).bearer(&other.token);
+        connection.send(&call.wire("localhost")).await;
+        held.push(connection);
+    }
+    until_holds("they are in progress", async || target.agent.count() == 4).await;
+    let learned = async || {
+        let explained = explain(&gateway, "other", &target.id).await;
+        step(&explained, "slots")["fact"]["learned_limit"].as_u64()
+    };
+    let refused = async |by: &Seat| {
+        let call = Request::post(target.path(), CALL).bearer(&by.token);
+        assert_eq!(gateway.call(&call).await.status, 429);
+    };
+    for _ in 0..5 {
+        refused(&caller).await;
+    }
+    assert_eq!(learned().await, None);
+    let of_both = async || {
+        refused(&other).await;
+        refused(&caller).await;
+        learned().await.is_some()
+    };
+    until_holds("the agent is full for both", of_both).await;
 }

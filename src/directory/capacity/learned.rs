@@ -1,9 +1,18 @@
 //! Limit on calls in progress that is learned from an agent's refusals: down by 0.7 at a refusal, up by one after as
 //! many calls that it answered while the limit was reached. Latency has no part in it. Pure: it has no clock.
 
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::shares::Callers;
+
 /// Rounds of successes at the known limit before one more is tried: a refused call, and the climb back, are
 /// the price of finding out that an agent takes more now.
 const ROUNDS_BEFORE_ONE_MORE: usize = 40;
+
+/// Time within which an agent that is full says 429 to two parties. To one alone it tells that one's own limit.
+const SAID_WITHIN: Duration = Duration::from_secs(10);
 
 /// A call in progress.
 #[derive(Clone, Copy, Debug)]
@@ -25,6 +34,8 @@ pub(super) struct Learned {
     /// Successes since the limit changed.
     successes: usize,
     decreases: u32,
+    /// Those that the agent said 429 to since.
+    limited: Callers,
 }
 
 impl Learned {
@@ -61,13 +72,26 @@ impl Learned {
         self.in_progress = self.in_progress.saturating_sub(1);
     }
 
-    /// Lowers the limit: the agent refused the call for its load. `told`: it said so, by 429 or 503. Calls from before
-    /// the last decrease count once, together. A call that was alone tells nothing: fewer calls would not help it.
-    pub(super) fn refused(&mut self, call: Counted, ceiling: usize, told: bool) {
+    /// Lowers the limit: the agent refused the call for its load. `told`: it said so, by 429 or 503; `limited`: by 429,
+    /// to this party, now. Calls from before the last decrease count once, together. A call that was alone tells nothing:
+    /// fewer calls would not help it.
+    pub(super) fn refused(
+        &mut self,
+        call: Counted,
+        ceiling: usize,
+        told: bool,
+        limited: Option<(u64, Instant)>,
+    ) {
         let beside = call.beside.max(self.in_progress + 1);
         if call.decreases != self.decreases || beside == 1 {
             return;
         }
+        if let Some((party, now)) = limited
+            && !self.limited.add(party, SAID_WITHIN, now)
+        {
+            return;
+        }
+        self.limited = Callers::default();
         let mut before = self.limit.unwrap_or(ceiling).min(ceiling);
         if told {
             // What refused it was in progress; a refused connection tells no number.
@@ -127,7 +151,7 @@ mod tests {
     /// Offers more calls than the agent takes at once, for so many answers; returns the shares of calls that the agent
     /// refused and of its places that were used.
     fn drive(learned: &mut Learned, takes: usize, offered: usize, answers: usize) -> (f64, f64) {
-        let mut busy = VecDeque::new();
+        let (mut busy, now) = (VecDeque::new(), Instant::now());
         let (mut refused, mut used) = (0_u32, 0);
         for _ in 0..answers {
             for _ in busy.len()..offered {
@@ -136,7 +160,7 @@ mod tests {
                     busy.push_back(call);
                 } else {
                     learned.end();
-                    learned.refused(call, 256, true);
+                    learned.refused(call, 256, true, Some((refused.into(), now)));
                     refused += 1;
                 }
             }
@@ -171,20 +195,20 @@ mod tests {
         let calls: Vec<_> = (0..40).map(|_| learned.begin().unwrap()).collect();
         for call in calls {
             learned.end();
-            learned.refused(call, 100, false);
+            learned.refused(call, 100, false, None);
         }
         assert_eq!(learned.limit(), Some(70), "of the ceiling");
         let calls: Vec<_> = (0..40).map(|_| learned.begin().unwrap()).collect();
         for call in calls {
             learned.end();
-            learned.refused(call, 100, true);
+            learned.refused(call, 100, true, None);
         }
         assert_eq!(learned.limit(), Some(28), "of those in progress");
         for _ in 0..20 {
             let calls = [learned.begin(), learned.begin()];
             for call in calls.into_iter().flatten() {
                 learned.end();
-                learned.refused(call, 100, false);
+                learned.refused(call, 100, false, None);
             }
         }
         assert_eq!((learned.limit(), learned.in_progress), (Some(1), 0));
@@ -195,12 +219,34 @@ mod tests {
     }
 
     #[test]
+    fn a_429_lowers_it_only_where_two_parties_get_one_within_ten_seconds() {
+        for (said, limit) in [
+            (&[(1, 0), (1, 0), (1, 1), (1, 30)][..], None),
+            (&[(1, 0), (2, 9)], Some(7)),
+            (&[(1, 0), (2, 10), (2, 11), (2, 12)], None),
+            (&[(1, 0), (2, 10), (1, 19)], Some(7)),
+            // The next decrease needs two again.
+            (&[(1, 0), (2, 1), (1, 2), (1, 3)], Some(7)),
+            (&[(1, 0), (2, 1), (1, 2), (2, 3)], Some(4)),
+        ] {
+            let (mut learned, began) = (Learned::default(), Instant::now());
+            for (party, second) in said {
+                let (decreases, beside) = (learned.decreases, 10);
+                let at = began + Duration::from_secs(*second);
+                let call = Counted { decreases, beside };
+                learned.refused(call, 10, false, Some((*party, at)));
+            }
+            assert_eq!(learned.limit(), limit, "{said:?}");
+        }
+    }
+
+    #[test]
     fn a_call_that_was_alone_lowers_nothing() {
         let mut learned = Learned::default();
         for _ in 0..20 {
             let call = learned.begin().unwrap();
             learned.end();
-            learned.refused(call, 100, true);
+            learned.refused(call, 100, true, None);
         }
         assert_eq!(learned.limit(), None);
     }
@@ -211,7 +257,7 @@ mod tests {
         let calls: Vec<_> = (0..10).map(|_| learned.begin().unwrap()).collect();
         for call in calls {
             learned.end();
-            learned.refused(call, 10, false);
+            learned.refused(call, 10, false, None);
         }
         for _ in 0..100 {
             let call = learned.begin().unwrap();

@@ -14,7 +14,7 @@ use crate::directory::announcer::Announcer;
 use crate::directory::liveness::Presence;
 use crate::explain::{Check, Fact, Source, Witness};
 use crate::ids::{InstanceId, WorkspaceId};
-use crate::metrics::{InProgress, Metrics, Queued};
+use crate::metrics::{AgentFailure, InProgress, Metrics, Queued};
 use crate::rejection::{Delivery, Reason, Rejection};
 use crate::shares::{Account, Bound, Full, Share};
 
@@ -207,6 +207,11 @@ impl TargetSlots {
         answer
     }
 
+    /// Counts a failed probe of the agent for its breaker.
+    pub fn probe_failed(&self, cause: AgentFailure) {
+        self.target.probe_failed(cause, &self.terms);
+    }
+
     /// Checks that there is a free slot for a call of `account`, and reports the facts to `witness`.
     ///
     /// # Errors
@@ -219,7 +224,7 @@ impl TargetSlots {
     ) -> Result<(), Rejection> {
         let (taken, limit) = (self.target.calls.taken(), self.terms.limit);
         witness.hear(|| {
-            let view = self.target.view();
+            let view = self.target.view(Some(account));
             let mut value = json!({"taken": taken, "limit": limit, "of": "this replica"});
             value["breaker"] = json!(view.breaker);
             for (name, known) in [
@@ -250,7 +255,7 @@ impl TargetSlots {
             }
             Fact::new(Check::Slots, Source::Memory, value)
         });
-        let open = self.target.look(kind, &self.terms);
+        let open = self.target.look(account, kind, &self.terms);
         open.map_err(|why| closed(&self.target, why).why)?;
         let looked = self.target.calls.look(account, Bound::places(limit));
         looked.map_err(|full| crowded(full, limit).why)
@@ -263,9 +268,9 @@ impl TargetSlots {
         matches!(looked, Err(Full::Share | Full::Each))
     }
 
-    /// Returns the state of the breaker: `closed`, `open` or `trying`.
-    pub fn breaker(&self) -> &'static str {
-        self.target.view().breaker
+    /// Returns the state of the breaker for calls of `account`: `closed`, `open` or `trying`.
+    pub fn breaker(&self, account: Account) -> &'static str {
+        self.target.view(Some(account)).breaker
     }
 
     /// Returns the number of calls in progress.
@@ -278,9 +283,9 @@ impl TargetSlots {
         self.target.calls.taken() < self.terms.limit
     }
 
-    /// True unless the breaker refuses calls now. While it does, signs of life at other replicas are looked for.
-    pub fn is_available(&self) -> bool {
-        let looked = self.target.look(CallKind::Unary, &self.terms);
+    /// True unless the breaker refuses calls of `account`. While it does, signs of life at other replicas are looked for.
+    pub fn is_available(&self, account: Account) -> bool {
+        let looked = self.target.look(account, CallKind::Unary, &self.terms);
         let is_open = matches!(looked, Err(Closed::Breaker(..)));
         if is_open {
             self.target.watch.look_for_life(&self.target);
@@ -374,7 +379,8 @@ fn closed(target: &Arc<Target>, why: Closed) -> NoSlot {
         }
         Closed::Breaker(after, failure) => {
             target.watch.look_for_life(target);
-            let message = "the agent failed too often lately (breaker.failures, breaker.ratio): wait for Retry-After";
+            let message = "the agent failed too often lately, in calls of this caller or of several (breaker.failures, \
+                breaker.ratio): wait for Retry-After";
             // Rounded up: a caller that comes a moment too early would be refused once more.
             let after = Duration::from_secs(after.as_secs() + 1);
             let why = busy(message, after).fact("breaker", "open");
@@ -418,7 +424,7 @@ impl Slots {
     /// Returns the capacity of `id`, or of each of its instances, at this replica. Empty: no call of it is remembered.
     pub fn views(&self, id: &WorkspaceId) -> Vec<CapacityView> {
         let targets = self.targets.all(id);
-        targets.iter().map(|target| target.view()).collect()
+        targets.iter().map(|target| target.view(None)).collect()
     }
 
     /// True while the breakers of all targets of `id` are not closed.

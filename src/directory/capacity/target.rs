@@ -9,7 +9,7 @@ use super::learned::{Counted, Learned};
 use super::outcome::CallOutcome;
 use super::{CapacityWatch, Queue, TargetName};
 use crate::a2a::method::Method;
-use crate::breaker::{Admission, Breaker, Phase, Turned};
+use crate::breaker::{Admission, Breaker, PROBE, Phase, Turned};
 use crate::config;
 use crate::ids::InstanceId;
 use crate::metrics::AgentFailure;
@@ -123,8 +123,6 @@ struct State {
     redial_at: Option<Instant>,
     /// Until then the learned limits are shared.
     contended: Option<Instant>,
-    /// The caller whose call last tried and told nothing, and the time until which it does not try again.
-    told_nothing: Option<(Account, Instant)>,
 }
 
 /// Budget of retries.
@@ -153,15 +151,9 @@ impl Retries {
 }
 
 impl State {
-    fn closed(&self, after: Duration) -> Closed {
-        Closed::Breaker(after, self.breaker.why().map(|(cause, _)| cause))
-    }
-
-    /// Returns the time for which the calls of a caller do not try, because its last one that did told nothing: a caller
-    /// that leaves each time would keep the breaker from closing.
-    fn wait_to_try(&self, account: Account, now: Instant) -> Option<Duration> {
-        let (caller, until) = self.told_nothing?;
-        (caller == account && account.own != 0 && until > now).then(|| until - now)
+    fn closed(&self, after: Duration, account: Account) -> Closed {
+        let why = self.breaker.shown(Some(account)).why;
+        Closed::Breaker(after, why.map(|(cause, _)| cause))
     }
 
     /// Returns the learned limit of a kind while a caller that has no call in progress is refused by it.
@@ -176,12 +168,11 @@ impl State {
     /// Counts the outcome of a call for the breaker. An agent that is back has no learned limits.
     fn judge(
         &mut self,
-        admission: Admission,
+        call: (Admission, Account),
         failure: Option<AgentFailure>,
-        terms: &Terms,
+        breaker: &config::Breaker,
     ) -> Option<Turned> {
-        let now = Instant::now();
-        let turned = self.breaker.judge(admission, failure, &terms.breaker, now);
+        let turned = self.breaker.judge(call, failure, breaker, Instant::now());
         if turned == Some(Turned::Closed) {
             self.forget_limits();
         }
@@ -222,7 +213,6 @@ impl Target {
                 },
                 redial_at: None,
                 contended: None,
-                told_nothing: None,
             }),
         }
     }
@@ -231,11 +221,16 @@ impl Target {
     ///
     /// # Errors
     /// [`Closed`].
-    pub(super) fn look(self: &Arc<Self>, kind: CallKind, terms: &Terms) -> Result<(), Closed> {
+    pub(super) fn look(
+        self: &Arc<Self>,
+        account: Account,
+        kind: CallKind,
+        terms: &Terms,
+    ) -> Result<(), Closed> {
         self.follow(terms);
         let mut state = self.state();
-        let looked = state.breaker.look(Instant::now());
-        looked.map_err(|after| state.closed(after))?;
+        let looked = state.breaker.look(account, Instant::now());
+        looked.map_err(|after| state.closed(after, account))?;
         state.learned(kind).look().map_err(Closed::Learned)
     }
 
@@ -251,19 +246,13 @@ impl Target {
     ) -> Result<Begun, Closed> {
         self.follow(terms);
         let mut state = self.state();
-        let admission = match state.breaker.phase() {
-            // The clock is read only where it matters.
-            Phase::Closed => Ok(state.breaker.admit_closed()),
-            Phase::Open(_) | Phase::Trying(_) => {
-                let now = Instant::now();
-                let waits = state.wait_to_try(account, now).map_or(Ok(()), Err);
-                waits.and_then(|()| state.breaker.admit(terms.breaker.open_max, now))
-            }
-        };
-        let admission = admission.map_err(|after| state.closed(after))?;
+        let patience = terms.breaker.open_max;
+        let admission = state.breaker.admit(account, patience, Instant::now);
+        let admission = admission.map_err(|after| state.closed(after, account))?;
         let counted = state.learned(kind).begin();
         let counted = counted.map_err(|limit| {
-            state.breaker.forget(admission);
+            let call = (admission, account);
+            state.breaker.forget(call, Instant::now());
             Closed::Learned(limit)
         })?;
         Ok(Begun {
@@ -285,7 +274,7 @@ impl Target {
         if !adaptive {
             state.forget_limits();
         }
-        let stuck = !breaks && state.breaker.phase() != Phase::Closed;
+        let stuck = !breaks && state.breaker.is_open_to_any();
         let turned = stuck.then(|| state.breaker.close(Instant::now()));
         drop(state);
         self.announce(turned);
@@ -302,7 +291,7 @@ impl Target {
         state.learned(call.kind).answered(call.counted, terms.limit);
         let mut turned = None;
         if call.admission.tries {
-            turned = state.judge(call.admission, None, terms);
+            turned = state.judge((call.admission, call.account), None, &terms.breaker);
             call.admission = state.breaker.admit_closed();
         }
         drop(state);
@@ -319,7 +308,8 @@ impl Target {
     ) -> bool {
         let counts = call.admission.tries || outcome.failure.is_some();
         if counts {
-            let turned = self.state().judge(call.admission, outcome.failure, terms);
+            let of = (call.admission, call.account);
+            let turned = self.state().judge(of, outcome.failure, &terms.breaker);
             self.announce(turned);
         }
         counts
@@ -333,13 +323,11 @@ impl Target {
         (was_answering, settled): (bool, bool),
         terms: &Terms,
     ) {
+        let of = (call.admission, call.account);
         let mut state = self.state();
         state.learned(call.kind).end();
         let Some(outcome) = outcome else {
-            if call.admission.tries {
-                state.told_nothing = Some((call.account, Instant::now() + terms.breaker.open));
-            }
-            return state.breaker.forget(call.admission);
+            return state.breaker.forget(of, Instant::now());
         };
         state.retries.deposit();
         let learned = state.learned(call.kind);
@@ -347,14 +335,16 @@ impl Target {
             // The call that tries tells whether the agent is back, not how much it takes.
             if terms.adaptive && !call.admission.tries {
                 let told = outcome.failure != Some(AgentFailure::Connect);
-                learned.refused(call.counted, terms.limit, told);
+                let limited =
+                    (outcome.failure.is_none()).then(|| (call.account.party(), Instant::now()));
+                learned.refused(call.counted, terms.limit, told, limited);
             }
         } else if outcome.failure.is_none() && !was_answering {
             learned.answered(call.counted, terms.limit);
         }
         let turned = match settled {
             true => None,
-            false => state.judge(call.admission, outcome.failure, terms),
+            false => state.judge(of, outcome.failure, &terms.breaker),
         };
         drop(state);
         let metrics = &self.watch.metrics.capacity;
@@ -367,16 +357,18 @@ impl Target {
         self.announce(turned);
     }
 
-    /// Lets the next call try, if the breaker opened before the sign of life that began then, and no call tries since.
-    pub(super) fn let_try(&self, began: Instant) {
+    /// Counts a failed probe for the breaker.
+    pub(super) fn probe_failed(self: &Arc<Self>, cause: AgentFailure, terms: &Terms) {
         let mut state = self.state();
-        if state
-            .breaker
-            .why()
-            .is_some_and(|(_, opened)| opened <= began)
-        {
-            state.breaker.let_try();
-        }
+        let probe = (state.breaker.admit_closed(), PROBE);
+        let turned = state.judge(probe, Some(cause), &terms.breaker);
+        drop(state);
+        self.announce(turned);
+    }
+
+    /// Lets the next call try where the breaker opened before the sign of life that began then, and none tries since.
+    pub(super) fn let_try(&self, began: Instant) {
+        self.state().breaker.let_try(began);
     }
 
     /// Forgets what was learned of an agent that registers: it was started again.
@@ -384,27 +376,33 @@ impl Target {
         self.state().forget_limits();
     }
 
-    /// True unless calls pass.
+    /// True unless calls pass, but for those of callers that fail alone.
     pub(super) fn is_open(&self) -> bool {
-        self.state().breaker.phase() != Phase::Closed
+        self.state().breaker.shown(None).phase != Phase::Closed
     }
 
-    pub(super) fn view(&self) -> CapacityView {
+    /// True unless calls of all callers pass.
+    pub(super) fn is_open_to_any(&self) -> bool {
+        self.state().breaker.is_open_to_any()
+    }
+
+    /// Returns the capacity; `to`: for calls of this caller.
+    pub(super) fn view(&self, to: Option<Account>) -> CapacityView {
         let state = self.state();
-        let (now, breaker) = (Instant::now(), &state.breaker);
+        let (now, breaker) = (Instant::now(), state.breaker.shown(to));
         CapacityView {
             instance: self.name.instance.clone(),
             in_progress: self.calls.taken(),
-            breaker: match breaker.phase() {
+            breaker: match breaker.phase {
                 Phase::Closed => "closed",
                 Phase::Open(until) if until > now => "open",
                 Phase::Open(_) | Phase::Trying(_) => "trying",
             },
-            failure: breaker.why().map(|(cause, _)| cause),
+            failure: breaker.why.map(|(cause, _)| cause),
             failures_in_a_row: breaker
                 .failures_in_a_row()
                 .map(|(number, cause, at)| (number, cause, now.saturating_duration_since(at))),
-            retry_after: match breaker.phase() {
+            retry_after: match breaker.phase {
                 Phase::Open(until) if until > now => Some(until - now),
                 _ => None,
             },
@@ -423,7 +421,7 @@ impl Target {
     pub(super) fn dialled(&self, connected: bool) {
         let mut state = self.state();
         if connected && state.redial_at.is_some() {
-            state.breaker.let_try();
+            state.breaker.let_try(Instant::now());
         }
         state.redial_at = match (connected, state.redial_at) {
             (true, _) => None,
@@ -451,7 +449,7 @@ impl Target {
 
     fn announce(self: &Arc<Self>, turned: Option<Turned>) {
         match turned {
-            Some(Turned::Opened) => self.watch.opened(self),
+            Some(Turned::Opened | Turned::OpenedAlone) => self.watch.opened(self),
             Some(Turned::Closed) => self.watch.closed(self),
             None => {}
         }

@@ -56,6 +56,8 @@ struct Open {
     since: Timestamp,
     /// The last look at the lease, or call.
     looked_at: Instant,
+    /// False: it is open to callers that fail alone, which is no news of the agent.
+    is_shown: bool,
 }
 
 impl CapacityWatch {
@@ -91,26 +93,27 @@ impl CapacityWatch {
 
     /// Keeps a target with a breaker that has opened, and announces it.
     pub(super) fn opened(self: &Arc<Self>, target: &Arc<Target>) {
-        let view = target.view();
+        let (view, is_shown) = (target.view(None), target.is_open());
         let cause = view.failure.map_or("unknown", |cause| cause.as_str());
-        if let Some(cause) = view.failure {
+        if let Some(cause) = view.failure.filter(|_| is_shown) {
             self.metrics.capacity.opened(cause);
         }
         let open = Open {
             target: Arc::clone(target),
             since: Timestamp::now(),
             looked_at: Instant::now(),
+            is_shown,
         };
         let mut all = self.lock();
-        let was_open = all.insert(target.name.clone(), open).is_some();
-        if !target.is_open() {
+        let before = all.insert(target.name.clone(), open);
+        if !target.is_open_to_any() {
             // It closed meanwhile.
             all.remove(&target.name);
         }
         self.note_len(&all);
         drop(all);
         self.forget_later();
-        if was_open {
+        if before.is_some_and(|before| before.is_shown || !is_shown) {
             return;
         }
         let seconds = view.retry_after.unwrap_or_default().as_secs();
@@ -119,6 +122,11 @@ impl CapacityWatch {
             instance,
         } = &target.name;
         let instance = instance.as_ref().map(InstanceId::as_str);
+        if !is_shown {
+            tracing::info!(workspace.id = %workspace, instance.id = instance, "the breaker of an agent opened for one \
+                caller, others go on: see GET /explain of it");
+            return;
+        }
         tracing::warn!(workspace.id = %workspace, instance.id = instance, cause, seconds, "the breaker of an agent \
             opened: no call is sent to it; see GET /explain");
         // Other instances take the calls.
@@ -141,7 +149,10 @@ impl CapacityWatch {
             .iter()
             .all(|other| Arc::ptr_eq(other, target) || other.is_open());
         let mut all = self.lock();
-        all.remove(&target.name);
+        match all.get_mut(&target.name) {
+            Some(open) if target.is_open_to_any() => open.is_shown = false,
+            _ => drop(all.remove(&target.name)),
+        }
         self.note_len(&all);
         drop(all);
         let instance = instance.as_ref().map(InstanceId::as_str);
@@ -216,7 +227,7 @@ impl CapacityWatch {
                 all.retain(|_, one| {
                     let is_alone = Arc::strong_count(&one.target) == 1;
                     let kept = if is_alone { KEPT_ALONE } else { KEPT_MAX };
-                    one.looked_at.elapsed() < kept
+                    one.looked_at.elapsed() < kept && one.target.is_open_to_any()
                 });
                 watch.note_len(&all);
                 if all.is_empty() {
@@ -230,7 +241,8 @@ impl CapacityWatch {
 
     fn note_len(&self, all: &HashMap<TargetName, Open>) {
         self.len.store(all.len(), Ordering::Release);
-        let len = i64::try_from(all.len()).unwrap_or(i64::MAX);
+        let shown = all.values().filter(|one| one.is_shown).count();
+        let len = i64::try_from(shown).unwrap_or(i64::MAX);
         self.metrics.capacity.breakers_open.set(len);
     }
 

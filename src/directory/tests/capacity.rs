@@ -14,15 +14,20 @@ fn account(own: u64) -> Account {
 
 /// Calls `name` once, with this outcome.
 async fn call(room: &Room, name: &str, outcome: CallOutcome) -> Result<(), NoSlot> {
+    call_of(1, room, name, outcome).await
+}
+
+async fn call_of(own: u64, room: &Room, name: &str, outcome: CallOutcome) -> Result<(), NoSlot> {
     let agent = room.agent(name).await;
-    let mut slot = agent.slots.take(account(1), CallKind::Unary)?;
+    let mut slot = agent.slots.take(account(own), CallKind::Unary)?;
     slot.finish(outcome);
     Ok(())
 }
 
+/// Opens the breaker for all, by failures of two callers.
 async fn open(room: &Room, name: &str) {
-    for _ in 0..5 {
-        call(room, name, FAILED).await.unwrap();
+    for own in [1, 1, 1, 1, 2] {
+        call_of(own, room, name, FAILED).await.unwrap();
     }
     let refused = call(room, name, FAILED).await.unwrap_err().why;
     assert_eq!(refused.reason, Reason::AgentBusy);
@@ -113,6 +118,35 @@ async fn a_workspace_of_assumed_liveness_is_degraded_while_its_breaker_is_open()
     pass(Duration::from_secs(5)).await;
     call(&room, "x", CallOutcome::ANSWERED).await.unwrap();
     assert_eq!(status().await, Status::Online);
+}
+
+#[tokio::test]
+async fn a_breaker_that_is_open_to_one_caller_is_the_agent_s_while_there_is_no_other() {
+    let room = room().await;
+    room.online("a").await;
+    let agent = room.agent("a").await;
+    for _ in 0..5 {
+        call(&room, "a", FAILED).await.unwrap();
+    }
+    let seen = || {
+        let open = room.metrics.capacity.breakers_open.get();
+        (
+            open,
+            [1, 2].map(|own| agent.slots.is_available(account(own))),
+        )
+    };
+    assert_eq!(seen(), (1, [false, true]));
+    call_of(2, &room, "a", CallOutcome::ANSWERED).await.unwrap();
+    assert_eq!(seen(), (0, [false, true]));
+    pass(Duration::from_secs(1)).await;
+    let (heartbeats, beat) = (&room.directory.heartbeats, Heartbeat::default());
+    heartbeats.record(&id("a"), &beat).await.unwrap();
+    for outcome in [CallOutcome::ANSWERED, FAILED, FAILED, FAILED, FAILED] {
+        call(&room, "a", outcome).await.unwrap();
+    }
+    // A probe is one more.
+    agent.slots.probe_failed(AgentFailure::Connect);
+    assert_eq!(seen(), (1, [false, false]));
 }
 
 #[tokio::test]
@@ -212,10 +246,10 @@ async fn an_agent_that_refuses_calls_gets_fewer_and_streams_are_counted_apart() 
     refuse(&room, "a", 10).await;
     assert_eq!(
         (view().learned_limit, view().learned_limit_streams),
-        (Some(7), None)
+        (Some(6), None)
     );
     let agent = room.agent("a").await;
-    let mut held: Vec<_> = (0..7)
+    let mut held: Vec<_> = (0..6)
         .map(|_| agent.slots.take(account(1), CallKind::Unary).unwrap())
         .collect();
     let refused = agent
@@ -223,7 +257,7 @@ async fn an_agent_that_refuses_calls_gets_fewer_and_streams_are_counted_apart() 
         .take(account(2), CallKind::Unary)
         .unwrap_err()
         .why;
-    assert!(refused.facts().any(|fact| fact == ("learned_limit", "7")));
+    assert!(refused.facts().any(|fact| fact == ("learned_limit", "6")));
     assert!(agent.slots.take(account(2), CallKind::Stream).is_ok());
     // Another caller is there: the first one may have half from now on.
     held.truncate(5);

@@ -129,7 +129,7 @@ impl Explainer {
                 self.tell_limits(None, guards, explanation)
             }
             Destination::Agent(agent) => {
-                let agent = self.choose_instance(agent, explanation)?;
+                let agent = self.choose_instance(agent, proof.account, explanation)?;
                 self.reach(&permit, proof.account, &agent, explanation)
                     .await?;
                 self.tell_limits(Some(&agent), guards, explanation)
@@ -141,18 +141,19 @@ impl Explainer {
     fn choose_instance(
         &self,
         agent: &Arc<Agent>,
+        account: Account,
         explanation: &mut Explanation,
     ) -> Result<Arc<Agent>, Refused> {
         if agent.instances.is_empty() {
             return Ok(Arc::clone(agent));
         }
         let mut facts = Facts::default();
-        let chosen = choose(&agent.instances, &Preference::default(), &[]);
+        let chosen = choose(&agent.instances, account, &Preference::default(), &[]);
         facts.hear(|| {
             let instances = agent.instances.iter().map(|one| {
                 json!({"instance_id": one.agent.instance.as_ref().map(InstanceId::as_str),
                     "draining": one.is_draining, "in_flight": one.agent.slots.taken(),
-                    "breaker": one.agent.slots.breaker()})
+                    "breaker": one.agent.slots.breaker(account)})
             });
             let chosen = chosen.as_ref().ok();
             let value = json!({"instances": instances.collect::<Vec<_>>(),

@@ -18,8 +18,8 @@ use super::facts::Facts;
 use super::{Judgement, TOO_DEEP};
 use crate::a2a::texts::nests_too_deep;
 use crate::audit::{Detail, Draft, EventType};
-use crate::breaker::{Breaker, Turned};
-use crate::config::{self, Config, Guard, GuardPhase, Live};
+use crate::breaker::{Breaker, Phase, Turned};
+use crate::config::{self, Config, Guard, GuardPhase, Live, OnFailure};
 use crate::drain::Drain;
 use crate::gateway::Gateway;
 use crate::ids::{RequestId, WorkspaceId};
@@ -44,7 +44,7 @@ const ANSWER_BESIDE: usize = 64 * 1024;
 /// The field of the token if the guard's own field is `Authorization`.
 const TOKEN_FIELD: &str = "x-a2a-guard-token: ";
 
-/// Breaker of a guard: five failures in a row open it.
+/// Breaker of a guard: five failures in a row open it; those of one caller alone, for that one.
 const BREAKER: config::Breaker = config::Breaker {
     failures: 5,
     ratio: config::Ratio(0.0),
@@ -220,27 +220,39 @@ impl Server {
             let cause = "as many questions as may be are in progress, in all or of this caller";
             Failure::new(GuardVerdict::Busy, cause)
         })?;
-        let now = Instant::now();
+        let (now, allows) = (Instant::now(), guard.on_failure == OnFailure::Allow);
         let patience = deadline.saturating_duration_since(now);
-        let admission = self.breaker().admit(patience, now);
-        let admission = admission
-            .map_err(|_| Failure::new(GuardVerdict::Open, "it failed too often before"))?;
+        let admission = {
+            let mut breaker = self.breaker();
+            match breaker.admit(facts.account, patience, || now) {
+                // What passes without a question is no sender's choice: it is asked while it judges others.
+                Err(_) if allows && breaker.shown(None).phase == Phase::Closed => None,
+                Err(_) => {
+                    return Err(Failure::new(
+                        GuardVerdict::Open,
+                        "it failed too often before",
+                    ));
+                }
+                Ok(admission) => Some(admission),
+            }
+        };
         let question = question(guard, phase, facts, document).await;
         let sent = self.send(asker, guard, question, deadline);
         let answered = timeout_at(deadline, sent).await;
         let answered = answered.unwrap_or_else(|_| Err(Failure::late()));
         let failure = answered.as_ref().err();
         let failure = failure.filter(|failure| failure.is_of_server());
-        let turned = self.breaker().judge(
-            admission,
-            failure.map(|failure| failure.verdict),
-            &BREAKER,
-            Instant::now(),
-        );
-        if let (Some(Turned::Opened), Some(failure)) = (turned, failure) {
+        let turned = admission.and_then(|admission| {
+            let call = (admission, facts.account);
+            let verdict = failure.map(|failure| failure.verdict);
+            self.breaker()
+                .judge(call, verdict, &BREAKER, Instant::now())
+        });
+        if let (Some(turned), Some(failure)) = (turned, failure) {
             tracing::warn!(
                 guard = guard.name,
                 failure = failure.verdict.as_str(),
+                alone = turned == Turned::OpenedAlone,
                 cause = &*failure.cause,
                 "A guard fails; it is not asked for a while, and calls that need it are rejected unless its on_failure is \"allow\""
             );

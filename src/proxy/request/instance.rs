@@ -31,8 +31,9 @@ pub(in crate::proxy) async fn choose_instance(
         return Ok(());
     }
     let mut preference = preference(gateway, &admitted.allowed, refs).await;
-    preference.gone = gone(&agent.instances, &preference);
-    let (chosen, by) = choose(&agent.instances, &preference, &[])?;
+    let account = admitted.allowed.account();
+    preference.gone = gone(&agent.instances, account, &preference);
+    let (chosen, by) = choose(&agent.instances, account, &preference, &[])?;
     gateway.metrics.capacity.chosen(by);
     admitted.destination = Destination::Agent(Arc::clone(chosen));
     admitted.preference = Some(Box::new(preference));

@@ -121,6 +121,62 @@ async fn a_caller_that_has_its_share_of_a_guard_is_refused_whatever_on_failure_i
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_caller_of_slow_texts_has_a_guard_neither_fail_for_others_nor_pass_what_they_say() {
+    const SLOW: &str = "a-text-that-takes-long";
+    planted::plant(SECRET);
+    for (on_failure, slow, refused) in [("deny", 503, 503), ("allow", 200, 403)] {
+        let guard = Agent::scripted(|question| {
+            let text = String::from_utf8_lossy(&question.body).into_owned();
+            if text.contains(SLOW) {
+                return vec![Step::Hang];
+            }
+            let action = if text.contains(SECRET) {
+                "reject"
+            } else {
+                "pass"
+            };
+            verdict(&json!({"action": action, "reason": "it is secret"}))
+        });
+        let guard = guard.await;
+        let more = json!({"phases": ["request"], "on_failure": on_failure});
+        let guards = json!([table("g", &guard, "", more)]);
+        let case = Case::on(builder(Pair::Embedded, &guards), agent("hello").await).await;
+        let other = case.gateway.seat("other", "", agent("hello").await).await;
+        let third = case.gateway.seat("third", "", agent("hello").await).await;
+        let says = async |by: &Seat, text: &str| {
+            let call = Form::Rpc03.request(&case.target, by, false, text);
+            case.gateway.call(&call).await
+        };
+        assert_eq!(says(&other, "hi").await.status, 200);
+        let texts = (0..8).map(|_| says(&case.caller, SLOW));
+        for answer in futures_util::future::join_all(texts).await {
+            assert_eq!(answer.status, slow, "{on_failure}: {}", answer.text());
+        }
+        // Others are judged, and so is the one where it could choose not to be.
+        assert_eq!(says(&other, "hi").await.status, 200, "{on_failure}");
+        assert_eq!(
+            says(&other, SECRET).await.reason(),
+            "guard_rejected",
+            "{on_failure}"
+        );
+        let again = says(&case.caller, SECRET).await;
+        assert_eq!(again.status, refused, "{on_failure}: {}", again.text());
+        // Failures of two are of the guard.
+        for by in [&other, &third, &other, &third, &other] {
+            assert_eq!(says(by, SLOW).await.status, slow, "{on_failure}");
+        }
+        let asked = guard.count();
+        let fourth = case.gateway.seat("fourth", "", agent("hello").await).await;
+        let answer = says(&fourth, "hi").await;
+        assert_eq!(
+            (answer.status, guard.count()),
+            (slow, asked),
+            "{on_failure}"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reload_changes_guards() {
     const OFF: &str = "[rate]\ncaller_per_second = 0\nfailures_per_second = 0\n";
     let guard = |text: &str| {

@@ -18,6 +18,7 @@ use crate::proxy::request::Request;
 use crate::proxy::request::checked::CheckedCall;
 use crate::proxy::respond::client_disconnected;
 use crate::rejection::{Delivery, Reason, Rejection};
+use crate::shares::Account;
 
 /// Maximum instances that a call tries to connect to before it waits for one of them.
 const INSTANCES_TRIED_MAX: usize = 3;
@@ -277,7 +278,7 @@ impl Way<'_> {
         match gateway.resolution.resolve(&allowed.permit).await {
             Ok(Destination::Agent(agent)) => {
                 let preference = self.admitted.preference.as_deref();
-                let agent = match choose_place(&agent, preference, tried) {
+                let agent = match choose_place(&agent, self.asker.account, preference, tried) {
                     Ok(agent) => agent,
                     Err(why) => return Ok(Place::Away(why)),
                 };
@@ -308,6 +309,7 @@ impl Way<'_> {
 /// Returns the agent, or the instance of it that gets the call.
 fn choose_place(
     agent: &Arc<Agent>,
+    account: Account,
     preference: Option<&Preference>,
     tried: &[InstanceId],
 ) -> Result<Arc<Agent>, Rejection> {
@@ -315,7 +317,8 @@ fn choose_place(
         return Ok(Arc::clone(agent));
     }
     let unbound = Preference::default();
-    let chosen = choose(&agent.instances, preference.unwrap_or(&unbound), tried)?;
+    let preference = preference.unwrap_or(&unbound);
+    let chosen = choose(&agent.instances, account, preference, tried)?;
     Ok(Arc::clone(chosen.0))
 }
 
