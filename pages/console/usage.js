@@ -118,11 +118,10 @@ export function usageView(asked) {
   return { title: "Usage", element: view, change: () => {}, close: () => newest.close() };
 }
 
-function notesOf({ recording, complete }) {
+function notesOf({ recording }) {
   const note = (text) => element("p", { className: "notice", "data-tone": "warn" }, text);
   return [
     recording ? null : note("Nothing is counted: audit.enabled is false."),
-    complete ? null : note("Records of an earlier release are still being added: the sums grow until that is done."),
   ].filter(Boolean);
 }
 

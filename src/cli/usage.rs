@@ -100,9 +100,6 @@ async fn show(arguments: &Arguments) -> Result<String, Failure> {
     if usage["recording"] == false {
         remark("the audit is switched off (audit.enabled), so nothing is counted");
     }
-    if usage["complete"] == false {
-        remark("records of an earlier release are still being added; ask again later");
-    }
     if arguments.json {
         return Ok(document(&usage));
     }

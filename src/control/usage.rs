@@ -214,8 +214,6 @@ struct Listed {
     per: Per,
     /// False: the audit is switched off, so nothing is counted.
     recording: bool,
-    /// False: records of an earlier release are still being added.
-    complete: bool,
     next_cursor: Option<String>,
 }
 
@@ -252,7 +250,6 @@ pub(super) async fn list(
         by: if wanted.by_org { "org" } else { "workspace" },
         per: wanted.per,
         recording: gateway.audit.is_on(),
-        complete: usage.is_complete().await?,
         next_cursor: next.map(|after| after.cursor()),
     };
     let vary = [(VARY, HeaderValue::from_static("Accept"))];

@@ -33,10 +33,10 @@ use crate::trust::{Keys, SignError, TokenError};
 use crate::workspace::{Timestamp, orgs_of};
 
 // A chain only grows, so a delayed writer must not overwrite a newer end.
-const STATE: &str = "INSERT INTO audit_chains (replica, first_seq, last_seq, statement, signed_at, counted_seq) \
-    VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT (replica) DO UPDATE SET first_seq = excluded.first_seq, \
-    last_seq = excluded.last_seq, statement = excluded.statement, signed_at = excluded.signed_at, \
-    counted_seq = excluded.counted_seq WHERE audit_chains.last_seq <= excluded.last_seq";
+const STATE: &str = "INSERT INTO audit_chains (replica, first_seq, last_seq, statement, signed_at) \
+    VALUES ($1, $2, $3, $4, $5) ON CONFLICT (replica) DO UPDATE SET first_seq = excluded.first_seq, \
+    last_seq = excluded.last_seq, statement = excluded.statement, signed_at = excluded.signed_at \
+    WHERE audit_chains.last_seq <= excluded.last_seq";
 
 const STATE_ANEW: &str = "UPDATE audit_chains SET first_seq = $3, statement = $4, signed_at = $5 \
     WHERE replica = $1 AND statement = $2";
@@ -104,28 +104,10 @@ impl ChainRow {
     }
 }
 
-/// The records of a chain that are in the sums of usage.
-#[derive(Clone, Copy, Debug, Default)]
-struct Counted {
-    /// The last record of the chain in SQL.
-    last: i64,
-    /// The last record in the sums.
-    counted: i64,
-}
-
-impl Counted {
-    /// Returns those of the records that are to be added to the sums, and the last record in the sums then. It is called
-    /// with the row of the chain locked. Behind records of an earlier release, which are not in the sums, nothing is added
-    /// here: `counting` adds all of that chain, in order.
-    fn news(self, records: &[Chained]) -> (&[Chained], i64) {
-        if self.counted < self.last {
-            return (&[], self.counted);
-        }
-        let known = records.partition_point(|record| record.seq <= self.counted);
-        let news = &records[known..];
-        let last = news.last().map_or(self.counted, |record| record.seq);
-        (news, last)
-    }
+/// Returns those of the records of a chain that follow `last`, its last one in SQL: the sums of usage have the others.
+/// The row of the chain is locked.
+fn news(records: &[Chained], last: i64) -> &[Chained] {
+    &records[records.partition_point(|record| record.seq <= last)..]
 }
 
 /// The sums of records that are being written.
@@ -266,33 +248,6 @@ impl Table {
             found.extend(rows.page(filter, order, begun.flatten(), left).await?);
         }
         Ok(found)
-    }
-
-    /// Returns the first records of a chain behind the number `seq`, in their order.
-    pub(super) async fn behind(
-        &self,
-        replica: &str,
-        seq: i64,
-        limit: usize,
-    ) -> Result<Vec<Record>, Unavailable> {
-        let filter = Filter {
-            replica: Some(replica.to_owned()),
-            ..Filter::default()
-        };
-        let place = Place::Text {
-            ms: i64::MAX,
-            replica: replica.to_owned(),
-            seq,
-        };
-        let order = Order::Chains;
-        let mut found = self.texts.page(&filter, order, Some(&place), limit).await?;
-        if let Some(rows) = self.rows.as_ref().filter(|_| found.is_empty()) {
-            let place = rows.place(replica, seq).await?;
-            if place.is_some() {
-                found = rows.page(&filter, order, place, limit).await?;
-            }
-        }
-        Ok(found.into_iter().map(|(_, record)| record).collect())
     }
 
     /// True if a chain has a record.

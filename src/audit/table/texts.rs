@@ -12,7 +12,7 @@ use super::super::filter::Filter;
 use super::super::record::Record;
 use super::super::row::record;
 use super::super::usage;
-use super::{ChainRow, Counted, Order, PRUNED_MAX, Place, STATE, Summed};
+use super::{ChainRow, Order, PRUNED_MAX, Place, STATE, Summed, news};
 use crate::db::Db;
 use crate::store::Unavailable;
 
@@ -32,8 +32,7 @@ const DURABLE: &str = "SELECT set_config('synchronous_commit', 'on', true) \
     WHERE current_setting('synchronous_commit') IN ('off', 'local')";
 
 // Locked until the commit: one writer of a chain at a time adds to the sums.
-const COUNTED: &str =
-    "SELECT last_seq, counted_seq FROM audit_chains WHERE replica = $1 FOR UPDATE";
+const LAST: &str = "SELECT last_seq FROM audit_chains WHERE replica = $1 FOR UPDATE";
 
 /// The condition of records from the signed beginning of their chain on. What is before it, or in no chain, proves
 /// nothing.
@@ -78,19 +77,13 @@ impl Texts {
                 rest = later;
             }
             // Behind the records: a write of them that was given up, and goes on, is over when they are in.
-            let counted = sqlx::query(COUNTED).bind(&chain.replica);
-            let counted = match counted.fetch_optional(&mut *tx).await? {
-                None => Counted::default(),
-                Some(row) => Counted {
-                    last: row.try_get("last_seq")?,
-                    counted: row.try_get("counted_seq")?,
-                },
-            };
-            let (news, counted) = counted.news(records);
+            let last = sqlx::query_scalar(LAST).bind(&chain.replica);
+            let last: Option<i64> = last.fetch_optional(&mut *tx).await?;
+            let news = news(records, last.unwrap_or(0));
             let state = sqlx::query(STATE).bind(&chain.replica);
             let state = state.bind(chain.first_seq).bind(chain.last_seq);
             let state = state.bind(&chain.statement).bind(chain.signed_at);
-            state.bind(counted).execute(&mut *tx).await?;
+            state.execute(&mut *tx).await?;
             // Last, since other replicas add to the same sums.
             usage::add(&mut tx, &summed.days(records, news)).await?;
             tx.commit().await

@@ -10,7 +10,7 @@ use super::super::members::Members;
 use super::super::record::EventType;
 use super::super::usage;
 use super::places::{BLOCK_BITS, NEAR_MS, id, keys, time_of, uuid};
-use super::{ChainRow, Counted, STATE, Summed};
+use super::{ChainRow, STATE, Summed, news};
 
 // Rows that exist are skipped, so a write of unknown outcome can be retried.
 const INSERT: &str = "INSERT INTO structure_events (id, time, event_type, request_id, trace_id, caller, \
@@ -18,7 +18,7 @@ const INSERT: &str = "INSERT INTO structure_events (id, time, event_type, reques
     request_bytes, response_bytes, duration_ms, task_id, detail, prev, hash) \
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING";
 
-const COUNTED: &str = "SELECT last_seq, counted_seq FROM audit_chains WHERE replica = ?";
+const LAST: &str = "SELECT last_seq FROM audit_chains WHERE replica = ?";
 
 const CHAIN: &str = "SELECT chain FROM audit_replicas WHERE replica = ?";
 
@@ -53,12 +53,9 @@ pub(super) fn write(
         statement,
         signed_at,
     } = chain;
-    let counted = transaction.query_row(COUNTED, [replica], |row| {
-        let (last, counted) = (row.get(0)?, row.get(1)?);
-        Ok(Counted { last, counted })
-    });
-    let (news, counted) = counted.optional()?.unwrap_or_default().news(records);
-    let state = params![replica, first_seq, last_seq, statement, signed_at, counted];
+    let last = transaction.query_row(LAST, [replica], |row| row.get(0));
+    let news = news(records, last.optional()?.unwrap_or(0));
+    let state = params![replica, first_seq, last_seq, statement, signed_at];
     transaction.execute(STATE, state)?;
     usage::add_to_file(transaction, &summed.days(records, news))
 }

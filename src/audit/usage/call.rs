@@ -52,11 +52,6 @@ pub(in super::super) struct Call<'a> {
 }
 
 impl<'a> Call<'a> {
-    /// True if it was on this day or later.
-    pub(in super::super) fn is_since(&self, oldest: Day) -> bool {
-        self.day >= oldest
-    }
-
     /// Returns the call of a draft, or `None` if it is about another event.
     pub(in super::super) fn of_draft(draft: &'a Draft) -> Option<Self> {
         if draft.event_type != EventType::A2aCall {

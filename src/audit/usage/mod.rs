@@ -2,7 +2,7 @@
 //! target (`docs/reference/usage.md`).
 //!
 //! Sums are added in the transaction that writes their records, and `audit_chains` says up to which record of a chain they
-//! go, so a record that is written twice is counted once. Records of earlier releases are added in steps.
+//! go, so a record that is written twice is counted once.
 
 mod call;
 mod day;

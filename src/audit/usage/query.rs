@@ -129,9 +129,6 @@ pub struct Usage {
     db: Db,
 }
 
-const BEHIND: &str =
-    "SELECT COUNT(*) FROM audit_chains WHERE counted_seq < last_seq AND first_seq <= last_seq";
-
 impl Usage {
     /// Returns the sums of a database, without I/O.
     pub fn new(db: Db) -> Self {
@@ -183,16 +180,6 @@ impl Usage {
             Side::Target => Kind::TargetOrg,
         };
         days::total(&self.db, &wanted.asked(kind, org.as_deref())).await
-    }
-
-    /// True if the sums have all records that are stored. After an update from a release without sums it takes some time.
-    ///
-    /// # Errors
-    /// When the store fails.
-    pub async fn is_complete(&self) -> Result<bool, Unavailable> {
-        let behind = sqlx::query_scalar(BEHIND).fetch_one(self.db.pool());
-        let behind: i64 = self.db.run("usage_page", behind).await?;
-        Ok(behind == 0)
     }
 }
 
