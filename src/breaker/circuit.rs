@@ -80,7 +80,7 @@ impl<Cause: Copy> Circuit<Cause> {
         is_tried && admission.tries && admission.began == self.changed
     }
 
-    /// Counts an outcome. `who`: one of those whose failures open it if they are of two; `None`: it has one caller. Returns
+    /// Counts an outcome. `who`: a caller or a party; failures of two open it. `None`: it has one caller. Returns
     /// true if it opened.
     pub(super) fn judge(
         &mut self,

@@ -13,7 +13,7 @@ use crate::shares::{Account, Callers};
 
 /// Maximum circuits. A new one takes the place of one that is closed, else of the oldest.
 const CIRCUITS_MAX: usize = 16;
-/// Time for which a party whose call tried and did not close it lets others try that wait.
+/// Time for which a party lets others try that wait, after a call of its own tried and did not close it.
 const GIVES_WAY: Duration = Duration::from_secs(5);
 /// Number of the circuit of all callers.
 const ALL: u64 = u64::MAX;
@@ -49,7 +49,7 @@ pub struct Breaker<Cause> {
     changes: u32,
     accounts: Callers,
     parties: Callers,
-    /// The party whose call tried last, and whether calls of others were refused since.
+    /// The party of the call that tried last, and whether calls of others were refused since.
     last_try: Option<(u64, bool)>,
 }
 
@@ -319,7 +319,7 @@ mod tests {
             ("aAbBaAbBaAbBaAbB|||aAbBa", None, ""),
             // What fails together with what opened it for its caller counts for others no more.
             ("BBBB[aaaaaaaaaaaaaaaaaaaaaaaaaaaaaa]BbBb", None, "a"),
-            ("BaaaaadBeBfBgBhBiBjBkBlBmBnBoBqBrBsBtBuBvB", None, "a"),
+            ("BBBaaaaadBBeBBfBBgBBhBBiBBjBBkBBlBBmBBnBBoBBqBBrBBsBBtBBuBBvB", None, "a"),
             // One call tries. What fails doubles the time.
             ("aaaaa....", None, "a"),
             ("aaaaa:[a", None, "a"),

@@ -81,12 +81,6 @@ impl Rows {
         }))
     }
 
-    /// Returns the id of a record, there or not.
-    pub(super) async fn place(&self, replica: &str, seq: i64) -> Result<Option<i64>, Unavailable> {
-        let ids = self.ids(replica).await?;
-        Ok(ids.map(|[first, _]| first.saturating_add(seq)))
-    }
-
     pub(super) async fn has(&self, replica: &str) -> Result<bool, Unavailable> {
         let Some([first, end]) = self.ids(replica).await? else {
             return Ok(false);

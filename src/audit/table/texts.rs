@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use sqlx::any::{AnyArguments, AnyRow};
 use sqlx::query::Query;
-use sqlx::{Any, AssertSqlSafe, Row as _};
+use sqlx::{Any, AssertSqlSafe};
 
 use super::super::chain::Chained;
 use super::super::filter::Filter;

@@ -81,7 +81,7 @@ pub struct NewActivity {
     pub context_id: Option<String>,
     /// [`Proof::owner`](crate::identity::Proof::owner) of the sender: the owner of a new task.
     pub owner: String,
-    /// Account of the sender, whose share of the inbox it takes. The default, of what the workspace itself and the
+    /// Account of the sender: the entry takes a share of the inbox. The default, of what the workspace itself and the
     /// gateway put there: it takes no share.
     pub account: Account,
     /// The task that it continues; its state becomes `submitted` again.

@@ -208,9 +208,9 @@ async fn a_breaker_that_opens_refuses_the_calls_that_wait() {
     let agent = room.agent("a").await;
     let slots = &agent.slots;
     let mut held = slots.take(account(1), CallKind::Unary).unwrap();
-    let refused = slots.take(account(2), CallKind::Unary).unwrap_err();
+    let refused = slots.take(account(1), CallKind::Unary).unwrap_err();
     let far = Instant::now() + Duration::from_secs(60);
-    let mut waits = Box::pin(slots.wait(refused, account(2), CallKind::Unary, far));
+    let mut waits = Box::pin(slots.wait(refused, account(1), CallKind::Unary, far));
     assert!(futures_util::poll!(&mut waits).is_pending());
     held.finish(FAILED);
     drop(held);

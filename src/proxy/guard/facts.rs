@@ -22,7 +22,7 @@ pub(in crate::proxy) struct Facts {
     pub(in crate::proxy) method: String,
     /// The caller.
     pub(in crate::proxy) caller: Party,
-    /// The account of the caller, whose share of the guard's places its questions take.
+    /// The account of the caller: its questions take a share of the guard's places.
     #[serde(skip)]
     pub(in crate::proxy) account: Account,
     /// The target.
