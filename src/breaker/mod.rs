@@ -319,7 +319,11 @@ mod tests {
             ("aAbBaAbBaAbBaAbB|||aAbBa", None, ""),
             // What fails together with what opened it for its caller counts for others no more.
             ("BBBB[aaaaaaaaaaaaaaaaaaaaaaaaaaaaaa]BbBb", None, "a"),
-            ("BBBaaaaadBBeBBfBBgBBhBBiBBjBBkBBlBBmBBnBBoBBqBBrBBsBBtBBuBBvB", None, "a"),
+            (
+                "BBBaaaaadBBeBBfBBgBBhBBiBBjBBkBBlBBmBBnBBoBBqBBrBBsBBtBBuBBvB",
+                None,
+                "a",
+            ),
             // One call tries. What fails doubles the time.
             ("aaaaa....", None, "a"),
             ("aaaaa:[a", None, "a"),

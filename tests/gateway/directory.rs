@@ -80,6 +80,8 @@ async fn replica(sql: &str, shared: &str, heartbeat_ttl: Duration) -> Replica {
         Arc::clone(&coherence),
         Arc::clone(&metrics),
     );
+    // As a gateway does when it has looked for leases.
+    coherence.set_leases_known();
     let following = Arc::clone(&directory);
     tokio::spawn(async move { tokio::join!(coherence.run(), following.entries.follow_url_keys()) });
     Replica {

@@ -92,7 +92,9 @@ async fn what_a_server_an_agent_or_a_file_says_steers_no_terminal() {
     let stop = json!({"id": EVIL, "scope": {"workspace": EVIL}, "mode": EVIL, "reason": EVIL, "created_by": EVIL});
     let policy = json!({"version": 1, "revision": EVIL, "workspaces": [workspace], "grants": [grant], "stops": [stop]});
     let file = home.path().join("policy.json");
-    std::fs::write(&file, policy.to_string()).unwrap();
+    // YAML has no such characters but as escapes.
+    let escaped = policy.to_string().replace('\u{9b}', "\\u009b");
+    std::fs::write(&file, escaped.replace('\u{85}', "\\u0085")).unwrap();
     let file = file.to_str().unwrap();
     let sends = json!({"result": said}).to_string();
     let grants = json!({"grants": [grant]}).to_string();

@@ -384,7 +384,7 @@ async fn crowds(pair: Pair, seen: &mut Seen) {
     let hangs = || Agent::scripted(|_| vec![Step::Hang]);
     let gateway = Builder::new(pair)
         .set("server.max_exchanges", "3")
-        .set("inbox.max_messages", "2")
+        .set("inbox.max_messages", "4")
         .start()
         .await;
     let (caller, target) = gateway.pair(hangs().await).await;

@@ -269,7 +269,7 @@ async fn a_person_operates_in_their_name_by_their_role_until_they_sign_out() {
     for (event, outcome) in [
         ("OPERATOR_SIGNED_IN", "done"),
         ("WORKSPACE_PAUSED", "done"),
-        ("KEYS_CHANGED", "not_permitted"),
+        ("KEYS_CHANGED", "role_required"),
     ] {
         let record = &recorded(&gateway, &format!("event_type={event}"), 1).await[0];
         assert_eq!(
