@@ -155,6 +155,7 @@ impl Coherence {
             (false, true) => Link::Missing,
             (_, false) => Link::Channel,
         };
+        metrics.coherent.set(i64::from(link == Link::NotNeeded));
         Arc::new(Self {
             shared,
             metrics,

@@ -193,7 +193,7 @@ async fn one_caller_closes_the_way_for_itself_and_two_for_all() {
         let other = case.gateway.seat("other", "", Agent::json(OK).await).await;
         let fine = CALL.replace("\"hi\"", &format!("\"{FINE}\""));
         let asks = async |caller: &Seat, text: &str| {
-            let call = Request::post(case.target.path(), text.to_owned());
+            let call = Request::post(case.target.path(), text);
             case.gateway.call(&call.bearer(&caller.token)).await
         };
         assert_eq!(asks(&other, &fine).await.status, 200);
