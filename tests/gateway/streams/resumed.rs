@@ -209,7 +209,9 @@ async fn with_logs_off_events_have_no_ids() {
 async fn what_all_logs_take_is_bounded_and_the_oldest_go_first() {
     let event = format!("data: {}\n\n", "x".repeat(20_000));
     let agent = streaming(vec![event], Duration::ZERO, ended()).await;
-    let builder = Builder::new(Pair::Embedded).set("stream.logs_bytes", "64KiB");
+    // The only caller has half of it.
+    let builder = Builder::new(Pair::Embedded).set("stream.logs_bytes", "128KiB");
+    let builder = builder.set("stream.log_bytes", "21KiB");
     let case = Case::new(builder, agent).await;
     let mut streams = Vec::new();
     for _ in 0..5 {
