@@ -320,7 +320,7 @@ mod tests {
             // What fails together with what opened it for its caller counts for others no more.
             ("BBBB[aaaaaaaaaaaaaaaaaaaaaaaaaaaaaa]BbBb", None, "a"),
             (
-                "BBBaaaaadBBeBBfBBgBBhBBiBBjBBkBBlBBmBBnBBoBBqBBrBBsBBtBBuBBvB",
+                "BBBaaaaaBBdBBeBBfBBgBBhBBiBBjBBkBBlBBmBBnBBoBBqBBrBBsBBtBBuBBvB",
                 None,
                 "a",
             ),

@@ -1,10 +1,11 @@
 //! The account of a principal: the number under which its rate and its shares of memory, places and connections
 //! are counted, whichever of its credentials it presents. Otherwise a workspace with 50 tokens, or an org that
 //! signs canvas tokens, would have many times the share of one that has one token. An org token can also name as many
-//! canvas users as it likes: each has an account, and those of one org are a group.
+//! canvas users as it likes: each has an account, and those of one org are a group, in which the org itself is counted.
 
 use super::credential::CredentialHash;
 use super::proof::{CredentialKind, OPEN, Principal, Proof};
+use crate::ids::Life;
 use crate::shares::Account;
 
 impl Proof {
@@ -29,20 +30,25 @@ impl Proof {
                 _,
             ) => Account {
                 own: number(&self.owner()),
-                group: match within {
-                    None => number(&format!("users:{}", serde_json::json!(org))),
-                    Some(root) => {
-                        let root = root.to_string();
-                        number(&format!("users:{}", serde_json::json!([org, root])))
-                    }
-                },
+                group: group(org.as_deref(), within.as_ref()),
             },
+            (Principal::Org { org, within }, _) => {
+                Account::alone(group(Some(org), within.as_ref()))
+            }
             // Of all lives of the id.
             (Principal::Workspace { id }, _) => Account::alone(number(id.as_str())),
             _ => Account::alone(number(&self.owner())),
         };
         self
     }
+}
+
+/// Returns the number of what the holders of an org's tokens, or of those of a subtree, do together.
+fn group(org: Option<&str>, within: Option<&Life>) -> u64 {
+    number(&match within {
+        None => format!("users:{}", serde_json::json!(org)),
+        Some(root) => format!("users:{}", serde_json::json!([org, root.to_string()])),
+    })
 }
 
 /// Returns the number of a name: of a principal as [`Proof::owner`] writes it, or `users:` and an org.
@@ -54,7 +60,7 @@ fn number(name: &str) -> u64 {
 mod tests {
     use super::super::proof::open_proof;
     use super::*;
-    use crate::ids::{Life, WorkspaceId};
+    use crate::ids::WorkspaceId;
 
     fn account(principal: Principal, kind: CredentialKind, credential: &str) -> Account {
         let proof = Proof {
@@ -143,6 +149,9 @@ mod tests {
         };
         let (ada, bob) = (named("ada", "acme", true), named("bob", "acme", true));
         assert_ne!(ada.own, bob.own);
+        let (org, within) = ("acme".to_owned(), None);
+        let org = account(Principal::Org { org, within }, CredentialKind::Org, "1");
+        assert_eq!(org, Account::alone(ada.group), "one party");
         assert_eq!(ada.group, bob.group);
         assert_ne!(ada.group, named("ada", "globex", true).group);
         let of_subtree = Principal::Canvas {

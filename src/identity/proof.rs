@@ -215,6 +215,12 @@ impl Proof {
                 org,
                 within: Some(root),
             } => return format!("subtree:{root}:{org}"),
+            // An operator who sees no content owns nothing of what others were answered.
+            Principal::Operator if self.sees_no_content() => {
+                let by =
+                    serde_json::json!(self.operator.as_ref().map(|by| (&by.token_id, &by.person)));
+                return format!("operator:{by}");
+            }
             Principal::Org { .. } | Principal::Operator => return self.principal.to_string(),
         };
         let issuer = self.signer.as_ref().and_then(|by| by.named.issuer.as_ref());

@@ -12,6 +12,7 @@ macro_rules! columns {
 
 // The bounds are counted in the same statement. Concurrent inserts of several replicas may exceed them by
 // their number.
+// A caller has none for the target, or has one more within half of what the others leave of $19.
 pub(super) const INSERT: &str = concat!(
     "INSERT INTO delegations (id, kind, owner, caller, source_id, target_id, task, call, \
     idempotency_key, state, priority, due_at, deadline, created_at, updated_at, kept_bytes, hops, client, run) \
@@ -20,6 +21,9 @@ pub(super) const INSERT: &str = concat!(
         WHERE owner = $3 AND state IN ('pending', 'dispatched')) < $13 \
     AND (SELECT COUNT(*) FROM delegations \
         WHERE target_id = $6 AND state IN ('pending', 'dispatched')) < $13 \
+    AND (SELECT COUNT(CASE WHEN caller = $4 THEN 1 END) \
+        * (COUNT(CASE WHEN caller = $4 THEN 1 END) + COUNT(*) + 2 - $19) FROM delegations \
+        WHERE target_id = $6 AND state IN ('pending', 'dispatched')) <= 0 \
     AND ",
     kept_of!("$3"),
     " + $14 <= $15 ON CONFLICT DO NOTHING"

@@ -64,6 +64,12 @@ impl Table {
             Content::Task(task) => (Some(task), None),
             Content::Call(call) => (None, serde_json::to_string(call).ok()),
         };
+        let is_told_apart = stored_account(&new.caller).own != 0;
+        let share_of = if is_told_apart {
+            unfinished_max
+        } else {
+            i64::from(u32::MAX)
+        };
         let kept = length(task.map(|task| task.text.as_str())) + length(call.as_deref());
         let adding = bytes.adding(&new.owner, kept);
         let client = task.and_then(|task| task.client);
@@ -87,7 +93,8 @@ impl Table {
             .bind(adding.limit)
             .bind(task.map_or(1, |task| i64::from(task.hops)))
             .bind(client.map(|client| client.to_string()))
-            .bind(run);
+            .bind(run)
+            .bind(share_of);
         let inserted = self.db.execute("job_insert", query).await? > 0;
         if inserted {
             bytes.added(kept);

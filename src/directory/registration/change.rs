@@ -388,7 +388,7 @@ pub(super) fn judge(
     )?;
     settle_resolve(workspace, change, &settings)?;
     let says_url = change.url.is_some() || change.urls.is_some();
-    settle_credential(workspace, around, change, editor, &mut settings);
+    settle_credential(workspace, around, vetted, editor, &mut settings);
     if says_url || change.card_url.is_some() || change.upstream_tls.is_some() {
         let has_tls = settings.upstream_tls.is_some();
         let url = called_at(&settings.url, &settings.card_url, settings.liveness);
@@ -435,19 +435,25 @@ fn next_status(
 fn settle_credential(
     workspace: &Workspace,
     around: &Surroundings,
-    change: &Change,
+    vetted: &Vetted<'_>,
     editor: Editor,
     settings: &mut Settings,
 ) {
     let by_operator = editor == Editor::Operator;
-    let names_url = change.url.is_some() || change.urls.is_some() || change.card_url.is_some();
-    let waits = workspace.upstream_auth_base.is_none() && names_url && by_operator;
+    let change = vetted.change;
     let sets = change.upstream_auth.is_some();
-    if !sets && !waits {
+    // Of the address that is called others may have set a part, so it counts only where the credential is set.
+    let named = [&vetted.url, &vetted.card_url].map(|url| url.as_ref().and_then(Option::as_deref));
+    let first = vetted.urls.iter().flatten().flatten().next();
+    let named = named[0].or(first.map(String::as_str)).or(named[1]);
+    let waits = workspace.upstream_auth_base.is_none() && by_operator;
+    let named = named.filter(|_| waits || sets);
+    let called = called_at(&settings.url, &settings.card_url, settings.liveness);
+    let named = named.or(called.filter(|_| sets));
+    if !sets && named.is_none() {
         return;
     }
-    let called = called_at(&settings.url, &settings.card_url, settings.liveness);
-    let named = called.map(|url| credential_base(url, by_operator));
+    let named = named.map(|url| credential_base(url, by_operator));
     let old = workspace.upstream_auth_base.as_ref();
     let old = old.filter(|_| workspace.upstream_auth.is_some());
     let old = old.filter(|place| !by_operator || is_base_of_operator(place));

@@ -229,6 +229,18 @@ on_both_pairs! {
         assert_eq!(events[2].1["error"], "agent_protocol_error");
     }
 
+    async fn jobs_that_come_together_take_one_share(pair: Pair) {
+        let gateway = Builder::new(pair).set("delegation.max_pending", "8").start().await;
+        let (caller, _target) = gateway.pair(Agent::scripted(echo).await).await;
+        pause(&gateway, "target", "pause").await;
+        let body = json!({"target_id": "target", "task": "x"});
+        let all = (0..24).map(|_| delegate_with(&gateway, &caller, &body));
+        let answers = futures_util::future::join_all(all).await;
+        let accepted = answers.iter().filter(|answer| answer.status == 202).count();
+        // Statements of PostgreSQL that run at the same moment do not see each other's rows.
+        assert!(accepted == 4 || (pair == crate::harness::Pair::External && (4..=8).contains(&accepted)), "{accepted}");
+    }
+
     async fn only_so_many_wait(pair: Pair) {
         let gateway = Builder::new(pair).set("delegation.max_pending", "4").start().await;
         let (caller, target) = gateway.pair(Agent::scripted(echo).await).await;

@@ -256,6 +256,15 @@ on_both_pairs! {
         for look in [rpc("tasks/get"), Request::get(format!("{base}/tasks/t"))] {
             assert_eq!(gateway.call(&admin(look)).await.status, 200);
         }
+        // An answer that is kept is of the operator who asked.
+        let call = json!({"jsonrpc": "2.0", "id": 1, "method": "message/send", "params": {"message":
+            {"kind": "message", "role": "user", "messageId": "m", "parts": [{"kind": "text", "text": "x"}]}}});
+        let keyed = || Request::post(base, call.to_string()).field("Idempotency-Key", "k-1");
+        for (token, replays) in [(ADMIN, false), (ADMIN, true), (&*token(gateway, "operate").await, false)] {
+            let answer = gateway.call(&keyed().bearer(token)).await;
+            assert_eq!(answer.status, 200, "{}", answer.text());
+            assert_eq!(answer.field("idempotent-replay").is_some(), replays);
+        }
         let records = recorded(gateway, "event_type=CONTENT_READ", 8).await;
         assert_eq!(records.len(), 8, "{records:#?}");
         assert!(records.iter().all(|record| record["caller"] == "operator:"), "{records:#?}");

@@ -65,10 +65,8 @@ fn ways() -> Vec<(&'static str, Value, Vec<Ask>, Outcome)> {
     let policy = json!({"version": 1, "workspaces": [{"id": "ID", "name": "ID", "org": "acme", "parent_id": "team",
         "url": "EVIL", "liveness": "assumed"}]});
     let change = |who, body| (who, "PATCH", body);
-    let mut to_push = by_card.clone();
-    to_push["delivery_mode"] = "push".into();
-    let mut to_card = by_card.clone();
-    to_card["url"] = Value::Null;
+    let to_push = json!({"card_url": "EVIL/card", "liveness": "assumed", "delivery_mode": "push"});
+    let to_card = json!({"card_url": "EVIL/card", "liveness": "assumed", "url": null});
     let at_evil = json!({"url": "EVIL", "liveness": "assumed"});
     let orgs = json!({"upstream_auth": "of-the-org"});
     vec![
@@ -244,6 +242,24 @@ fn ways() -> Vec<(&'static str, Value, Vec<Ask>, Outcome)> {
             Withheld,
         ),
         (
+            "its agent registers, then an operator names another card_url",
+            nowhere(),
+            vec![
+                register("own", "EVIL"),
+                change("operator", json!({"card_url": "GOOD/card"})),
+            ],
+            Withheld,
+        ),
+        (
+            "card_url by an org token, then an operator clears url",
+            nowhere(),
+            vec![
+                change("org", by_card.clone()),
+                change("operator", json!({"url": null})),
+            ],
+            Withheld,
+        ),
+        (
             "an operator names url, then an org token",
             nowhere(),
             vec![
@@ -305,12 +321,9 @@ fn ways() -> Vec<(&'static str, Value, Vec<Ask>, Outcome)> {
 async fn serving() -> Agent {
     let card = card("served").to_string();
     Agent::scripted(move |request| {
-        let answer = if request.head.starts_with("GET ") {
-            card.clone()
-        } else {
-            r#"{"jsonrpc":"2.0","id":"c-1","result":{}}"#.to_owned()
-        };
-        vec![Step::Write(ok_json(&answer))]
+        let is_call = request.head.starts_with("POST ");
+        let result = r#"{"jsonrpc":"2.0","id":"c-1","result":{}}"#;
+        vec![Step::Write(ok_json(if is_call { result } else { &card }))]
     })
     .await
 }
