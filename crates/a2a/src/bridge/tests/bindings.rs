@@ -287,8 +287,8 @@ fn calls_become_routes_of_either_generation() {
         (
             &own,
             ListTasks,
-            r#"{"pageSize":5,"contextId":"a&b","status":null,"x":1}"#,
-            "GET tasks?contextId=a%26b&pageSize=5 ",
+            r#"{"pageSize":5,"contextId":"a.b","pageToken":"a&b","status":null,"x":1}"#,
+            "GET tasks?contextId=a.b&pageSize=5&pageToken=a%26b ",
         ),
         (
             &own,
