@@ -447,9 +447,10 @@ fn settle_credential(
     let first = vetted.urls.iter().flatten().flatten().next();
     let named = named[0].or(first.map(String::as_str)).or(named[1]);
     let waits = workspace.upstream_auth_base.is_none() && by_operator;
-    let named = named.filter(|_| waits || sets);
-    let called = called_at(&settings.url, &settings.card_url, settings.liveness);
-    let named = named.or(called.filter(|_| sets));
+    let named = match sets {
+        true => called_at(&settings.url, &settings.card_url, settings.liveness),
+        false => named.filter(|_| waits),
+    };
     if !sets && named.is_none() {
         return;
     }
