@@ -89,7 +89,7 @@ async fn a_guard_that_hangs_holds_up_only_the_calls_that_need_it() {
     assert!(open >= 1.0);
 }
 
-/// What it asked too much does not pass unjudged, and another caller finds a place.
+/// A call beyond its share does not pass unjudged, and another caller finds a place.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_caller_that_has_its_share_of_a_guard_is_refused_whatever_on_failure_is() {
     let guard = guard().await;

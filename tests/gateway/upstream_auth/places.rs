@@ -27,7 +27,7 @@ enum Outcome {
 }
 use Outcome::{Gone, Stays, Withheld};
 
-/// Who asks, for what, with which body. `GOOD` and `EVIL` are the URLs of the two servers.
+/// A request: its credential, its method or path, and its body. `GOOD` and `EVIL` are the URLs of the two servers.
 type Ask = (&'static str, &'static str, Value);
 
 fn set() -> Ask {
@@ -438,8 +438,7 @@ on_both_pairs! {
     }
 }
 
-/// What an agent's own change writes to Redis may be there before or after its row, so it is no sign of a move by another
-/// program.
+/// An agent's own change may reach Redis before or after its row, so it is no sign of a move by another program.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_address_in_redis_gets_a_credential_only_where_the_operator_wants_it() {
     for goes_along in [false, true] {
