@@ -116,7 +116,7 @@ def whole(value):
         return {key: whole(item) for key, item in value.items()}
     if isinstance(value, list):
         return [whole(item) for item in value]
-    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 1e15 else value
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 @schemathesis.hook
