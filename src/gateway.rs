@@ -417,6 +417,14 @@ impl Gateway {
         }
     }
 
+    /// Closes the database and drops the callbacks by which modules hold one another, so that all of it is dropped. For a
+    /// gateway in a process that goes on.
+    pub async fn dismantle(&self) {
+        self.db.close().await;
+        self.coherence.drop_caches();
+        self.delivery.jobs.drop_listeners();
+    }
+
     /// Returns the reason why no other process may serve beside this one, if there is one.
     pub fn alone(&self) -> Option<&'static str> {
         if self.db.is_embedded() {

@@ -223,6 +223,14 @@ impl Coherence {
             .push(Arc::new(move |what| Box::pin(forget(what))));
     }
 
+    /// Drops all that [`Coherence::on_invalidation`] registered.
+    pub fn drop_caches(&self) {
+        self.caches
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clear();
+    }
+
     /// Removes the value here, then publishes the invalidation. Call it after the change is
     /// committed.
     ///

@@ -14,7 +14,7 @@ mod statements;
 
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use sqlx::Any;
@@ -47,7 +47,7 @@ struct Inner {
     migrated: AtomicBool,
     answering: Answering,
     /// The lock of the SQLite file, held while this process serves from it.
-    claimed: OnceLock<std::fs::File>,
+    claimed: Mutex<Option<std::fs::File>>,
 }
 
 impl Db {
@@ -72,7 +72,7 @@ impl Db {
             file: File::default(),
             migrated: AtomicBool::new(false),
             answering: Answering::default(),
-            claimed: OnceLock::new(),
+            claimed: Mutex::default(),
         })))
     }
 
@@ -94,9 +94,25 @@ impl Db {
     /// `WouldBlock` when another process holds the lock; otherwise the error of the system.
     pub fn claim(&self) -> std::io::Result<()> {
         if let Some(file) = &self.0.location.file {
-            let _ = self.0.claimed.set(open::claim(file)?);
+            *self.claimed() = Some(open::claim(file)?);
         }
         Ok(())
+    }
+
+    fn claimed(&self) -> MutexGuard<'_, Option<std::fs::File>> {
+        self.0
+            .claimed
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Closes all connections, at most after `stores.timeout`, and lets another gateway have the SQLite file. The end of a
+    /// process does as much.
+    pub async fn close(&self) {
+        if let Some(pool) = self.0.pool.get() {
+            let _ = tokio::time::timeout(self.0.timeout, pool.connections.close()).await;
+        }
+        self.claimed().take();
     }
 
     /// True for the SQLite file of a single gateway.

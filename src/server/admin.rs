@@ -30,9 +30,10 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, Sleep, sleep_until};
 use tower::ServiceExt as _;
+use tracing::Dispatch;
 
 use super::accepting::{AcceptFailures, Reserve};
-use super::lasting::unopened;
+use super::lasting::{log_to, own_log, unopened};
 use super::locked::locked;
 use super::sockets::{GivenUp, Socket};
 use crate::metrics::{Cut, Metrics};
@@ -59,11 +60,29 @@ const BEHIND_MAX: Duration = Duration::from_secs(120);
 /// The admin listener.
 pub(super) struct AdminListener {
     /// Taken at the start.
-    pub(super) socket: Mutex<Option<Socket>>,
+    socket: Mutex<Option<Socket>>,
     /// The signal that another process accepts connections.
-    pub(super) given_up: GivenUp,
-    pub(super) router: axum::Router,
-    pub(super) metrics: Arc<Metrics>,
+    given_up: GivenUp,
+    router: axum::Router,
+    metrics: Arc<Metrics>,
+    log: Dispatch,
+}
+
+impl AdminListener {
+    pub(super) fn new(
+        socket: Socket,
+        given_up: GivenUp,
+        router: axum::Router,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        Self {
+            socket: Mutex::new(Some(socket)),
+            given_up,
+            router,
+            metrics,
+            log: own_log(),
+        }
+    }
 }
 
 #[async_trait]
@@ -73,6 +92,7 @@ impl BackgroundService for AdminListener {
         mut shutdown: ShutdownWatch,
         ready: ServiceReadyNotifier,
     ) {
+        log_to(&self.log);
         let socket = locked(&self.socket).take();
         let Some(socket) = socket else { return };
         let listener = match socket.into_tokio() {

@@ -13,6 +13,7 @@ use pingora::server::ShutdownWatch;
 use pingora::services::ServiceReadyNotifier;
 use pingora::services::background::{BackgroundService, GenBackgroundService, background_service};
 use tokio::time::sleep;
+use tracing::{Dispatch, dispatcher};
 
 use super::ServeError;
 use super::locked::locked;
@@ -36,6 +37,17 @@ pub(super) struct Background {
     what: &'static str,
     /// Taken at the start.
     work: Mutex<Option<Work>>,
+    log: Dispatch,
+}
+
+/// Returns the log of this thread, for a service that is made on it.
+pub(super) fn own_log() -> Dispatch {
+    dispatcher::get_default(Clone::clone)
+}
+
+/// Makes this thread log there for as long as it lives.
+pub(super) fn log_to(log: &Dispatch) {
+    std::mem::forget(dispatcher::set_default(log));
 }
 
 /// The work is boxed where it is made. Inside a method of an `async_trait` the compiler proves for each service anew that
@@ -64,7 +76,8 @@ impl Background {
     {
         let work: Work = Box::new(|ready| work(ready).boxed());
         let work = Mutex::new(Some(work));
-        background_service(what, Self { what, work })
+        let log = own_log();
+        background_service(what, Self { what, work, log })
     }
 }
 
@@ -75,6 +88,7 @@ impl BackgroundService for Background {
         mut shutdown: ShutdownWatch,
         ready: ServiceReadyNotifier,
     ) {
+        log_to(&self.log);
         let work = locked(&self.work).take();
         let Some(work) = work else { return };
         tokio::select! {

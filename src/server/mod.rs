@@ -3,6 +3,7 @@
 
 mod accepting;
 mod admin;
+pub mod beside;
 mod lasting;
 mod locked;
 pub mod sidecar;
@@ -12,10 +13,10 @@ mod threads;
 
 use std::io::Write;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use pingora::server::configuration::ServerConf;
-use pingora::server::{RunArgs, Server};
+use pingora::server::{RunArgs, Server, ShutdownSignalWatch};
 use pingora::services::background::background_service;
 use pingora::services::{ServiceHandle, ServiceReadyNotifier};
 use secrecy::{ExposeSecret, SecretString};
@@ -84,75 +85,98 @@ pub enum ServeError {
 /// Before anything is served: an address is in use, or the URL of a store, a key or a certificate is
 /// invalid.
 pub fn run(live: Live, layers: Option<Layers>) -> Result<(), ServeError> {
-    let config = live.hold();
-    let metrics = Arc::new(Metrics::new());
-    let gateway = Gateway::open(live, metrics)?;
-    let sockets = Sockets::new();
-    claim_stores(&gateway, &sockets)?;
-    let traces = Traces::start(&gateway.config, &gateway.metrics, &gateway.replica)?;
-    let caught = Caught::new(layers.is_some()).map_err(ServeError::Signals)?;
-    let public_socket = sockets.socket("server.listen", config.server.listen)?;
-    let admin_socket = sockets.socket("admin.listen", config.admin.listen)?;
-    let mut server = pingora();
-
-    let control = control::router(Arc::clone(&gateway));
-    let answers = Listener::of_gateway(Arc::clone(&gateway), control.clone(), traces.clone())
-        .map_err(ServeError::ForwardHeaders)?;
-    let senders = (answers.dispatcher(), answers.prober(), answers.canceller());
-    let working = Arc::clone(&gateway);
-    let rooms = Background::notifying("rooms", |ready| run_rooms(working, ready));
-    let admin = background_service(
-        "admin",
-        AdminListener {
-            socket: Mutex::new(Some(admin_socket)),
-            given_up: sockets.given_up(),
-            metrics: Arc::clone(&gateway.metrics),
-            router: crate::admin::router(
-                Arc::clone(&gateway),
-                answers.explainer().map(Explainer::into_fn),
-                &control,
-            ),
-        },
-    );
-    let rooms = server.add_service(rooms);
-    let audit = Arc::clone(&gateway.audit);
-    server.add_service(Background::service(
-        "audit",
-        async move { audit.run().await },
-    ));
-    let admin = server.add_service(admin);
-    let public = threads::add_to(
-        &mut server,
-        "public",
-        config.server.threads(),
-        Connections::new(answers),
-        public_socket,
-        Arc::clone(&sockets),
-    );
-    public.add_dependency(&rooms);
-    // Every process binds in the same order, so of two that start at once one gets both addresses.
-    public.add_dependency(&admin);
-    if let Some(layers) = layers {
-        let gateway = Arc::clone(&gateway);
-        let reloads = async move { reload::run(&gateway, &layers).await };
-        server.add_service(Background::service("reload", reloads));
-    }
-    add_senders(&mut server, senders, &public);
-
-    let (own, pid) = (&config.server, std::process::id());
-    tracing::info!(address = %own.listen, admin = %config.admin.listen, threads = own.threads(), pid, "a2a-gateway is starting");
-    let signals = Signals {
-        drain: Arc::clone(&gateway.drain),
-        config: gateway.config.clone(),
-        gateway: Some(gateway),
-        sockets,
-        traces,
-    };
-    server.run(RunArgs {
-        shutdown_signal: signals.into_watch(caught),
-    });
-    tracing::info!(pid, "a2a-gateway has ended");
+    let reloads = layers.is_some();
+    let prepared = Prepared::new(live, layers)?;
+    let caught = Caught::new(reloads).map_err(ServeError::Signals)?;
+    let signals = prepared.signals();
+    prepared.serve(signals.into_watch(caught));
     Ok(())
+}
+
+/// A gateway with its addresses, that does not serve yet.
+struct Prepared {
+    gateway: Arc<Gateway>,
+    server: Server,
+    sockets: Arc<Sockets>,
+    traces: Traces,
+}
+
+impl Prepared {
+    fn new(live: Live, layers: Option<Layers>) -> Result<Self, ServeError> {
+        let config = live.hold();
+        let metrics = Arc::new(Metrics::new());
+        let gateway = Gateway::open(live, metrics)?;
+        let sockets = Sockets::new();
+        claim_stores(&gateway, &sockets)?;
+        let traces = Traces::start(&gateway.config, &gateway.metrics, &gateway.replica)?;
+        let public_socket = sockets.socket("server.listen", config.server.listen)?;
+        let admin_socket = sockets.socket("admin.listen", config.admin.listen)?;
+        let mut server = pingora();
+
+        let control = control::router(Arc::clone(&gateway));
+        let answers = Listener::of_gateway(Arc::clone(&gateway), control.clone(), traces.clone())
+            .map_err(ServeError::ForwardHeaders)?;
+        let senders = (answers.dispatcher(), answers.prober(), answers.canceller());
+        let working = Arc::clone(&gateway);
+        let rooms = Background::notifying("rooms", |ready| run_rooms(working, ready));
+        let router = crate::admin::router(
+            Arc::clone(&gateway),
+            answers.explainer().map(Explainer::into_fn),
+            &control,
+        );
+        let metrics = Arc::clone(&gateway.metrics);
+        let admin = AdminListener::new(admin_socket, sockets.given_up(), router, metrics);
+        let rooms = server.add_service(rooms);
+        let audit = Arc::clone(&gateway.audit);
+        server.add_service(Background::service(
+            "audit",
+            async move { audit.run().await },
+        ));
+        let admin = server.add_service(background_service("admin", admin));
+        let public = threads::add_to(
+            &mut server,
+            "public",
+            config.server.threads(),
+            Connections::new(answers),
+            public_socket,
+            Arc::clone(&sockets),
+        );
+        public.add_dependency(&rooms);
+        // Every process binds in the same order, so of two that start at once one gets both addresses.
+        public.add_dependency(&admin);
+        if let Some(layers) = layers {
+            let gateway = Arc::clone(&gateway);
+            let reloads = async move { reload::run(&gateway, &layers).await };
+            server.add_service(Background::service("reload", reloads));
+        }
+        add_senders(&mut server, senders, &public);
+        Ok(Self {
+            gateway,
+            server,
+            sockets,
+            traces,
+        })
+    }
+
+    fn signals(&self) -> Signals {
+        let gateway = Arc::clone(&self.gateway);
+        Signals {
+            drain: Arc::clone(&gateway.drain),
+            config: gateway.config.clone(),
+            gateway: Some(gateway),
+            sockets: Arc::clone(&self.sockets),
+            traces: self.traces.clone(),
+        }
+    }
+
+    /// Serves until the signal.
+    fn serve(self, shutdown_signal: Box<dyn ShutdownSignalWatch>) {
+        let config = self.gateway.config.hold();
+        let (own, pid) = (&config.server, std::process::id());
+        tracing::info!(address = %own.listen, admin = %config.admin.listen, threads = own.threads(), pid, "a2a-gateway is starting");
+        self.server.run(RunArgs { shutdown_signal });
+        tracing::info!(pid, "a2a-gateway has ended");
+    }
 }
 
 /// Adds what sends requests of its own. A process that exits because its address is in use sends nothing.

@@ -1,19 +1,18 @@
 //! The sidecar process: one listener in front of an agent, and the fetcher of keys.
 
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use pingora::server::{RunArgs, Server, ShutdownSignalWatch};
 use pingora::services::background::background_service;
-use tokio::sync::watch;
 
+use super::beside::Beside;
 use super::lasting::Background;
-use super::signals::{Caught, Signals, Told};
+use super::signals::{Caught, Signals};
 use super::sockets::Sockets;
 use super::{AdminListener, ServeError, pingora, threads};
 use crate::admin;
 use crate::config::Live;
-use crate::drain::Drain;
 use crate::ids::ReplicaId;
 use crate::metrics::Metrics;
 use crate::proxy::{Connections, Listener};
@@ -38,15 +37,6 @@ pub fn run(live: Live, settings: Settings, admin: Option<SocketAddr>) -> Result<
     Ok(())
 }
 
-/// A sidecar on threads of its own, beside the other work of a process, which has the signals. It ends when this is
-/// dropped.
-pub struct Beside {
-    /// The calls in progress.
-    pub drain: Arc<Drain>,
-    tell: watch::Sender<bool>,
-    serving: watch::Receiver<()>,
-}
-
 /// Starts a sidecar beside the other work of the process. `admin` is as for [`run`].
 ///
 /// # Errors
@@ -58,37 +48,8 @@ pub fn beside(
 ) -> Result<Beside, ServeError> {
     let prepared = Prepared::new(live, settings, admin)?;
     let drain = Arc::clone(&prepared.sidecar.drain);
-    let (tell, told) = watch::channel(false);
-    let (served, serving) = watch::channel(());
-    let watched = Told {
-        told,
-        drain: Arc::clone(&drain),
-        traces: prepared.traces.clone(),
-    };
-    let serve = move || {
-        prepared.serve(watched.into_watch());
-        drop(served);
-    };
-    let thread = std::thread::Builder::new().name("sidecar".into());
-    thread.spawn(serve).map_err(ServeError::Thread)?;
-    Ok(Beside {
-        drain,
-        tell,
-        serving,
-    })
-}
-
-impl Beside {
-    /// Has it end: its streams get their last event, other exchanges an error.
-    pub fn end(&self) {
-        self.tell.send_replace(true);
-    }
-
-    /// Resolves when it has ended.
-    pub async fn ended(&self) {
-        let mut serving = self.serving.clone();
-        while serving.changed().await.is_ok() {}
-    }
+    let traces = prepared.traces.clone();
+    Beside::sidecar(drain, traces, |signal| prepared.serve(signal))
 }
 
 /// A sidecar with its addresses, that does not serve yet.
@@ -126,12 +87,9 @@ impl Prepared {
             async move { fetching.run().await },
         ));
         if let Some(socket) = admin_socket {
-            let listener = AdminListener {
-                socket: Mutex::new(Some(socket)),
-                given_up: sockets.given_up(),
-                router: admin::sidecar_router(Arc::clone(&sidecar)),
-                metrics: Arc::clone(&sidecar.metrics),
-            };
+            let metrics = Arc::clone(&sidecar.metrics);
+            let router = admin::sidecar_router(Arc::clone(&sidecar));
+            let listener = AdminListener::new(socket, sockets.given_up(), router, metrics);
             server.add_service(background_service("admin", listener));
         }
         Ok(Self {

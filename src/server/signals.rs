@@ -101,9 +101,30 @@ impl ShutdownSignalWatch for Wait {
 
 /// The end of a sidecar that is a part of another process. That process has the signals, and waits for the calls.
 pub(super) struct Told {
-    pub(super) told: watch::Receiver<bool>,
+    pub(super) told: watch::Receiver<End>,
     pub(super) drain: Arc<Drain>,
     pub(super) traces: Traces,
+}
+
+/// How a server beside the other work of a process is to end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum End {
+    /// Not yet.
+    #[default]
+    No,
+    /// As after SIGTERM.
+    InOrder,
+    /// As after a second SIGTERM.
+    Hurried,
+    /// As after SIGKILL.
+    AtOnce,
+}
+
+/// Resolves when the server is to end so, or faster. An error means that the other part is gone, which ends it at once.
+async fn until(told: &mut watch::Receiver<End>, least: End) -> End {
+    told.wait_for(|told| least <= *told)
+        .await
+        .map_or(End::AtOnce, |told| *told)
 }
 
 impl Told {
@@ -113,8 +134,7 @@ impl Told {
     }
 
     async fn shut_down(mut self) -> ShutdownSignal {
-        // An error means that the other part is gone.
-        let _ = self.told.wait_for(|told| *told).await;
+        until(&mut self.told, End::InOrder).await;
         last_words(&self.drain, LAST_WORDS).await;
         self.traces.stop(LAST_SPANS).await;
         ShutdownSignal::FastShutdown
@@ -136,6 +156,46 @@ impl Signals {
                 _ = follow.recv() => if self.is_followed().await { break true },
             }
         };
+        let hurry = async {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+        };
+        self.finish(followed, hurry).await;
+        end_in_any_case();
+        ShutdownSignal::FastShutdown
+    }
+
+    /// Returns the wait for the end of a gateway that is a part of another process.
+    pub(super) fn into_told_watch(
+        self,
+        told: watch::Receiver<End>,
+    ) -> Box<dyn ShutdownSignalWatch> {
+        Wait::boxed(self.shut_down_when_told(told))
+    }
+
+    async fn shut_down_when_told(self, mut told: watch::Receiver<End>) -> ShutdownSignal {
+        let end = until(&mut told, End::InOrder).await;
+        let mut killed = told.clone();
+        let in_order = async {
+            if end != End::AtOnce {
+                let hurry = async { drop(until(&mut told, End::Hurried).await) };
+                self.finish(false, hurry).await;
+            }
+        };
+        tokio::select! {
+            () = in_order => {}
+            _ = until(&mut killed, End::AtOnce) => {}
+        }
+        if let Some(gateway) = &self.gateway {
+            gateway.dismantle().await;
+        }
+        ShutdownSignal::FastShutdown
+    }
+
+    /// Drains, lets the remaining exchanges end, and writes what is not written, less of it once `hurry` resolves.
+    async fn finish(&self, followed: bool, hurry: impl Future<Output = ()>) {
         let in_order = async {
             drain(&self.drain, &self.config, followed).await;
             last_words(&self.drain, LAST_WORDS).await;
@@ -146,8 +206,7 @@ impl Signals {
         };
         tokio::select! {
             () = in_order => {}
-            _ = terminate.recv() => last_words(&self.drain, LAST_WORDS_HURRIED).await,
-            _ = interrupt.recv() => last_words(&self.drain, LAST_WORDS_HURRIED).await,
+            () = hurry => last_words(&self.drain, LAST_WORDS_HURRIED).await,
         }
         // Also after a second signal: a chain without a stop record looks as if its end had been removed.
         if let Some(gateway) = &self.gateway {
@@ -157,8 +216,6 @@ impl Signals {
             idle_within(LAST_REFUSALS, || self.drain.running() == 0).await;
             tokio::join!(gateway.audit.flush(), gateway.console.goodbye());
         }
-        end_in_any_case();
-        ShutdownSignal::FastShutdown
     }
 
     /// Starts a successor if possible. Returns true if it serves.

@@ -7,8 +7,8 @@
 use std::io::{self, IsTerminal as _};
 use std::sync::OnceLock;
 
-use tracing::Level;
 use tracing::level_filters::LevelFilter;
+use tracing::{Dispatch, Level};
 use tracing_appender::non_blocking::{ErrorCounter, NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::util::SubscriberInitExt as _;
@@ -115,6 +115,17 @@ pub fn lines_dropped() -> u64 {
     DROPPED
         .get()
         .map_or(0, |counter| counter.dropped_lines() as u64)
+}
+
+/// Returns a log of JSON lines to `writer`, for threads that have one of their own.
+///
+/// # Errors
+/// [`LogError`] when the filter is invalid.
+pub fn to<W>(writer: W, settings: &Telemetry) -> Result<Dispatch, LogError>
+where
+    W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
+{
+    Ok(machines(writer, filter(&settings.log)?).0.into())
 }
 
 fn filter(directives: &str) -> Result<EnvFilter, tracing_subscriber::filter::ParseError> {

@@ -1,7 +1,7 @@
 //! Telemetry: the log, traces, and error chains in one line.
 
 mod address;
-mod log;
+pub mod log;
 pub mod traces;
 
 use std::error::Error;

@@ -7,7 +7,7 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
 
-use crate::harness::gateway::free_address;
+use crate::harness::builder::free_address;
 use crate::harness::issuer::{Issuer, Key, tables, tls_door};
 use crate::harness::{ADMIN, Agent, Builder, CALL, Gateway, Pair, Request, Step, calmly, card};
 use crate::matrix::{Case, TABLE, Who};

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::harness::gateway::free_address;
+use crate::harness::builder::free_address;
 use crate::harness::servers::{self, Redis};
 use crate::harness::watcher::Feed;
 use crate::harness::{

@@ -1,8 +1,8 @@
 //! An agent speaks for itself and not for the gateway's origin, nor to a proxy in front of it.
 
 use crate::fields::Case;
+use crate::harness::builder::free_address;
 use crate::harness::documents::block_of;
-use crate::harness::gateway::free_address;
 use crate::harness::nginx::Nginx;
 use crate::harness::sidecar::{Guarded, call};
 use crate::harness::{

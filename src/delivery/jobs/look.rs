@@ -127,10 +127,10 @@ impl Jobs {
 
     /// Reports a job that ended without an answer to the listener of [`Jobs::set_listeners`].
     pub(super) fn tell_given_up(&self, job: &Job, ending: &Ending) {
-        if let (Ending::Expired(why) | Ending::Failed(why), Some(told)) =
-            (ending, self.given_up.get())
+        if let (Ending::Expired(why) | Ending::Failed(why), Some(listeners)) =
+            (ending, self.listeners.load_full())
         {
-            told(job, why);
+            (listeners.given_up)(job, why);
         }
     }
 

@@ -20,7 +20,9 @@ mod table;
 pub mod task;
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use arc_swap::ArcSwapOption;
 use std::time::Duration;
 
 use serde_json::json;
@@ -73,6 +75,13 @@ const NO_ROOM: &str =
 /// A listener for jobs that are given up here, with the reason.
 type GivenUp = Box<dyn Fn(&Job, &Rejection) + Send + Sync>;
 
+/// What other modules do with jobs.
+struct Listeners {
+    given_up: GivenUp,
+    /// Judges what agents that poll reply.
+    judge: Judge,
+}
+
 /// Accepts, claims and finishes jobs.
 pub struct Jobs {
     config: Live,
@@ -84,9 +93,7 @@ pub struct Jobs {
     /// Notified when there may be something to send.
     news: Notify,
     away: Arc<Away>,
-    given_up: OnceLock<GivenUp>,
-    /// Judges what agents that poll reply.
-    judge: OnceLock<Judge>,
+    listeners: ArcSwapOption<Listeners>,
     closing: AtomicBool,
     /// Time of the last failed lease renewal.
     unrenewed: Mutex<Option<Instant>>,
@@ -137,8 +144,7 @@ impl Jobs {
             started: Timestamp::now(),
             news: Notify::new(),
             away,
-            given_up: OnceLock::new(),
-            judge: OnceLock::new(),
+            listeners: ArcSwapOption::empty(),
             closing: AtomicBool::new(false),
             unrenewed: Mutex::default(),
         })
@@ -157,14 +163,20 @@ impl Jobs {
     }
 
     /// Sets the listener for jobs that end without a further attempt to send (too late, or lost), and the judge of what
-    /// agents that poll reply to jobs. Set once.
+    /// agents that poll reply to jobs.
     pub fn set_listeners(
         &self,
         given_up: impl Fn(&Job, &Rejection) + Send + Sync + 'static,
         judge: Judge,
     ) {
-        let _ = self.given_up.set(Box::new(given_up));
-        let _ = self.judge.set(judge);
+        let given_up = Box::new(given_up);
+        self.listeners
+            .store(Some(Arc::new(Listeners { given_up, judge })));
+    }
+
+    /// Drops the listeners.
+    pub fn drop_listeners(&self) {
+        self.listeners.store(None);
     }
 
     /// Returns the backlog of unsent jobs of all callers.

@@ -245,11 +245,12 @@ pub(super) fn count_untold(metrics: &Metrics, job: &str, why: &str) {
 /// read or judged now.
 async fn judged_ending(jobs: &Jobs, job: &Job, task: &InboxTask) -> Option<Ending> {
     let ending = ending(&jobs.inbox, task).await?;
-    let (Some(judge), Ending::Result(said) | Ending::Error(said)) = (jobs.judge.get(), &ending)
+    let listeners = jobs.listeners.load_full();
+    let (Some(listeners), Ending::Result(said) | Ending::Error(said)) = (&listeners, &ending)
     else {
         return Some(ending);
     };
-    match (judge(job, said).await, ending) {
+    match ((listeners.judge)(job, said).await, ending) {
         (Ok(None), ending) => Some(ending),
         (Ok(Some(other)), Ending::Error(_)) => Some(Ending::Error(other)),
         (Ok(Some(other)), _) => Some(Ending::Result(other)),

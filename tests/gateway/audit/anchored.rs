@@ -114,7 +114,7 @@ on_both_pairs! {
         let (said, status) = audit(&gateway, &["verify", "--anchor", path.to_str().unwrap()]);
         assert_eq!(status, Some(0), "{said}");
 
-        let nobody = crate::harness::gateway::free_address("127.0.0.1");
+        let nobody = crate::harness::builder::free_address("127.0.0.1");
         let builder = Builder::new(pair).set("audit.anchor", &format!("http://{nobody}/"));
         let gateway = builder.start().await;
         let deadline = Instant::now() + Duration::from_secs(20);

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use super::gateway::free_address;
+use super::builder::free_address;
 use super::packages;
 
 /// A running balancer. Dropping it ends it.

@@ -1,21 +1,22 @@
-//! The real binary as a child process, and the ways to set it up.
+//! A gateway on real sockets and stores, and the ways to set it up. It runs on threads of the test process, where it starts
+//! with a third of the CPU time, or as a process of its own, for what only a process has: signals, an environment, an exit.
 
 use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
+use a2a_gateway::server::beside::Beside;
 use serde_json::{Value, json};
 
 use super::agent::Agent;
+use super::builder::Builder;
 use super::cards::card_of_both;
 use super::client::{Answer, Connection, Request};
 use super::planted;
 use super::seat::Seat;
-use super::servers::Redis;
-use super::{roots, schema};
+use super::warm::NEVER;
 
 /// The operator's token in all tests.
 pub(crate) const ADMIN: &str = "a2aa_0123456789abcdefghijklmnopqrstuvwxyzABCDEFG";
@@ -42,30 +43,15 @@ macro_rules! on_both_pairs {
 
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn embedded() {
-                $crate::harness::calmly(|| case($crate::harness::Pair::Embedded)).await;
+                case($crate::harness::Pair::Embedded).await;
             }
 
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn external() {
-                $crate::harness::calmly(|| case($crate::harness::Pair::External)).await;
+                case($crate::harness::Pair::External).await;
             }
         }
     )*};
-}
-
-/// A gateway under construction.
-pub(crate) struct Builder {
-    sets: Vec<(String, String)>,
-    /// A configuration file below everything that is set.
-    file: Option<PathBuf>,
-    program: PathBuf,
-    env: Vec<(String, String)>,
-    dir: tempfile::TempDir,
-    sql: String,
-    shared: String,
-    host: String,
-    /// A Redis of its own: databases of one server share channels and watched keys.
-    redis: Option<Redis>,
 }
 
 /// A running gateway. Dropping it kills it.
@@ -73,141 +59,15 @@ pub(crate) struct Gateway {
     pub(crate) public: SocketAddr,
     pub(crate) admin: SocketAddr,
     pub(crate) dir: PathBuf,
-    child: Child,
-    builder: Builder,
+    pub(super) running: Running,
+    /// The secrets that were planted before.
+    pub(super) planted: planted::Mark,
+    pub(super) builder: Builder,
 }
 
-impl Builder {
-    /// A gateway on fresh stores of the pair.
-    pub(crate) fn new(pair: Pair) -> Self {
-        super::timed::begin_case();
-        let dir = tempfile::tempdir().expect("a folder");
-        let (sql, redis) = match pair {
-            Pair::Embedded => (schema::sqlite_in(dir.path()), None),
-            Pair::External => (schema::postgres(), Some(Redis::start())),
-        };
-        let shared = redis.as_ref().map_or("memory".to_owned(), Redis::url);
-        Self {
-            sets: Vec::new(),
-            file: None,
-            program: env!("CARGO_BIN_EXE_a2a-gateway").into(),
-            env: Vec::new(),
-            dir,
-            sql,
-            shared,
-            host: "127.0.0.1".into(),
-            redis,
-        }
-        .set("rate.caller_per_second", "0")
-        .set("rate.failures_per_second", "0")
-        .set("rate.cards_per_second", "0")
-        .set("registry.shared_origins", "http://127.0.0.1:9")
-    }
-
-    /// One that listens beyond loopback. It is also reached at 127.0.0.1.
-    pub(crate) fn on_every_interface(pair: Pair) -> Self {
-        let mut builder = Self::new(pair);
-        builder.host = "0.0.0.0".into();
-        builder
-    }
-
-    /// Sets one configuration key.
-    pub(crate) fn set(mut self, key: &str, value: &str) -> Self {
-        self.sets.push((key.into(), value.into()));
-        self
-    }
-
-    /// Starts it with a configuration file. Keys of the file are not set here, rates included.
-    pub(crate) fn file(mut self, path: impl Into<PathBuf>) -> Self {
-        self.sets.clear();
-        self.file = Some(path.into());
-        self
-    }
-
-    /// Starts another program than the one that was built.
-    pub(crate) fn program(mut self, path: impl Into<PathBuf>) -> Self {
-        self.program = path.into();
-        self
-    }
-
-    /// Sets a variable of its environment.
-    pub(crate) fn env(mut self, name: &str, value: &str) -> Self {
-        self.env.push((name.into(), value.into()));
-        self
-    }
-
-    /// Other stores than those of the pair.
-    pub(crate) fn stores(mut self, sql: &str, shared: &str) -> Self {
-        self.sql = sql.into();
-        self.shared = shared.into();
-        self
-    }
-
-    /// Starts it and waits until it is ready, and linked where it is on a Redis of its own.
-    pub(crate) async fn start(self) -> Gateway {
-        let gateway = self.spawn();
-        gateway.await_ready().await;
-        let redis = gateway.builder.redis.as_ref().map(Redis::url);
-        if redis.is_some_and(|url| url == gateway.builder.shared) {
-            gateway.until_coherent().await;
-        }
-        gateway
-    }
-
-    /// Starts it and waits only until it listens.
-    pub(crate) fn spawn(self) -> Gateway {
-        let public = free_address(&self.host);
-        let admin = free_address("127.0.0.1");
-        let child = self
-            .command(public, admin)
-            .spawn()
-            .expect("the gateway starts");
-        let dir = self.dir.path().to_owned();
-        let gateway = Gateway {
-            public,
-            admin,
-            dir,
-            child,
-            builder: self,
-        };
-        gateway.await_port();
-        gateway
-    }
-
-    fn command(&self, public: SocketAddr, admin: SocketAddr) -> Command {
-        let mut command = Command::new(&self.program);
-        let log = std::fs::OpenOptions::new()
-            .create(true)
-            .append(true)
-            .open(self.dir.path().join("log"))
-            .expect("a log file");
-        command
-            .current_dir(self.dir.path())
-            .env("A2A_GATEWAY_ADMIN_TOKEN", ADMIN)
-            .envs(roots::one_root())
-            .stdin(Stdio::null())
-            .stdout(log.try_clone().expect("a log file"))
-            .stderr(log)
-            .arg("serve")
-            .args(["--set", &format!("server.listen={public}")])
-            .args(["--set", &format!("admin.listen={admin}")])
-            .args(["--set", &format!("stores.sql={}", self.sql)])
-            .args(["--set", &format!("stores.shared={}", self.shared)])
-            .args([
-                "--set",
-                &format!("keys.dir={}", self.dir.path().join("keys").display()),
-            ]);
-        if let Some(file) = &self.file {
-            command.arg("--config").arg(file);
-        }
-        for (name, value) in &self.env {
-            command.env(name, value);
-        }
-        for (key, value) in &self.sets {
-            command.args(["--set", &format!("{key}={value}")]);
-        }
-        command
-    }
+pub(super) enum Running {
+    Process(Child),
+    Here(Beside),
 }
 
 impl Gateway {
@@ -221,12 +81,20 @@ impl Gateway {
         self.builder.sql.clone()
     }
 
-    pub(crate) fn pid(&self) -> u32 {
-        self.child.id()
+    /// A gateway with a process of its own, else as [`Gateway::start`].
+    pub(crate) async fn process(pair: Pair) -> Self {
+        Builder::new(pair).process().start().await
     }
 
-    fn await_port(&self) {
-        let deadline = Instant::now() + Duration::from_secs(20);
+    pub(crate) fn pid(&self) -> u32 {
+        match &self.running {
+            Running::Process(child) => child.id(),
+            Running::Here(_) => panic!("this case needs a process: Builder::process()"),
+        }
+    }
+
+    pub(super) fn await_port(&self) {
+        let deadline = Instant::now() + NEVER;
         while std::net::TcpStream::connect(self.public).is_err() {
             assert!(
                 Instant::now() < deadline,
@@ -239,7 +107,7 @@ impl Gateway {
 
     /// Waits until `/readyz` reports ready.
     pub(crate) async fn await_ready(&self) {
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + NEVER;
         loop {
             let answer = self.admin_get("/readyz").await;
             if answer.as_ref().is_some_and(|a| a.status == 200) {
@@ -258,38 +126,52 @@ impl Gateway {
     /// Ends it and starts it again on the same stores and addresses.
     pub(crate) async fn restart(&mut self) {
         self.kill();
-        self.child = self
-            .builder
-            .command(self.public, self.admin)
-            .spawn()
-            .expect("it starts");
+        self.running = self.builder.run(self.public, self.admin);
         self.await_port();
         self.await_ready().await;
     }
 
-    /// SIGKILL.
+    /// SIGKILL, or the end of its threads.
     pub(crate) fn kill(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        match &mut self.running {
+            Running::Process(child) => {
+                let _ = child.kill();
+                let _ = child.wait();
+            }
+            Running::Here(beside) => {
+                beside.kill();
+                let deadline = Instant::now() + NEVER;
+                while beside.is_serving() && Instant::now() < deadline {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            }
+        }
     }
 
-    /// SIGTERM, without waiting.
+    /// SIGTERM, or what it does, without waiting.
     pub(crate) fn terminate(&self) {
-        self.signal("TERM");
+        match &self.running {
+            Running::Process(_) => self.signal("TERM"),
+            Running::Here(beside) => beside.end(),
+        }
     }
 
     /// Any signal, without waiting.
     pub(crate) fn signal(&self, name: &str) {
         let mut kill = Command::new("kill");
-        kill.args(["-s", name, &self.child.id().to_string()]);
+        kill.args(["-s", name, &self.pid().to_string()]);
         assert!(kill.status().expect("kill runs").success());
     }
 
-    /// Waits for the process to end by itself.
-    pub(crate) fn wait(&mut self, patience: Duration) -> std::process::ExitStatus {
-        let deadline = Instant::now() + patience;
+    /// Waits for it to end by itself.
+    pub(crate) fn wait(&mut self, patience: Duration) -> ExitStatus {
+        let deadline = Instant::now() + patience.max(NEVER);
         loop {
-            if let Some(status) = self.child.try_wait().expect("a child") {
+            let ended = match &mut self.running {
+                Running::Process(child) => child.try_wait().expect("a child"),
+                Running::Here(beside) => (!beside.is_serving()).then(ExitStatus::default),
+            };
+            if let Some(status) = ended {
                 return status;
             }
             assert!(
@@ -308,7 +190,7 @@ impl Gateway {
 
     /// The access lines of one request, waiting for the first.
     pub(crate) async fn access_lines(&self, request_id: &str) -> Vec<Value> {
-        let deadline = Instant::now() + Duration::from_secs(5);
+        let deadline = Instant::now() + NEVER;
         loop {
             let lines: Vec<Value> = self
                 .log()
@@ -370,7 +252,7 @@ impl Gateway {
             "a2a_gateway_open_streams",
             "a2a_gateway_target_permits",
         ];
-        let deadline = Instant::now() + Duration::from_secs(5);
+        let deadline = Instant::now() + NEVER;
         for name in names {
             while self.metric(name, &[]).await != 0.0 {
                 assert!(Instant::now() < deadline, "{name} stays above zero");
@@ -438,9 +320,9 @@ impl Drop for Gateway {
         let shown = self.shown();
         self.kill();
         if !std::thread::panicking() {
-            planted::assert_none_in(&self.log(), "the log");
+            self.planted.assert_none_in(&self.log(), "the log");
             for (path, text) in shown {
-                planted::assert_none_in(&text, path);
+                self.planted.assert_none_in(&text, path);
             }
         }
     }
@@ -449,7 +331,11 @@ impl Drop for Gateway {
 impl Gateway {
     /// The output of its admin listener at the end, if it has one.
     fn shown(&mut self) -> Vec<(&'static str, String)> {
-        if !matches!(self.child.try_wait(), Ok(None)) {
+        let runs = match &mut self.running {
+            Running::Process(child) => matches!(child.try_wait(), Ok(None)),
+            Running::Here(beside) => beside.is_serving(),
+        };
+        if !runs {
             return Vec::new();
         }
         let read = |path: &'static str| {
@@ -473,18 +359,3 @@ impl Gateway {
 
 /// A well-formed 0.3 call.
 pub(crate) const CALL: &str = r#"{"jsonrpc":"2.0","id":"c-1","method":"message/send","params":{"message":{"kind":"message","messageId":"m-1","role":"user","parts":[{"kind":"text","text":"hi"}]}}}"#;
-
-/// A port below the ephemeral range, so that no outgoing connection of another test takes it
-/// between this look and the gateway's own.
-pub(crate) fn free_address(host: &str) -> SocketAddr {
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    loop {
-        // Far from the range of a process that began a moment before or after.
-        let spread = std::process::id().wrapping_mul(7919) % 20_000;
-        let offset = u32::from(NEXT.fetch_add(1, Ordering::Relaxed));
-        let port = u16::try_from(12_000 + (spread + offset) % 20_000).expect("a port");
-        if let Ok(listener) = TcpListener::bind((host, port)) {
-            return listener.local_addr().expect("bound");
-        }
-    }
-}

@@ -1,11 +1,11 @@
-//! Shared by the cases: the real binary, real stores, and agents and clients with access to raw bytes.
+//! Shared by the cases: gateways, real stores, and agents and clients with access to raw bytes.
 
 #![allow(dead_code, reason = "each file of cases uses another part")]
 
 pub(crate) mod agent;
 pub(crate) mod authority;
 pub(crate) mod balancer;
-pub(crate) mod calm;
+pub(crate) mod builder;
 mod cards;
 pub(crate) mod client;
 pub(crate) mod cluster;
@@ -23,6 +23,7 @@ pub(crate) mod planted;
 pub(crate) mod pooler;
 mod programs;
 pub(crate) mod prometheus;
+mod redis;
 pub(crate) mod refusal;
 pub(crate) mod relay;
 mod roots;
@@ -36,11 +37,12 @@ pub(crate) mod warm;
 pub(crate) mod watcher;
 
 pub(crate) use self::agent::{Agent, LAST_CHUNK, Recorded, SSE_HEAD, Step, chunk, ok_json};
-pub(crate) use self::calm::calmly;
+pub(crate) use self::builder::Builder;
 pub(crate) use self::cards::{card, card_1_0, card_of_both};
 pub(crate) use self::client::{Answer, Connection, Request};
-pub(crate) use self::gateway::{ADMIN, Builder, CALL, Gateway, Pair};
+pub(crate) use self::gateway::{ADMIN, CALL, Gateway, Pair};
 pub(crate) use self::numbered::unnumbered;
 pub(crate) use self::refusal::assert_refusal;
 pub(crate) use self::seat::Seat;
-pub(crate) use self::warm::{holds_for, until_holds};
+pub(crate) use self::timed::calmly;
+pub(crate) use self::warm::{NEVER, holds_for, until_holds};

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use super::gateway::free_address;
+use super::builder::free_address;
 use super::{Answer, Connection, Request};
 
 /// A real nginx. Dropping it ends it.

@@ -1,8 +1,8 @@
 //! Secrets that the suite passes to gateways, and assertions that no output contains one: logs, metrics, the
 //! shown configuration, events, rejections. The search runs in every case of the suite.
 
-use std::collections::BTreeSet;
-use std::sync::{Mutex, PoisonError};
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use memchr::memmem;
 use serde_json::Value;
@@ -16,14 +16,36 @@ const LEN_MIN: usize = 12;
 /// Characters of a token, of any form, that may be shown.
 const PREFIX_LEN: usize = 8;
 
-/// Secrets without a form of their own.
-static PLANTED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+/// Secrets without a form of their own, each with the number of its last use.
+static PLANTED: Mutex<Planted> = Mutex::new(Planted {
+    uses: 0,
+    secrets: BTreeMap::new(),
+});
+
+struct Planted {
+    uses: u64,
+    secrets: BTreeMap<String, u64>,
+}
+
+/// A point in time: a gateway that started there can only leak what was planted since.
+pub(crate) struct Mark(u64);
+
+/// Returns the present.
+pub(crate) fn mark() -> Mark {
+    Mark(planted().uses)
+}
+
+fn planted() -> MutexGuard<'static, Planted> {
+    PLANTED.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Registers a secret, if it is long enough to be distinguished from a word.
 pub(crate) fn plant(secret: &str) {
     if secret.len() >= LEN_MIN && !is_token(secret) {
-        let mut planted = PLANTED.lock().unwrap_or_else(PoisonError::into_inner);
-        planted.insert(secret.to_owned());
+        let mut planted = planted();
+        planted.uses += 1;
+        let now = planted.uses;
+        planted.secrets.insert(secret.to_owned(), now);
     }
 }
 
@@ -58,8 +80,15 @@ pub(crate) fn plant_request(fields: &[(String, String)], body: &[u8]) {
 
 /// Fails if `text`, an output, contains any secret; `place` is its source.
 pub(crate) fn assert_none_in(text: &str, place: &str) {
-    let found = leak(text);
-    assert_eq!(found, None, "a secret is in {place}");
+    Mark(0).assert_none_in(text, place);
+}
+
+impl Mark {
+    /// As [`assert_none_in`], for secrets that were planted since.
+    pub(crate) fn assert_none_in(&self, text: &str, place: &str) {
+        let found = leak(text, self.0);
+        assert_eq!(found, None, "a secret is in {place}");
+    }
 }
 
 /// Removes the signed statements of checkpoints, which look like tokens but are not.
@@ -73,7 +102,7 @@ pub(crate) fn without_statements(text: &str) -> String {
 }
 
 /// The line with a secret in it.
-fn leak(text: &str) -> Option<String> {
+fn leak(text: &str, since: u64) -> Option<String> {
     let line = |at: usize| {
         let begin = text[..at].rfind('\n').map_or(0, |at| at + 1);
         let end = text[at..].find('\n').map_or(text.len(), |more| at + more);
@@ -90,11 +119,9 @@ fn leak(text: &str) -> Option<String> {
     if let Some(line) = tokens.next() {
         return Some(line);
     }
+    let later = |(secret, used): (&String, &u64)| (*used > since).then(|| secret.clone());
     // A copy: searching a log of megabytes takes seconds, and every request of every case registers secrets.
-    let planted = PLANTED
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .clone();
+    let planted: Vec<String> = planted().secrets.iter().filter_map(later).collect();
     let all = planted
         .iter()
         .map(String::as_str)
@@ -132,7 +159,7 @@ fn a_secret_in_a_text_is_found() {
         "x planted-by-this-test".to_owned(),
         format!("postgres://u:{DATABASE_PASSWORD}@h"),
     ] {
-        assert!(leak(&text).is_some(), "{text}");
+        assert!(leak(&text, 0).is_some(), "{text}");
     }
     for text in [
         &token[..PREFIX_LEN],
@@ -140,6 +167,6 @@ fn a_secret_in_a_text_is_found() {
         "an operator's token is `a2aa_` and 43 base64url characters",
         "a2a-gateway is starting, target a2a_gateway::server",
     ] {
-        assert_eq!(leak(text), None, "{text}");
+        assert_eq!(leak(text, 0), None, "{text}");
     }
 }

@@ -11,15 +11,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-use super::gateway::free_address;
+use super::builder::free_address;
 use super::planted::DATABASE_PASSWORD;
-use super::programs::{
-    as_postgres, initialise, make_folder, program, redis_arguments, run, write_certificate,
-};
+use super::programs::{as_postgres, initialise, make_folder, program, run, write_certificate};
 use super::relay::Relay;
 
 /// Time that a server may take to answer for the first time, on a busy machine.
-const START_MAX: Duration = Duration::from_secs(60);
+pub(super) const START_MAX: Duration = Duration::from_secs(60);
 
 /// Runs "$@", prints its id, and ends it when standard input ends. PostgreSQL ends at once on QUIT, which
 /// shells make their children ignore; Redis ends on TERM. Deletes the folder as well, unless the last input
@@ -39,163 +37,12 @@ wait $server
 [ "$word" = keep ] || rm -rf -- "$folder"
 "#;
 
-/// The Redis of this test process. For cases that do not harm it; prefix keys and channels.
-pub(crate) fn redis() -> &'static Redis {
-    static SERVER: OnceLock<Redis> = OnceLock::new();
-    SERVER.get_or_init(Redis::start)
-}
+pub(crate) use super::redis::{Leased, Redis, lease, redis};
 
 /// The PostgreSQL of this test process. Take a [`Postgres::database`] each.
 pub(crate) fn postgres() -> &'static Postgres {
     static SERVER: OnceLock<Postgres> = OnceLock::new();
     SERVER.get_or_init(Postgres::start)
-}
-
-/// A Redis server without persistence.
-pub(crate) struct Redis {
-    server: Server,
-    tls: bool,
-}
-
-impl Redis {
-    /// Starts one and waits until it answers.
-    pub(crate) fn start() -> Self {
-        Self::with(&[])
-    }
-
-    /// Starts one with more arguments.
-    pub(super) fn with(more: &[&str]) -> Self {
-        let server = Server::start("redis", |folder, port| {
-            let mut command = vec!["redis-server".into()];
-            command.extend(redis_arguments(folder));
-            command.extend(["--port".into(), port.to_string()]);
-            command.extend(more.iter().map(ToString::to_string));
-            command
-        });
-        Self { server, tls: false }
-    }
-
-    /// Starts one that speaks only TLS, with a certificate of an issuer of its own.
-    pub(crate) fn start_tls() -> Self {
-        let server = Server::start("redis-tls", |folder, port| {
-            write_certificate(folder);
-            let file = |name: &str| folder.join(name).display().to_string();
-            let mut command = vec!["redis-server".into()];
-            command.extend(redis_arguments(folder));
-            command.extend(["--port".into(), "0".into()]);
-            command.extend(["--tls-port".into(), port.to_string()]);
-            command.extend(["--tls-cert-file".into(), file("cert.pem")]);
-            command.extend(["--tls-key-file".into(), file("key.pem")]);
-            command.extend(["--tls-auth-clients".into(), "no".into()]);
-            command
-        });
-        Self { server, tls: true }
-    }
-
-    /// The same without the certificate's issuer, and the file that has it.
-    pub(crate) fn bare_url(&self) -> (String, PathBuf) {
-        let url = format!("rediss://{}", self.server.address);
-        (url, self.server.folder.join("cert.pem"))
-    }
-
-    /// Makes it a replica of `other`, which takes no writes, until [`Redis::lead`].
-    pub(crate) fn follow(&self, other: &Self) {
-        let address = other.server.address;
-        let port = address.port().to_string();
-        self.command(&["REPLICAOF", &address.ip().to_string(), &port]);
-    }
-
-    /// Makes it take writes again.
-    pub(crate) fn lead(&self) {
-        self.command(&["REPLICAOF", "NO", "ONE"]);
-    }
-
-    /// The URL for `stores.shared`.
-    pub(crate) fn url(&self) -> String {
-        let address = self.server.address;
-        if self.tls {
-            let issuer = self.server.folder.join("cert.pem");
-            return format!("rediss://{address}?sslrootcert={}", issuer.display());
-        }
-        format!("redis://{address}")
-    }
-
-    /// A relay to it, and the URL through it.
-    pub(crate) fn relayed(&self) -> (Relay, String) {
-        let relay = Relay::to(self.server.address);
-        let url = format!("redis://{}", relay.address());
-        (relay, url)
-    }
-
-    /// Its port.
-    pub(crate) fn port(&self) -> u16 {
-        self.server.address.port()
-    }
-
-    /// Runs one command as another client and returns what `redis-cli` prints.
-    pub(crate) fn command(&self, words: &[&str]) -> String {
-        let port = self.server.address.port().to_string();
-        run(Command::new("redis-cli").args(["-p", &port]).args(words))
-    }
-
-    /// The same. `None` if it does not answer.
-    pub(super) fn try_command(&self, words: &[&str]) -> Option<String> {
-        let port = self.port().to_string();
-        let output = Command::new("redis-cli")
-            .args(["-p", &port])
-            .args(words)
-            .output()
-            .ok()?;
-        let text = String::from_utf8(output.stdout).ok()?;
-        output.status.success().then(|| text.trim().to_owned())
-    }
-
-    /// Closes what listens to it, and keeps that from listening again; everything else goes on.
-    pub(crate) fn cut_links(&self) {
-        let deny = [
-            "ACL",
-            "SETUSER",
-            "default",
-            "-subscribe",
-            "-client|tracking",
-        ];
-        self.command(&deny);
-        for client in self.command(&["CLIENT", "LIST"]).lines() {
-            let word = |name: &str| {
-                let found = client.split(' ').find_map(|word| word.strip_prefix(name));
-                found.unwrap_or_default().to_owned()
-            };
-            if word("flags=").contains(['t', 'P']) {
-                // It may have gone by itself.
-                self.command(&["CLIENT", "KILL", "ID", &word("id=")]);
-            }
-        }
-    }
-
-    /// Lets clients listen again.
-    pub(crate) fn allow_links(&self) {
-        self.command(&["ACL", "SETUSER", "default", "+@all"]);
-    }
-
-    /// SIGKILL.
-    pub(crate) fn kill(&self) {
-        self.server.kill();
-    }
-
-    /// Starts it again on the same port, empty, and waits until it answers.
-    pub(crate) fn restart(&self) {
-        self.server.restart();
-    }
-
-    /// SIGSTOP: it holds its connections and answers nothing.
-    pub(crate) fn pause(&self) {
-        self.server.signal_all("STOP");
-    }
-
-    /// SIGCONT.
-    pub(crate) fn resume(&self) {
-        self.server.signal_all("CONT");
-    }
 }
 
 /// A PostgreSQL server with everything slow switched off.
@@ -341,8 +188,8 @@ impl Postgres {
 }
 
 pub(super) struct Server {
-    folder: PathBuf,
-    address: SocketAddr,
+    pub(super) folder: PathBuf,
+    pub(super) address: SocketAddr,
     command: Vec<String>,
     running: Mutex<Running>,
 }
@@ -414,7 +261,7 @@ impl Server {
             && !stat.is_empty()
     }
 
-    fn restart(&self) {
+    pub(super) fn restart(&self) {
         self.end("keep\n");
         *self.running.lock().unwrap() = Running::begin(&self.folder, &self.command);
         assert!(self.answers(), "{:?} does not start again", self.command);
@@ -430,7 +277,7 @@ impl Server {
         let _ = running.keeper.wait();
     }
 
-    fn kill(&self) {
+    pub(super) fn kill(&self) {
         // Stopped first, so that it cannot begin further processes meanwhile.
         self.signal_all("STOP");
         self.signal_all("KILL");

@@ -10,8 +10,9 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
 
 use super::agent::Agent;
+use super::builder::free_address;
 use super::client::{Answer, Connection, Request};
-use super::gateway::{CALL, free_address};
+use super::gateway::CALL;
 use super::issuer::{Issuer, Key};
 
 /// Runs `a2a-gateway sidecar` with these arguments to its end. Returns its status and output.

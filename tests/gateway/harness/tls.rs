@@ -17,8 +17,9 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use super::authority::write_secret;
+use super::builder::Builder;
 use super::client::{Answer, Request};
-use super::gateway::{Builder, Gateway};
+use super::gateway::Gateway;
 use super::planted;
 
 /// Time limit of all responses.

@@ -169,7 +169,7 @@ on_both_pairs! {
         assert_eq!(again.fact("delivered").as_deref(), Some("unknown"));
         assert_eq!(case.target.agent.count(), 3);
         // What was not is sent again.
-        let port = crate::harness::gateway::free_address("127.0.0.1").port();
+        let port = crate::harness::builder::free_address("127.0.0.1").port();
         let url = format!("http://127.0.0.1:{port}/");
         let moved = serde_json::json!({"url": url});
         assert_eq!(case.gateway.patch("target", moved).await.status, 200);

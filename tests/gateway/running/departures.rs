@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::*;
-use crate::harness::gateway::free_address;
+use crate::harness::builder::free_address;
 
 /// Callers at the same time.
 const CALLERS: usize = 8;

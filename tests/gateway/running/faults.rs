@@ -1,7 +1,7 @@
 //! Token files that are bad for a while, answers that are late, and a gateway that hangs.
 
 use super::*;
-use crate::harness::gateway::free_address;
+use crate::harness::builder::free_address;
 use crate::harness::relay::Relay;
 
 /// Starts a call, and waits until the agent has it.

@@ -1,7 +1,7 @@
 //! Agents that do not start, or not in time.
 
 use super::*;
-use crate::harness::gateway::free_address;
+use crate::harness::builder::free_address;
 
 /// Seconds in which Python listens, on a busy machine too.
 const PYTHON: u64 = 4;

@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use super::{Case, counted, traced, two};
+use crate::harness::builder::free_address;
 use crate::harness::collector::{Collector, Mood};
-use crate::harness::gateway::free_address;
 use crate::harness::{Agent, Builder, Connection, Pair, calmly};
 
 const ANSWER: &str = r#"{"jsonrpc":"2.0","id":"c-1","result":{}}"#;

@@ -1,0 +1,227 @@
+//! The ways to set up a gateway.
+
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
+
+use a2a_gateway::config::Live;
+use a2a_gateway::config::load::{Layers, load};
+use a2a_gateway::server::beside::{self, Beside};
+use a2a_gateway::telemetry::log;
+
+use super::gateway::{ADMIN, Gateway, Pair, Running};
+use super::servers::{self, Leased};
+use super::{notes, planted, roots, schema};
+
+/// A gateway under construction.
+pub(crate) struct Builder {
+    sets: Vec<(String, String)>,
+    /// A configuration file below everything that is set.
+    file: Option<PathBuf>,
+    /// The program of a gateway with a process of its own.
+    program: Option<PathBuf>,
+    env: Vec<(String, String)>,
+    dir: tempfile::TempDir,
+    pub(super) sql: String,
+    pub(super) shared: String,
+    host: String,
+    /// A Redis of its own: databases of one server share channels and watched keys.
+    pub(super) redis: Option<Leased>,
+}
+
+impl Builder {
+    /// A gateway on fresh stores of the pair.
+    pub(crate) fn new(pair: Pair) -> Self {
+        super::timed::begin_case();
+        let dir = tempfile::tempdir().expect("a folder");
+        let (sql, redis) = match pair {
+            Pair::Embedded => (schema::sqlite_in(dir.path()), None),
+            Pair::External => (schema::postgres(), Some(servers::lease())),
+        };
+        let shared = redis
+            .as_ref()
+            .map_or("memory".to_owned(), |redis| redis.url());
+        Self {
+            sets: Vec::new(),
+            file: None,
+            program: None,
+            env: Vec::new(),
+            dir,
+            sql,
+            shared,
+            host: "127.0.0.1".into(),
+            redis,
+        }
+        .set("rate.caller_per_second", "0")
+        .set("rate.failures_per_second", "0")
+        .set("rate.cards_per_second", "0")
+        .set("registry.shared_origins", "http://127.0.0.1:9")
+    }
+
+    /// One that listens beyond loopback. It is also reached at 127.0.0.1.
+    pub(crate) fn on_every_interface(pair: Pair) -> Self {
+        let mut builder = Self::new(pair);
+        builder.host = "0.0.0.0".into();
+        builder
+    }
+
+    /// Sets one configuration key.
+    pub(crate) fn set(mut self, key: &str, value: &str) -> Self {
+        self.sets.push((key.into(), value.into()));
+        self
+    }
+
+    /// Starts it with a configuration file. Keys of the file are not set here, rates included.
+    pub(crate) fn file(mut self, path: impl Into<PathBuf>) -> Self {
+        self.sets.clear();
+        self.file = Some(path.into());
+        self
+    }
+
+    /// Starts another program than the one that was built.
+    pub(crate) fn program(mut self, path: impl Into<PathBuf>) -> Self {
+        self.program = Some(path.into());
+        self
+    }
+
+    /// Starts it as a process of its own.
+    pub(crate) fn process(self) -> Self {
+        self.program(env!("CARGO_BIN_EXE_a2a-gateway"))
+    }
+
+    /// Starts it as a process of its own, with a variable in its environment.
+    pub(crate) fn env(mut self, name: &str, value: &str) -> Self {
+        self.env.push((name.into(), value.into()));
+        self.process()
+    }
+
+    /// Other stores than those of the pair.
+    pub(crate) fn stores(mut self, sql: &str, shared: &str) -> Self {
+        self.sql = sql.into();
+        self.shared = shared.into();
+        self
+    }
+
+    /// Starts it and waits until it is ready, and linked where it is on a Redis of its own.
+    pub(crate) async fn start(self) -> Gateway {
+        let gateway = self.spawn();
+        gateway.await_ready().await;
+        let redis = gateway.builder.redis.as_ref().map(|redis| redis.url());
+        if redis.is_some_and(|url| url == gateway.builder.shared) {
+            gateway.until_coherent().await;
+        }
+        gateway
+    }
+
+    /// Starts it and waits only until it listens.
+    pub(crate) fn spawn(self) -> Gateway {
+        let public = free_address(&self.host);
+        let admin = free_address("127.0.0.1");
+        let planted = planted::mark();
+        let gateway = Gateway {
+            public,
+            admin,
+            dir: self.dir.path().to_owned(),
+            running: self.run(public, admin),
+            planted,
+            builder: self,
+        };
+        gateway.await_port();
+        gateway
+    }
+
+    pub(super) fn run(&self, public: SocketAddr, admin: SocketAddr) -> Running {
+        note_start(self.program.is_some());
+        let settings = self.settings(public, admin);
+        match &self.program {
+            Some(program) => Running::Process(self.start_process(program, settings)),
+            None => Running::Here(self.start_here(settings)),
+        }
+    }
+
+    /// Everything that is set, as `section.key=value`.
+    fn settings(&self, public: SocketAddr, admin: SocketAddr) -> Vec<String> {
+        let keys = self.dir.path().join("keys");
+        let own = [
+            ("server.listen", public.to_string()),
+            ("admin.listen", admin.to_string()),
+            ("stores.sql", self.sql.clone()),
+            ("stores.shared", self.shared.clone()),
+            ("keys.dir", keys.display().to_string()),
+        ];
+        let own = own.iter().map(|(key, value)| format!("{key}={value}"));
+        let set = self
+            .sets
+            .iter()
+            .map(|(key, value)| format!("{key}={value}"));
+        own.chain(set).collect()
+    }
+
+    fn log(&self) -> std::fs::File {
+        let mut log = std::fs::OpenOptions::new();
+        let log = log.create(true).append(true);
+        log.open(self.dir.path().join("log")).expect("a log file")
+    }
+
+    fn start_here(&self, settings: Vec<String>) -> Beside {
+        let layers = || Layers {
+            file: self.file.clone(),
+            environment: vec![("A2A_GATEWAY_ADMIN_TOKEN".into(), ADMIN.into())],
+            overrides: settings.clone(),
+            ..Layers::default()
+        };
+        let loaded = load(&layers()).expect("a valid configuration");
+        let log = log::to(self.log(), &loaded.config.telemetry).expect("a valid filter");
+        tracing::dispatcher::with_default(&log, || {
+            for note in &loaded.notes {
+                tracing::warn!("{note}");
+            }
+            beside::gateway(Live::new(loaded), Some(layers())).expect("the gateway starts")
+        })
+    }
+
+    fn start_process(&self, program: &Path, settings: Vec<String>) -> Child {
+        let mut command = Command::new(program);
+        command
+            .current_dir(self.dir.path())
+            .env("A2A_GATEWAY_ADMIN_TOKEN", ADMIN)
+            .envs(roots::one_root())
+            .stdin(Stdio::null())
+            .stdout(self.log())
+            .stderr(self.log())
+            .arg("serve");
+        if let Some(file) = &self.file {
+            command.arg("--config").arg(file);
+        }
+        for (name, value) in &self.env {
+            command.env(name, value);
+        }
+        for setting in settings {
+            command.args(["--set", &setting]);
+        }
+        command.spawn().expect("the gateway starts")
+    }
+}
+
+/// Notes a started gateway for `scripts/test`, which prints their number.
+fn note_start(has_process: bool) {
+    let kind = if has_process { "process" } else { "here" };
+    // A case does not fail for want of a line.
+    let _ = notes::append("gateways", kind);
+}
+
+/// A port below the ephemeral range, so that no outgoing connection of another test takes it
+/// between this look and the gateway's own.
+pub(crate) fn free_address(host: &str) -> SocketAddr {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    loop {
+        // Far from the range of a process that began a moment before or after.
+        let spread = std::process::id().wrapping_mul(7919) % 20_000;
+        let offset = u32::from(NEXT.fetch_add(1, Ordering::Relaxed));
+        let port = u16::try_from(12_000 + (spread + offset) % 20_000).expect("a port");
+        if let Ok(listener) = TcpListener::bind((host, port)) {
+            return listener.local_addr().expect("bound");
+        }
+    }
+}
