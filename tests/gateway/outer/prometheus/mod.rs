@@ -1,0 +1,4 @@
+//! Dashboards, alerts and exemplars on a real Prometheus.
+
+mod exemplars;
+mod observed;
