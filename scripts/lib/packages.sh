@@ -61,7 +61,7 @@ need() {
 # need_build_tools: what building the program needs beside Rust. Pingora's TLS and compression are C, built with cmake.
 need_build_tools() {
   need cmake:cmake make:make cc:gcc
-  echo 'int main(void) { return 0; }' | cc -xc - -o /dev/null 2>/dev/null || install_packages libc6-dev
+  cc -xc - -o /dev/null 2>/dev/null <<<'int main(void) { return 0; }' || install_packages libc6-dev
 }
 
 # free_space FOLDER: prints the free space of its file system, in GB.
