@@ -16,7 +16,7 @@ use a2a_gateway::shared::{Notice, Shared, Subscription};
 pub(crate) const TIMEOUT: Duration = Duration::from_millis(800);
 
 /// The same where none is: nothing there may run out of time.
-const AMPLE: Duration = Duration::from_secs(30);
+pub(crate) const AMPLE: Duration = Duration::from_secs(30);
 
 /// What a busy machine may add to a clock.
 pub(crate) const SLACK: Duration = Duration::from_millis(1_200);

@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use super::{Case, SPAN, TRACE, traced};
 use crate::harness::collector::Collector;
 use crate::harness::prometheus::Prometheus;
 use crate::harness::{Agent, Connection, Pair, Request};
-use crate::traces::{Case, SPAN, TRACE, traced};
 
 /// The traces that Prometheus knows of a family's buckets, each with the shape of its exchange.
 async fn exemplars(prometheus: &Prometheus, family: &str) -> Vec<(String, String)> {

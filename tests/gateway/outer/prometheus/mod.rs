@@ -2,3 +2,5 @@
 
 mod exemplars;
 mod observed;
+
+use crate::traces::{Case, SPAN, TRACE, traced};

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use a2a_gateway::trust::{SigningAlgorithm, rotate};
 use serde_json::{Value, json};
 
-use crate::cards::{add, card_of, generations, patch, serving};
+use super::{add, card_of, generations, patch, serving};
 use crate::harness::documents::block;
 use crate::harness::packages::installed;
 use crate::harness::{ADMIN, Agent, Builder, Pair, Request};

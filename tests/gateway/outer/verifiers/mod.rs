@@ -2,3 +2,6 @@
 
 mod cards;
 mod sidecar;
+
+use crate::cards::{add, card_of, generations, patch, serving};
+use crate::sidecar::{flaws, gateway};

@@ -8,13 +8,13 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
+use super::flaws::Forger;
+use super::gateway::register;
 use crate::harness::documents::block;
 use crate::harness::issuer::Key;
 use crate::harness::packages::installed;
 use crate::harness::sidecar::GUARDED;
 use crate::harness::{Agent, CALL, Gateway, Pair, Recorded, Request};
-use crate::sidecar::flaws::Forger;
-use crate::sidecar::gateway::register;
 
 /// Reads cases from standard input, and answers for each with the caller or with what was wrong.
 const PYTHON: &str = r#"

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use a2a_gateway::shared::{Notice, Shared};
 
+use super::{message, next, open_shared};
 use crate::harness::cluster::{Cluster, cluster};
 use crate::harness::servers::{self, Redis};
 use crate::harness::until_holds;
-use crate::stores::{message, next, open_shared};
 
 /// Writes counters while slots move. Each increment that is acknowledged counts once: a command follows its key, and is
 /// not sent twice.

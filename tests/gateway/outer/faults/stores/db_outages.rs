@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use a2a_gateway::db::Db;
 
+use super::{SLACK, TIMEOUT, open_db_with};
 use crate::harness::servers::{self, Postgres};
 use crate::harness::{calmly, until_holds};
-use crate::stores::{SLACK, TIMEOUT, open_db_with};
 
 async fn sleep(db: &Db, seconds: f64) -> Result<(), a2a_gateway::store::Unavailable> {
     db.run("sleep", async {

@@ -3,3 +3,5 @@
 mod cluster;
 mod db_outages;
 mod shared_outages;
+
+use crate::stores::*;

@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use a2a_gateway::shared::{Notice, Shared};
 
+use super::{SLACK, TIMEOUT, message, next, open_shared_with};
 use crate::harness::calmly;
 use crate::harness::servers::Redis;
-use crate::stores::{SLACK, TIMEOUT, message, next, open_shared_with};
 
 /// Coherence rests on it: a dead link is known within 1 s.
 const NOTICED: Duration = Duration::from_secs(1);
