@@ -1,5 +1,13 @@
 # shellcheck shell=bash
 # Sourced by the scripts: installs missing Debian packages, or says how.
+# shellcheck source=scripts/lib/cargo.sh
+. scripts/lib/cargo.sh
+
+# Where Debian has servers, outside of most users' PATH.
+: "${SERVERS_PATH=/usr/sbin$(printf ':%s' /usr/lib/postgresql/*/bin)}"
+
+# is_there COMMAND: succeeds if it can be run.
+is_there() { PATH=$PATH:$SERVERS_PATH command -v "$1" >/dev/null 2>&1; }
 
 # install_packages NAME…: as root or by sudo; otherwise prints the command and stops.
 install_packages() {
@@ -9,9 +17,10 @@ install_packages() {
   fi
   local sudo=()
   if [ "$(id -u)" -ne 0 ]; then
-    if ! sudo -n true 2>/dev/null; then
-      echo "Missing: $*. Run this, then start the script again:" >&2
-      echo "  sudo apt-get update && sudo apt-get install -y --no-install-recommends $*" >&2
+    # Without a terminal nothing can be typed.
+    if ! command -v sudo >/dev/null 2>&1 || ! { sudo -n true 2>/dev/null || [ -t 0 ]; }; then
+      echo "Missing: $*. Run this as root, then start the script again:" >&2
+      echo "  apt-get update && apt-get install -y --no-install-recommends $*" >&2
       exit 1
     fi
     sudo=(sudo)
@@ -25,9 +34,9 @@ install_packages() {
 
 # need_browser: chromium, which not every system has as a package of that name.
 need_browser() {
-  command -v chromium >/dev/null 2>&1 && return
-  install_packages chromium || true
-  if ! command -v chromium >/dev/null 2>&1; then
+  is_there chromium && return
+  (install_packages chromium) || true
+  if ! is_there chromium; then
     echo "The browser tests need a command \`chromium\`, and no package of that name could be installed (Ubuntu has" >&2
     echo "it as a snap only). Install Chromium or Chrome, put it on the PATH as \`chromium\`, then start again." >&2
     exit 1
@@ -36,17 +45,23 @@ need_browser() {
 
 # need COMMAND:PACKAGE…: installs the packages whose command is missing.
 need() {
-  local missing=() pair
-  for pair in "$@"; do
-    # Servers live where not every user looks.
-    PATH=$PATH:/usr/sbin command -v "${pair%%:*}" >/dev/null 2>&1 || missing+=("${pair##*:}")
-  done
-  [ ${#missing[@]} -eq 0 ] || install_packages "${missing[@]}"
   # Who brings the binaries (BIN) builds nothing.
-  if [ -z "${BIN:-}" ] && ! command -v cargo >/dev/null 2>&1; then
-    echo "Rust is missing: install it with rustup, then start the script again." >&2
+  if [ -z "${BIN:-}" ] && ! is_there cargo; then
+    echo "Rust is missing. Install it, then start the script again:" >&2
+    echo "  curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh" >&2
     exit 1
   fi
+  local missing=() pair
+  for pair in "$@"; do
+    is_there "${pair%%:*}" || missing+=("${pair##*:}")
+  done
+  [ ${#missing[@]} -eq 0 ] || install_packages "${missing[@]}"
+}
+
+# need_build_tools: what building the program needs beside Rust. Pingora's TLS and compression are C, built with cmake.
+need_build_tools() {
+  need cmake:cmake make:make cc:gcc
+  cc -xc - -o /dev/null 2>/dev/null <<<'int main(void) { return 0; }' || install_packages libc6-dev
 }
 
 # free_space FOLDER: prints the free space of its file system, in GB.
@@ -54,14 +69,3 @@ free_space() { df --output=avail -BG "$1" | tail -n 1 | tr -dc '0-9'; }
 
 # free_memory: prints the memory that programs can have, in GB.
 free_memory() { awk '/^MemAvailable:/ { print int($2 / 1048576) }' /proc/meminfo; }
-
-# need_disk_space GB: fails unless temporary folders have so much room. A full disk fails cases for reasons that none tells.
-need_disk_space() {
-  local folder=${TMPDIR:-/tmp} free
-  free=$(free_space "$folder")
-  if [ "$free" -lt "$1" ]; then
-    echo "$folder has $free GB free, and the tests need $1 GB there, for the databases of their cases: make room, or set" >&2
-    echo "TMPDIR to a folder that has it." >&2
-    exit 1
-  fi
-}

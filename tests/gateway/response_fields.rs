@@ -1,13 +1,10 @@
-//! An agent speaks for itself and not for the gateway's origin, nor to a proxy in front of it.
+//! An agent speaks for itself and not for the gateway's origin, nor to a proxy in front of it. With a real nginx:
+//! `outer/balancers/response_fields.rs`.
 
 use crate::fields::Case;
-use crate::harness::builder::free_address;
-use crate::harness::documents::block_of;
-use crate::harness::nginx::Nginx;
 use crate::harness::sidecar::{Guarded, call};
 use crate::harness::{
-    Agent, Answer, Builder, CALL, Connection, Gateway, LAST_CHUNK, Pair, Request, SSE_HEAD, Step,
-    chunk,
+    Agent, Answer, Builder, CALL, Connection, LAST_CHUNK, Pair, Request, SSE_HEAD, Step, chunk,
 };
 use crate::on_both_pairs;
 
@@ -69,7 +66,7 @@ fn lines() -> String {
 }
 
 /// Answers as the text of the message asks: as JSON, as a stream, as HTML or without a type.
-async fn hostile() -> Agent {
+pub(crate) async fn hostile() -> Agent {
     Agent::scripted(|request| {
         if request.text().contains("\"stream\"") {
             let head = SSE_HEAD.replacen("\r\n", &format!("\r\n{}", lines()), 1);
@@ -298,55 +295,4 @@ async fn a_sidecar_passes_its_agents_fields_but_no_order_to_a_proxy() {
     );
     let verified = guarded.call(&Request::get("/auth/verify")).await;
     assert_eq!(verified.field("x-content-type-options"), Some("nosniff"));
-}
-
-/// The configuration of the documents, and a file that only nginx itself may send.
-fn nginx_before(
-    gateway: &Gateway,
-    address: std::net::SocketAddr,
-    secrets: &std::path::Path,
-) -> Nginx {
-    let internal = format!(
-        "    location /internal/ {{ internal; alias {}/; }}\n    location / {{",
-        secrets.display()
-    );
-    let documented = block_of("docs/guide/behind-a-load-balancer.md", "## nginx", "nginx");
-    // Without TLS, at the address of the test.
-    let own = |line: &&str| !line.trim_start().starts_with("ssl_") && !line.contains("listen 443");
-    let lines: Vec<&str> = documented.lines().filter(own).collect();
-    let mut http = lines.join("\n").replacen("    location / {", &internal, 1);
-    for documented in ["10.0.0.11:8080", "10.0.0.12:8080"] {
-        http = http.replace(documented, &gateway.public.to_string());
-    }
-    Nginx::start_at(address, &http)
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_agent_commands_no_nginx_in_front() {
-    let address = free_address("127.0.0.1");
-    let builder = Builder::new(Pair::Embedded).set("server.hosts", &address.to_string());
-    let case = Case::with(builder, hostile().await).await;
-    let secrets = tempfile::tempdir().unwrap();
-    std::fs::write(secrets.path().join("secret"), "of nginx alone").unwrap();
-    let nginx = nginx_before(&case.gateway, address, secrets.path());
-    let direct = nginx.call(&Request::get("/internal/secret")).await;
-    assert_eq!(direct.status, 404, "{}", nginx.log());
-    for kind in ["application/json", "text/html", "stream"] {
-        let body = CALL.replace("\"hi\"", &format!("\"{kind}\""));
-        let request = Request::post(case.target.path(), &body).bearer(&case.caller.token);
-        let answer = nginx.call(&request).await;
-        assert_eq!(
-            answer.status,
-            200,
-            "{kind}: {}\n{}",
-            answer.text(),
-            nginx.log()
-        );
-        assert!(
-            !answer.text().contains("of nginx alone"),
-            "{kind}: {}",
-            answer.text()
-        );
-        assert_eq!(answer.field("x-accel-redirect"), None);
-    }
 }

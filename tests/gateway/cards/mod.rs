@@ -6,7 +6,6 @@ mod called;
 mod places;
 mod public;
 mod shown;
-mod signed;
 mod waiting;
 
 use serde_json::{Value, json};
@@ -39,7 +38,7 @@ fn locations(id: &str) -> Vec<String> {
 
 /// Answers a GET of `path` with `card`, in which `{agent}` is the agent's own address, and everything
 /// else with 404.
-async fn serving(path: &'static str, card: &Value) -> Agent {
+pub(crate) async fn serving(path: &'static str, card: &Value) -> Agent {
     let card = card.to_string();
     Agent::scripted(move |request| vec![Step::Write(served(request, path, &card))]).await
 }
@@ -59,7 +58,7 @@ fn asked_for(request: &Recorded) -> &str {
 }
 
 /// A workspace that an operator adds, of an agent that knows of no registry.
-async fn add(gateway: &Gateway, id: &str, more: Value) {
+pub(crate) async fn add(gateway: &Gateway, id: &str, more: Value) {
     let mut workspace =
         json!({"id": id, "name": format!("The {id}"), "role": "does it", "liveness": "assumed"});
     workspace
@@ -69,12 +68,12 @@ async fn add(gateway: &Gateway, id: &str, more: Value) {
     gateway.create(workspace).await;
 }
 
-async fn card_of(gateway: &Gateway, id: &str) -> Answer {
+pub(crate) async fn card_of(gateway: &Gateway, id: &str) -> Answer {
     let path = format!("/workspaces/{id}/a2a/.well-known/agent-card.json");
     gateway.as_operator(Request::get(path)).await
 }
 
-async fn patch(gateway: &Gateway, id: &str, body: Value) {
+pub(crate) async fn patch(gateway: &Gateway, id: &str, body: Value) {
     let mut request = Request::post(format!("/workspaces/{id}"), body.to_string());
     request.method = "PATCH".into();
     let answer = gateway.as_operator(request).await;
@@ -82,7 +81,7 @@ async fn patch(gateway: &Gateway, id: &str, body: Value) {
 }
 
 /// Cards as agents of each generation have them.
-fn generations() -> Vec<(&'static str, Value)> {
+pub(crate) fn generations() -> Vec<(&'static str, Value)> {
     let common = json!({"name": "A", "description": "Runs at http://{agent}/ in room 1", "version": "1",
         "capabilities": {"streaming": true, "pushNotifications": true,
             "extensions": [{"uri": "https://ext.example/1", "params": {"at": "{agent}", "http://{agent}/x": 1.10}}]},

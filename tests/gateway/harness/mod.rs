@@ -15,6 +15,7 @@ pub(crate) mod documents;
 pub(crate) mod failover;
 pub(crate) mod gateway;
 pub(crate) mod issuer;
+mod missing;
 pub(crate) mod nginx;
 pub(crate) mod notes;
 pub(crate) mod numbered;

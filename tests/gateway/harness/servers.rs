@@ -204,6 +204,7 @@ struct Running {
 impl Server {
     pub(super) fn start(name: &str, command: impl Fn(&Path, u16) -> Vec<String>) -> Self {
         super::timed::begin_case();
+        super::missing::leave_out_without(name);
         let folder = make_folder(name);
         let mut log = String::new();
         // Another process may take the port between this check and the server's bind. While a server is away,

@@ -34,7 +34,7 @@ async fn an_agent_whose_run_is_killed_is_offline_when_its_lease_ends() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn processes_that_an_agent_left_behind_are_ended() {
     let stage = Stage::new(Pair::Embedded).await;
-    let crowd = format!("echo \"crowd $$\"; {SCRIPT} & wait");
+    let crowd = format!("echo \"crowd $$\"; '{SCRIPT}' & wait");
     for (by, code) in [("TERM", 128 + 15), ("KILL", 128 + 9)] {
         let mut run = stage.run("one", &["--", "sh", "-c", &crowd]);
         stage.until_status_of("one", "online", &run).await;
@@ -63,7 +63,7 @@ async fn processes_that_an_agent_left_behind_are_ended() {
 async fn signals_that_end_nothing_are_passed_on() {
     let stage = Stage::new(Pair::Embedded).await;
     // The agent itself ignores it, as what started it did.
-    let command = format!("trap '' HUP; {SCRIPT} & trap 'echo reloaded' HUP; wait; wait");
+    let command = format!("trap '' HUP; '{SCRIPT}' & trap 'echo reloaded' HUP; wait; wait");
     let run = stage.run("one", &["--", "sh", "-c", &command]);
     stage.until_status_of("one", "online", &run).await;
     run.signal("HUP");

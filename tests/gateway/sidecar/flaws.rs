@@ -19,22 +19,22 @@ const SIGNATURE: &str = "the token's signature is wrong";
 const CLAIMS: &str = "for another workspace, of another gateway, or lacks a claim";
 
 /// A token for [`CALL`] with one flaw, and the words that each verifier refuses it with.
-pub(super) struct Flaw {
-    pub(super) what: String,
-    pub(super) token: String,
-    pub(super) sidecar: &'static str,
+pub(crate) struct Flaw {
+    pub(crate) what: String,
+    pub(crate) token: String,
+    pub(crate) sidecar: &'static str,
     /// PyJWT and jose as the document has them. `None`: they don't look for what no gateway signs.
-    pub(super) libraries: Option<[String; 2]>,
+    pub(crate) libraries: Option<[String; 2]>,
 }
 
 /// Who signs.
-pub(super) struct Forger<'a> {
+pub(crate) struct Forger<'a> {
     /// The gateway's own key.
-    pub(super) key: &'a Key,
+    pub(crate) key: &'a Key,
     /// The gateway.
-    pub(super) issuer: &'a str,
+    pub(crate) issuer: &'a str,
     /// The JWKS as it is served.
-    pub(super) jwks: &'a [u8],
+    pub(crate) jwks: &'a [u8],
 }
 
 impl Forger<'_> {
@@ -58,7 +58,7 @@ impl Forger<'_> {
     }
 
     /// Signed.
-    pub(super) fn saying(&self, more: Value) -> String {
+    pub(crate) fn saying(&self, more: Value) -> String {
         let claims = self.claims(&more).to_string();
         self.key.sign_text(&self.head(&json!({})), &claims)
     }
@@ -69,7 +69,7 @@ impl Forger<'_> {
     }
 
     /// Every flaw.
-    pub(super) fn flaws(&self) -> Vec<Flaw> {
+    pub(crate) fn flaws(&self) -> Vec<Flaw> {
         let rows = [
             self.algorithms(),
             self.headers(),

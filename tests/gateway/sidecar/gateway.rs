@@ -47,7 +47,7 @@ impl Stage {
 }
 
 /// An operator adds the target at `url`.
-pub(super) async fn register(gateway: &Gateway, url: &str, more: Value) {
+pub(crate) async fn register(gateway: &Gateway, url: &str, more: Value) {
     let mut new = json!({"id": GUARDED, "name": GUARDED, "url": url, "liveness": "assumed"});
     let more = more.as_object().unwrap().clone();
     new.as_object_mut().unwrap().extend(more);

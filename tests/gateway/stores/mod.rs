@@ -1,11 +1,8 @@
-//! The two stores: the same cases on both implementations, then the outages of the real servers.
+//! The two stores: the same cases on both implementations. Outages of the real servers: `outer/faults/stores`.
 
-mod cluster;
 mod db;
-mod db_outages;
 mod logs;
 mod shared;
-mod shared_outages;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,13 +13,13 @@ use a2a_gateway::metrics::Metrics;
 use a2a_gateway::shared::{Notice, Shared, Subscription};
 
 /// `stores.timeout` of cases in which a store is away.
-const TIMEOUT: Duration = Duration::from_millis(800);
+pub(crate) const TIMEOUT: Duration = Duration::from_millis(800);
 
 /// The same where none is: nothing there may run out of time.
-const AMPLE: Duration = Duration::from_secs(30);
+pub(crate) const AMPLE: Duration = Duration::from_secs(30);
 
 /// What a busy machine may add to a clock.
-const SLACK: Duration = Duration::from_millis(1_200);
+pub(crate) const SLACK: Duration = Duration::from_millis(1_200);
 
 fn settings(sql: &str, shared: &str) -> Stores {
     Stores {
@@ -37,7 +34,7 @@ pub(crate) fn open_db(url: &str) -> Db {
     open_db_with(url, AMPLE)
 }
 
-fn open_db_with(url: &str, timeout: Duration) -> Db {
+pub(crate) fn open_db_with(url: &str, timeout: Duration) -> Db {
     let settings = Stores {
         timeout,
         ..settings(url, "memory")
@@ -45,11 +42,11 @@ fn open_db_with(url: &str, timeout: Duration) -> Db {
     Db::open(&settings, Arc::new(Metrics::new())).unwrap()
 }
 
-fn open_shared(url: &str) -> Shared {
+pub(crate) fn open_shared(url: &str) -> Shared {
     open_shared_with(url, AMPLE)
 }
 
-fn open_shared_with(url: &str, timeout: Duration) -> Shared {
+pub(crate) fn open_shared_with(url: &str, timeout: Duration) -> Shared {
     let settings = Stores {
         timeout,
         ..settings("sqlite:unused.db", url)
@@ -58,13 +55,13 @@ fn open_shared_with(url: &str, timeout: Duration) -> Shared {
 }
 
 /// The next notice, which must come soon.
-async fn next(subscription: &mut Subscription) -> Notice {
+pub(crate) async fn next(subscription: &mut Subscription) -> Notice {
     let soon = Duration::from_secs(10);
     let notice = tokio::time::timeout(soon, subscription.next()).await;
     notice.expect("a notice within 10 s")
 }
 
-fn message(text: &str) -> Notice {
+pub(crate) fn message(text: &str) -> Notice {
     Notice::Message(text.to_owned())
 }
 

@@ -2,7 +2,6 @@
 //! context, and a collector that is away.
 
 mod context;
-mod exemplars;
 mod loss;
 mod spans;
 
@@ -12,26 +11,26 @@ use crate::harness::collector::{Collector, Span};
 use crate::harness::{Agent, Answer, Builder, CALL, Gateway, Pair, Recorded, Request, Seat, Step};
 
 /// A trace of a caller.
-const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
+pub(crate) const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 
 /// Its span.
-const SPAN: &str = "00f067aa0ba902b7";
+pub(crate) const SPAN: &str = "00f067aa0ba902b7";
 
-struct Case {
-    collector: Collector,
-    gateway: Gateway,
+pub(crate) struct Case {
+    pub(crate) collector: Collector,
+    pub(crate) gateway: Gateway,
     caller: Seat,
     target: Seat,
 }
 
 /// A gateway that traces.
-fn traced(pair: Pair, collector: &Collector) -> Builder {
+pub(crate) fn traced(pair: Pair, collector: &Collector) -> Builder {
     Builder::new(pair).set("telemetry.otlp_endpoint", &collector.http())
 }
 
 impl Case {
     /// With an agent that answers every call alike.
-    async fn new() -> Self {
+    pub(crate) async fn new() -> Self {
         let collector = Collector::start().await;
         let builder = traced(Pair::Embedded, &collector);
         let agent = Agent::json(r#"{"jsonrpc":"2.0","id":"c-1","result":{}}"#).await;
@@ -44,7 +43,7 @@ impl Case {
         Self::on(collector, builder, Agent::scripted(behaviour).await).await
     }
 
-    async fn on(collector: Collector, builder: Builder, agent: Agent) -> Self {
+    pub(crate) async fn on(collector: Collector, builder: Builder, agent: Agent) -> Self {
         let gateway = builder.start().await;
         let (caller, target) = gateway.pair(agent).await;
         Self {
@@ -62,7 +61,7 @@ impl Case {
     }
 
     /// A good call, with these fields besides.
-    async fn call(&self, id: &str, fields: &[(&str, &str)]) -> Answer {
+    pub(crate) async fn call(&self, id: &str, fields: &[(&str, &str)]) -> Answer {
         let mut request = self.request(id, CALL);
         for (name, value) in fields {
             request = request.field(name, *value);

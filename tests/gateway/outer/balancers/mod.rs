@@ -1,6 +1,9 @@
 //! HAProxy, nginx, Envoy and Traefik in front of gateways, while PostgreSQL is away. All are configured as
 //! `docs/guide/behind-a-load-balancer.md` says.
 
+mod forward_auth;
+mod response_fields;
+
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
