@@ -28,6 +28,16 @@ pub(crate) struct Builder {
     host: String,
     /// A Redis of its own: databases of one server share channels and watched keys.
     pub(super) redis: Option<Leased>,
+    _database: Option<Database>,
+}
+
+/// The database of a case, which is dropped with it.
+struct Database(String);
+
+impl Drop for Database {
+    fn drop(&mut self) {
+        servers::postgres().drop_database(&self.0);
+    }
 }
 
 impl Builder {
@@ -48,10 +58,11 @@ impl Builder {
             program: None,
             env: Vec::new(),
             dir,
-            sql,
             shared,
             host: "127.0.0.1".into(),
             redis,
+            _database: (pair == Pair::External).then(|| Database(sql.clone())),
+            sql,
         }
         .set("rate.caller_per_second", "0")
         .set("rate.failures_per_second", "0")

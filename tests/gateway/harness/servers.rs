@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use super::builder::free_address;
 use super::planted::DATABASE_PASSWORD;
+use super::pooler::name_of;
 use super::programs::{as_postgres, initialise, make_folder, program, run, write_certificate};
 use super::relay::Relay;
 
@@ -111,9 +112,10 @@ impl Postgres {
             let mut command = as_postgres();
             command.push(program("postgres"));
             command.extend(["-D".into(), data]);
-            command.extend(["-k".into(), folder.display().to_string()]);
             for setting in [
                 "listen_addresses=127.0.0.1",
+                // A socket in a folder with a long name could not be made.
+                "unix_socket_directories=",
                 &format!("port={port}"),
                 "fsync=off",
                 "synchronous_commit=off",
@@ -164,6 +166,17 @@ impl Postgres {
         createdb.args(["-h", "127.0.0.1", "-U", "postgres", "-p", &port]);
         run(createdb.args(["-T", template, &name]));
         format!("postgres://postgres:{DATABASE_PASSWORD}@{address}/{name}")
+    }
+
+    /// Drops the database of a URL, which is not needed any more: all of them would take gigabytes.
+    pub(super) fn drop_database(&self, url: &str) {
+        let name = name_of(url);
+        let port = self.port().to_string();
+        let mut psql = Command::new(program("psql"));
+        psql.args(["-h", "127.0.0.1", "-U", "postgres", "-p", &port]);
+        psql.args(["-d", "postgres", "-qc"]);
+        psql.arg(format!("DROP DATABASE IF EXISTS {name} WITH (FORCE)"));
+        let _ = psql.stdout(Stdio::null()).stderr(Stdio::null()).status();
     }
 
     /// SIGKILL to it and to every process it has: a power cut.
