@@ -67,14 +67,9 @@ on_both_pairs! {
     async fn a_reply_reaches_whoever_waits_for_it(pair: Pair) {
         let case = Case::new(pair).await;
         let body = json!({"jsonrpc": "2.0", "id": 7, "method": "message/send", "params": hello()});
-        let waiting = case.request(&body).field("Prefer", "wait=30");
+        let waiting = case.request(&body).field("Prefer", "wait=60");
         let replying = async {
-            let activity = loop {
-                if let Some(item) = case.inbox().await.pop() {
-                    break item["id"].as_str().unwrap().to_owned();
-                }
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            };
+            let activity = case.until_sent(1).await;
             let working = case.replied(&activity, json!({"status": {"state": "working"}})).await;
             assert_eq!(working.status, 200, "{}", working.text());
             let done = case.replied(&activity, json!({"jsonrpc": "2.0", "id": 7, "result": said("done")})).await;
@@ -84,7 +79,7 @@ on_both_pairs! {
         };
         let (answer, activity) = tokio::join!(case.gateway.call(&waiting), replying);
         assert_eq!(answer.status, 200, "{}", answer.text());
-        assert_eq!(answer.field("preference-applied"), Some("wait=30"));
+        assert_eq!(answer.field("preference-applied"), Some("wait=60"));
         let result = &answer.json()["result"];
         assert_eq!((&answer.json()["id"], &result["kind"]), (&json!(7), &json!("message")));
         assert_eq!(result["parts"][0]["text"], "done");
@@ -101,12 +96,7 @@ on_both_pairs! {
         let piece = |text: &str, append: bool| json!({"artifact": {"artifactId": "a",
             "parts": [{"kind": "text", "text": text}]}, "append": append});
         let replying = async {
-            let activity = loop {
-                if let Some(item) = case.inbox().await.pop() {
-                    break item["id"].as_str().unwrap().to_owned();
-                }
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            };
+            let activity = case.until_sent(1).await;
             for body in [
                 json!({"status": {"state": "working"}}),
                 piece("one ", false),
@@ -224,15 +214,9 @@ async fn an_error_is_answered_as_one_and_a_wait_ends_in_its_time() {
     assert!(began.elapsed() >= Duration::from_secs(1));
     assert_eq!(queued.json()["status"], "queued");
     assert_eq!(queued.field("preference-applied"), None);
-    let waiting = case.request(&body).field("Prefer", "wait=20");
+    let waiting = case.request(&body).field("Prefer", "wait=60");
     let replying = async {
-        let activity = loop {
-            let items = case.inbox().await;
-            if items.len() == 2 {
-                break items[1]["id"].as_str().unwrap().to_owned();
-            }
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        };
+        let activity = case.until_sent(2).await;
         let error = json!({"error": {"code": -32603, "message": "it broke", "data": {"x": 1}}});
         assert_eq!(case.replied(&activity, error).await.status, 200);
         activity

@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::{Case, hello};
-use crate::harness::{Agent, Pair, Request};
+use super::{Case, hello, poller_below};
+use crate::harness::{Agent, Pair, Request, card};
 use crate::on_both_pairs;
 
 on_both_pairs! {
@@ -12,13 +12,7 @@ on_both_pairs! {
         let boss = case.gateway.seat("boss", "", Agent::json("{}").await).await;
         let ann = case.gateway.seat("ann", "boss", Agent::json("{}").await).await;
         let bob = case.gateway.seat("bob", "boss", Agent::json("{}").await).await;
-        let dev = {
-            let made = json!({"id": "dev", "name": "dev", "parent_id": "boss"});
-            let enrolment = case.gateway.create(made).await;
-            let body = json!({"id": "dev", "delivery_mode": "poll", "agent_card": {"name": "dev"}});
-            let request = Request::post("/registry/register", body.to_string()).bearer(&enrolment);
-            case.gateway.call(&request).await.json()["token"].as_str().unwrap().to_owned()
-        };
+        let dev = poller_below(&case.gateway, "boss", "dev", card("dev")).await;
         let ask = |token: &str, method: &str, params: Value| {
             let body = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params});
             Request::post("/workspaces/dev/a2a", body.to_string()).bearer(token)
@@ -29,7 +23,6 @@ on_both_pairs! {
         for restarted in [false, true] {
             if restarted {
                 case.gateway.restart().await;
-                case.gateway.await_ready().await;
             }
             for method in ["tasks/get", "tasks/cancel", "tasks/resubscribe", "GetTask", "CancelTask", "SubscribeToTask"] {
                 let refused = case.gateway.call(&ask(&bob.token, method, json!({"id": id}))).await;
