@@ -1,7 +1,5 @@
 //! One credential does not fill the disk: bytes that are kept for a workspace are bounded.
 
-use std::time::{Duration, Instant};
-
 use serde_json::json;
 
 use crate::harness::servers::{self, Redis};
@@ -42,15 +40,6 @@ async fn send(gateway: &Gateway, to: &str, token: &str, bytes: usize) -> Answer 
     gateway.call(&request).await
 }
 
-/// Waits until the gateway has counted that many bytes or more.
-async fn counted(gateway: &Gateway, bytes: f64) {
-    let deadline = Instant::now() + Duration::from_secs(20);
-    while gateway.metric("a2a_gateway_kept_bytes", &[]).await < bytes {
-        assert!(Instant::now() < deadline, "{bytes} bytes are not counted");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-}
-
 on_both_pairs! {
     async fn large_answers_of_calls_with_a_key_are_passed_on_and_not_kept_beyond_the_bound(pair: Pair) {
         let builder = Builder::new(pair).set("limits.kept_bytes", "400KiB");
@@ -85,7 +74,7 @@ on_both_pairs! {
         assert_eq!((still.status, still.field(KEPT)), (200, Some("false")), "counted in the store");
         let theirs = gateway.call(&keyed(&other, &target, "k-0")).await;
         assert_eq!((theirs.status, theirs.field(KEPT)), (200, None), "another caller's bytes are its own");
-        counted(&gateway, 500_000.0).await;
+        gateway.until_counted("a2a_gateway_kept_bytes", &[], 500_000.0).await;
         assert!(gateway.metric("a2a_gateway_kept_refused_total", &["answer"]).await >= 1.0);
     }
 
@@ -178,7 +167,7 @@ on_both_pairs! {
         let dev = polled(&gateway, "dev").await;
         polled(&gateway, "pm").await;
         assert_eq!(send(&gateway, "dev", &dev, 600_000).await.status, 200);
-        counted(&gateway, 600_000.0).await;
+        gateway.until_counted("a2a_gateway_kept_bytes", &[], 600_000.0).await;
         let refused = send(&gateway, "pm", &dev, 600_000).await;
         assert_eq!((refused.status, refused.reason().as_str()), (503, "agent_busy"));
         assert!(refused.text().contains("limits.kept_bytes_total"), "{}", refused.text());

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{add, asked_for, card_of, patch, served, serving};
-use crate::harness::{Agent, Builder, CALL, Gateway, Pair, Request, Step, calmly, card, ok_json};
+use crate::harness::{Agent, Builder, CALL, Gateway, Pair, Request, Step, card, ok_json};
 
 const AGENT_CARD: &str = "/.well-known/agent-card.json";
 const AGENT: &str = "/.well-known/agent.json";
@@ -235,47 +235,44 @@ fn failures() -> Vec<(&'static str, Vec<Step>, &'static str)> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_cannot_be_read_gives_the_registered_card_or_an_error_and_never_the_raw_answer() {
-    calmly(async || {
-        // The clock of a fetch is at most timeouts.total.
-        let gateway = Builder::new(Pair::Embedded)
-            .set("timeouts.total", "2s")
-            .start()
+    // The clock of a fetch is at most timeouts.total.
+    let gateway = Builder::new(Pair::Embedded)
+        .set("timeouts.total", "2s")
+        .start()
+        .await;
+    for (at, (what, steps, reason)) in failures().into_iter().enumerate() {
+        let agent = failing(steps).await;
+        let id = format!("f{at}");
+        let enrolment = gateway
+            .create(json!({"id": id, "name": id, "liveness": "assumed", "url": agent.url()}))
             .await;
-        for (at, (what, steps, reason)) in failures().into_iter().enumerate() {
-            let agent = failing(steps).await;
-            let id = format!("f{at}");
-            let enrolment = gateway
-                .create(json!({"id": id, "name": id, "liveness": "assumed", "url": agent.url()}))
-                .await;
-            let answer = card_of(&gateway, &id).await;
-            assert_eq!(answer.reason(), reason, "{what}: {}", answer.text());
-            assert!(answer.status == 502 || answer.status == 504, "{what}");
-            let text = answer.text();
-            assert!(!text.contains("raw-upstream"), "{what}: {text}");
-            assert_eq!(answer.field("cache-control"), Some("no-store"));
-            let outcome = format!("outcome=\"{reason}\"");
-            let fetches = "a2a_gateway_card_fetches_total";
-            let fetched = gateway.metric(fetches, &[&outcome]).await;
-            assert!(fetched >= 1.0, "{what}");
-            // A failure is remembered for a moment.
-            let before = agent.count();
-            assert_eq!(card_of(&gateway, &id).await.reason(), reason, "{what}");
-            assert_eq!(agent.count(), before, "{what}");
-            gateway
-                .register(&id, &enrolment, &agent.url(), card("registered"))
-                .await;
-            let answer = card_of(&gateway, &id).await;
-            assert_eq!(
-                (answer.status, &answer.json()["name"]),
-                (200, &json!("registered")),
-                "{what}"
-            );
-            let text = answer.text();
-            assert!(!text.contains("127.0.0.1/"), "{what}: {text}");
-        }
-        gateway.assert_idle().await;
-    })
-    .await;
+        let answer = card_of(&gateway, &id).await;
+        assert_eq!(answer.reason(), reason, "{what}: {}", answer.text());
+        assert!(answer.status == 502 || answer.status == 504, "{what}");
+        let text = answer.text();
+        assert!(!text.contains("raw-upstream"), "{what}: {text}");
+        assert_eq!(answer.field("cache-control"), Some("no-store"));
+        let outcome = format!("outcome=\"{reason}\"");
+        let fetches = "a2a_gateway_card_fetches_total";
+        let fetched = gateway.metric(fetches, &[&outcome]).await;
+        assert!(fetched >= 1.0, "{what}");
+        // A failure is remembered for a moment.
+        let before = agent.count();
+        assert_eq!(card_of(&gateway, &id).await.reason(), reason, "{what}");
+        assert_eq!(agent.count(), before, "{what}");
+        gateway
+            .register(&id, &enrolment, &agent.url(), card("registered"))
+            .await;
+        let answer = card_of(&gateway, &id).await;
+        assert_eq!(
+            (answer.status, &answer.json()["name"]),
+            (200, &json!("registered")),
+            "{what}"
+        );
+        let text = answer.text();
+        assert!(!text.contains("127.0.0.1/"), "{what}: {text}");
+    }
+    gateway.assert_idle().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

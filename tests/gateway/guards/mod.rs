@@ -10,8 +10,6 @@ mod questions;
 mod records;
 mod streams;
 
-use std::time::Duration;
-
 use serde_json::{Value, json};
 
 use crate::harness::{
@@ -164,10 +162,11 @@ impl Form {
     }
 }
 
-/// One guard of the configuration.
+/// One guard of the configuration. It has as long as it may have, but where it hangs.
 fn table(name: &str, server: &Agent, behaviour: &str, more: Value) -> Value {
-    let mut table =
-        json!({"name": name, "url": format!("{}{behaviour}", server.url()), "timeout": "300ms"});
+    let timeout = if behaviour == "hang" { "300ms" } else { "60s" };
+    let url = format!("{}{behaviour}", server.url());
+    let mut table = json!({"name": name, "url": url, "timeout": timeout});
     table
         .as_object_mut()
         .unwrap()

@@ -1,8 +1,6 @@
 //! The form of the gateway's own answers: a google.rpc.Status over HTTP+JSON, a JSON-RPC error at the base, and 200 for
 //! the errors that A2A defines there.
 
-use std::time::Duration;
-
 use serde_json::{Value, json};
 
 use super::Case;
@@ -208,7 +206,6 @@ async fn breaking(end: &'static str) -> Agent {
             Step::Write(event(r#"{"result":{"task":{"id":"t"}}}"#)),
             Step::Write(event(r#"{"result":{"statusUpdate":{"taskId":"t"}}}"#)),
             Step::Write(chunk("data: {\"res")),
-            Step::Wait(Duration::from_millis(50)),
             Step::Close,
         ]
     })
