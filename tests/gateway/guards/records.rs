@@ -1,5 +1,9 @@
 //! Records of verdicts: guard, phase, verdict and time; never content.
 
+use std::sync::Arc;
+
+use tokio::sync::Semaphore;
+
 use super::*;
 use crate::audit::{audit, end, recorded};
 use crate::harness::until_holds;

@@ -1,6 +1,7 @@
 //! Events of a stream wait for their verdicts, and readers that come back get what passed.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::Semaphore;
 
