@@ -116,31 +116,6 @@ on_both_pairs! {
         assert_eq!(send(&gateway, "dev", &pm, 200_000).await.status, 200);
     }
 
-    async fn a_full_inbox_stops_neither_delegations_nor_kept_answers_of_its_workspace(pair: Pair) {
-        let builder = Builder::new(pair).set("limits.kept_bytes", "1MiB");
-        let gateway = builder.start().await;
-        let (dev, pm) = (polled(&gateway, "dev").await, polled(&gateway, "pm").await);
-        let target = gateway.seat("target", "", Agent::scripted(|_| large(100)).await).await;
-        while send(&gateway, "dev", &pm, 200_000).await.status == 200 {}
-        let refused = send(&gateway, "dev", &pm, 200_000).await;
-        assert_eq!((refused.status, refused.reason().as_str()), (503, "agent_busy"));
-        let body = json!({"target_id": "target", "task": "t".repeat(250_000)});
-        let request = Request::post("/workspaces/dev/delegate", body.to_string()).bearer(&dev);
-        let answer = gateway.call(&request).await;
-        assert_eq!(answer.status, 202, "{}", answer.text());
-        let call = Request::post(target.path(), CALL).bearer(&dev).field("Idempotency-Key", "k");
-        for replay in [None, Some("true")] {
-            let answer = gateway.call(&call).await;
-            assert_eq!((answer.status, answer.field(KEPT)), (200, None), "{}", answer.text());
-            assert_eq!(answer.field("idempotent-replay"), replay);
-        }
-        // Nor does what the workspace keeps take room in its inbox.
-        assert_eq!(send(&gateway, "pm", &pm, 900_000).await.status, 200);
-        let body = json!({"target_id": "target", "task": "t".repeat(250_000)});
-        let request = Request::post("/workspaces/pm/delegate", body.to_string()).bearer(&pm);
-        assert_eq!(gateway.call(&request).await.status, 202);
-    }
-
     async fn delegations_are_bounded_by_their_bytes(pair: Pair) {
         let builder = Builder::new(pair).set("limits.kept_bytes", "500KiB");
         let gateway = builder.start().await;
@@ -158,21 +133,69 @@ on_both_pairs! {
         }
         assert_eq!(statuses, [202, 202, 503, 503]);
     }
+}
 
-    async fn all_together_have_a_bound(pair: Pair) {
-        let builder = Builder::new(pair)
-            .set("limits.kept_bytes", "1MiB")
-            .set("limits.kept_bytes_total", "1MiB");
-        let gateway = builder.start().await;
-        let dev = polled(&gateway, "dev").await;
-        polled(&gateway, "pm").await;
-        assert_eq!(send(&gateway, "dev", &dev, 600_000).await.status, 200);
-        gateway.until_counted("a2a_gateway_kept_bytes", &[], 600_000.0).await;
-        let refused = send(&gateway, "pm", &dev, 600_000).await;
-        assert_eq!((refused.status, refused.reason().as_str()), (503, "agent_busy"));
-        assert!(refused.text().contains("limits.kept_bytes_total"), "{}", refused.text());
-        assert_eq!(send(&gateway, "pm", &dev, 100_000).await.status, 200);
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_inbox_stops_neither_delegations_nor_kept_answers_of_its_workspace() {
+    let builder = Builder::new(Pair::Embedded).set("limits.kept_bytes", "1MiB");
+    let gateway = builder.start().await;
+    let (dev, pm) = (polled(&gateway, "dev").await, polled(&gateway, "pm").await);
+    let target = gateway
+        .seat("target", "", Agent::scripted(|_| large(100)).await)
+        .await;
+    while send(&gateway, "dev", &pm, 200_000).await.status == 200 {}
+    let refused = send(&gateway, "dev", &pm, 200_000).await;
+    assert_eq!(
+        (refused.status, refused.reason().as_str()),
+        (503, "agent_busy")
+    );
+    let body = json!({"target_id": "target", "task": "t".repeat(250_000)});
+    let request = Request::post("/workspaces/dev/delegate", body.to_string()).bearer(&dev);
+    let answer = gateway.call(&request).await;
+    assert_eq!(answer.status, 202, "{}", answer.text());
+    let call = Request::post(target.path(), CALL)
+        .bearer(&dev)
+        .field("Idempotency-Key", "k");
+    for replay in [None, Some("true")] {
+        let answer = gateway.call(&call).await;
+        assert_eq!(
+            (answer.status, answer.field(KEPT)),
+            (200, None),
+            "{}",
+            answer.text()
+        );
+        assert_eq!(answer.field("idempotent-replay"), replay);
     }
+    // Nor does what the workspace keeps take room in its inbox.
+    assert_eq!(send(&gateway, "pm", &pm, 900_000).await.status, 200);
+    let body = json!({"target_id": "target", "task": "t".repeat(250_000)});
+    let request = Request::post("/workspaces/pm/delegate", body.to_string()).bearer(&pm);
+    assert_eq!(gateway.call(&request).await.status, 202);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_together_have_a_bound() {
+    let builder = Builder::new(Pair::Embedded)
+        .set("limits.kept_bytes", "1MiB")
+        .set("limits.kept_bytes_total", "1MiB");
+    let gateway = builder.start().await;
+    let dev = polled(&gateway, "dev").await;
+    polled(&gateway, "pm").await;
+    assert_eq!(send(&gateway, "dev", &dev, 600_000).await.status, 200);
+    gateway
+        .until_counted("a2a_gateway_kept_bytes", &[], 600_000.0)
+        .await;
+    let refused = send(&gateway, "pm", &dev, 600_000).await;
+    assert_eq!(
+        (refused.status, refused.reason().as_str()),
+        (503, "agent_busy")
+    );
+    assert!(
+        refused.text().contains("limits.kept_bytes_total"),
+        "{}",
+        refused.text()
+    );
+    assert_eq!(send(&gateway, "pm", &dev, 100_000).await.status, 200);
 }
 
 /// What one replica keeps counts for the others.

@@ -88,40 +88,55 @@ on_both_pairs! {
         assert_eq!(task["status"]["message"]["parts"][0]["text"], "done");
         assert_eq!(case.inbox().await[0]["status"], "completed");
     }
+}
 
-    async fn a_stream_begins_with_the_task_and_ends_with_its_last_update(pair: Pair) {
-        let case = Case::new(pair).await;
-        let body = json!({"jsonrpc": "2.0", "id": 2, "method": "message/stream", "params": hello()});
-        let request = case.request(&body);
-        let piece = |text: &str, append: bool| json!({"artifact": {"artifactId": "a",
-            "parts": [{"kind": "text", "text": text}]}, "append": append});
-        let replying = async {
-            let activity = case.until_sent(1).await;
-            for body in [
-                json!({"status": {"state": "working"}}),
-                piece("one ", false),
-                piece("two", true),
-                json!({"status": {"state": "completed"}}),
-            ] {
-                let answer = case.replied(&activity, body).await;
-                assert_eq!(answer.status, 200, "{}", answer.text());
-            }
-            activity
-        };
-        let (answer, activity) = tokio::join!(case.gateway.call(&request), replying);
-        assert_eq!(answer.status, 200, "{}", answer.text());
-        assert_eq!(answer.field("content-type"), Some("text/event-stream"));
-        let events = data(&answer);
-        let kinds: Vec<_> = events.iter().map(|event| event["result"]["kind"].clone()).collect();
-        assert_eq!(kinds, ["task", "status-update", "artifact-update", "artifact-update", "status-update"]);
-        assert!(events.iter().all(|event| event["id"] == 2));
-        assert_eq!(events[0]["result"]["id"], *activity);
-        assert_eq!(events[4]["result"]["final"], true);
-        assert_eq!(events[4]["result"]["taskId"], *activity);
-        let task = case.task(&activity).await;
-        let parts = task["artifacts"][0]["parts"].as_array().unwrap();
-        assert_eq!((parts.len(), &parts[1]["text"]), (2, &json!("two")));
-    }
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_begins_with_the_task_and_ends_with_its_last_update() {
+    let case = Case::new(Pair::Embedded).await;
+    let body = json!({"jsonrpc": "2.0", "id": 2, "method": "message/stream", "params": hello()});
+    let request = case.request(&body);
+    let piece = |text: &str, append: bool| {
+        json!({"artifact": {"artifactId": "a",
+        "parts": [{"kind": "text", "text": text}]}, "append": append})
+    };
+    let replying = async {
+        let activity = case.until_sent(1).await;
+        for body in [
+            json!({"status": {"state": "working"}}),
+            piece("one ", false),
+            piece("two", true),
+            json!({"status": {"state": "completed"}}),
+        ] {
+            let answer = case.replied(&activity, body).await;
+            assert_eq!(answer.status, 200, "{}", answer.text());
+        }
+        activity
+    };
+    let (answer, activity) = tokio::join!(case.gateway.call(&request), replying);
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    assert_eq!(answer.field("content-type"), Some("text/event-stream"));
+    let events = data(&answer);
+    let kinds: Vec<_> = events
+        .iter()
+        .map(|event| event["result"]["kind"].clone())
+        .collect();
+    assert_eq!(
+        kinds,
+        [
+            "task",
+            "status-update",
+            "artifact-update",
+            "artifact-update",
+            "status-update"
+        ]
+    );
+    assert!(events.iter().all(|event| event["id"] == 2));
+    assert_eq!(events[0]["result"]["id"], *activity);
+    assert_eq!(events[4]["result"]["final"], true);
+    assert_eq!(events[4]["result"]["taskId"], *activity);
+    let task = case.task(&activity).await;
+    let parts = task["artifacts"][0]["parts"].as_array().unwrap();
+    assert_eq!((parts.len(), &parts[1]["text"]), (2, &json!("two")));
 }
 
 #[tokio::test]
