@@ -373,8 +373,7 @@ async fn what_is_used_up_at_one_replica_is_used_up_at_all() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn in_the_long_run_three_replicas_let_pass_what_one_would() {
-    // What comes back while the machine stalls is kept.
-    let replicas = Replicas::new("10", "100").await;
+    let replicas = Replicas::new("10", "10").await;
     let lost = lost_shares(&replicas).await;
     let hammers = replicas
         .all
@@ -390,8 +389,8 @@ async fn in_the_long_run_three_replicas_let_pass_what_one_would() {
     // A replica that hears too late of the others' shares lets them be, and counts that.
     let heard = lost_shares(&replicas).await == lost;
     assert!(passed <= 15.0 * longest + 10.0 || !heard, "{told}");
-    // Where the machine is too slow to ask for more nothing is refused.
-    assert!(passed >= 20.0 || refused < passed, "{told}");
+    // What comes back while the machine stalls is lost, beyond the burst. Where it is too slow, nothing is refused.
+    assert!(passed >= 2.5 * longest || refused < passed, "{told}");
 }
 
 async fn lost_shares(replicas: &Replicas) -> f64 {
