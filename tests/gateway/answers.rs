@@ -6,6 +6,21 @@ use std::time::{Duration, SystemTime};
 use crate::fields::{Case, names};
 use crate::harness::{Agent, Answer, Builder, CALL, Pair, Request, SSE_HEAD, Step, chunk, ok_json};
 
+impl Answer {
+    /// Asserts that it is this refusal.
+    #[track_caller]
+    pub(crate) fn refuses(&self, status: u16, reason: &str) {
+        let is = (self.status, self.reason());
+        assert_eq!(is, (status, reason.to_owned()), "{}", self.text());
+    }
+
+    /// Asserts that its body contains this.
+    #[track_caller]
+    pub(crate) fn says(&self, what: &str) {
+        assert!(self.text().contains(what), "{what}: {}", self.text());
+    }
+}
+
 fn field_names(answer: &Answer) -> BTreeSet<String> {
     let named = answer.fields.iter();
     named.map(|(name, _)| name.to_ascii_lowercase()).collect()

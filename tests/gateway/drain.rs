@@ -94,10 +94,7 @@ impl Busy {
         let control = Request::get("/workspaces/target").bearer(&self.caller.token);
         for request in [late, control] {
             let answer = self.gateway.call(&request).await;
-            assert_eq!(
-                (answer.status, answer.reason().as_str()),
-                (503, "shutting_down")
-            );
+            answer.refuses(503, "shutting_down");
             assert_eq!(answer.field("connection"), Some("close"), "{answer:?}");
         }
         self.recorded("the-late", "shutting_down").await;
@@ -116,10 +113,7 @@ impl Busy {
         assert_cut_in_words(&self.stream.answer().await);
         // Whether the agent does the work is unknown to nobody but the caller: it is told.
         let answer = self.unary.answer().await;
-        assert_eq!(
-            (answer.status, answer.reason().as_str()),
-            (503, "shutting_down")
-        );
+        answer.refuses(503, "shutting_down");
         assert_eq!(answer.fact("delivered").as_deref(), Some("true"));
         assert_eq!(answer.json()["id"], "c-1");
         assert_eq!(self.gateway.wait(SOON).code(), Some(0));

@@ -154,10 +154,7 @@ async fn a_call_without_a_body_is_refused() {
     let http2 = case.secure.http2().await;
     let begun = http2.begin(&case.request(""), true).await;
     let answer = begun.answer().await.expect("an answer");
-    assert_eq!(
-        (answer.status, answer.reason().as_str()),
-        (400, "parse_error")
-    );
+    answer.refuses(400, "parse_error");
     // Less than was declared: HTTP/2 itself calls that malformed.
     let request = case.request("").field("Content-Length", "500");
     let mut begun = http2.begin(&request, false).await;
@@ -426,7 +423,7 @@ async fn refusals_are_json_with_the_request_id() {
         );
         assert_eq!(answer.field("content-type"), Some("application/json"));
         assert_eq!(answer.field("x-request-id"), Some(&*id), "{shown}");
-        assert!(answer.text().contains(&id), "{shown}: {}", answer.text());
+        answer.says(&id);
         assert!(answer.field("connection").is_none(), "{shown}");
         let length = answer.body.len().to_string();
         assert_eq!(answer.field("content-length"), Some(&*length), "{shown}");

@@ -106,7 +106,7 @@ fn assert_json(answer: &Answer, what: &str) {
     assert_eq!(media, Some("application/json"), "{what}: {}", answer.text());
     let id = answer.field("x-request-id").unwrap_or_default();
     assert!(!id.is_empty(), "{what}: no X-Request-Id");
-    assert!(answer.text().contains(id), "{what}: {}", answer.text());
+    answer.says(id);
     assert!(!answer.reason().is_empty(), "{what}");
 }
 

@@ -181,10 +181,7 @@ async fn one_connection_too_many_is_told_so() {
     }
     let mut refused = Connection::open(gateway.public).await;
     let answer = timeout(PROMPT, refused.answer()).await.expect("no hang");
-    assert_eq!(
-        (answer.status, answer.reason().as_str()),
-        (503, "overloaded")
-    );
+    answer.refuses(503, "overloaded");
     assert_eq!(answer.field("content-type"), Some("application/json"));
     assert_eq!(answer.field("retry-after"), Some("1"));
     let id = answer.field("x-request-id").expect("an id").to_owned();

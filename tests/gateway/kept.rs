@@ -62,9 +62,9 @@ on_both_pairs! {
             let again = gateway.call(&keyed(&caller, &target, "k-2")).await;
             assert_eq!(again.field("idempotent-replay"), Some("true"));
             let again = gateway.call(&keyed(&caller, &target, "k-4")).await;
-            assert_eq!((again.status, again.reason().as_str()), (502, "agent_protocol_error"));
+            again.refuses(502, "agent_protocol_error");
             assert_eq!(again.fact("delivered").as_deref(), Some("true"));
-            assert!(again.text().contains("limits.kept_bytes"), "{}", again.text());
+            again.says("limits.kept_bytes");
             assert_eq!(target.agent.count(), count, "it is sent once");
             if restarts == 0 {
                 gateway.restart().await;
@@ -92,14 +92,14 @@ on_both_pairs! {
             entries.push(answer.json()["activity_id"].as_str().unwrap().to_owned());
         };
         assert_eq!(entries.len(), 5);
-        assert_eq!((refused.status, refused.reason().as_str()), (503, "agent_busy"));
+        refused.refuses(503, "agent_busy");
         assert_eq!(refused.fact("limit").as_deref(), Some("1048576"));
         assert!(refused.field("retry-after").is_some());
         gateway.restart().await;
         assert_eq!(send(&gateway, "dev", &dev, 200_000).await.status, 503, "counted in the store");
         assert_eq!(send(&gateway, "pm", &dev, 200_000).await.status, 200, "another inbox has its own room");
         let shown = gateway.admin_get("/explain?caller=pm&target=dev").await.unwrap();
-        assert!(shown.text().contains("kept_bytes"), "{}", shown.text());
+        shown.says("kept_bytes");
 
         // A long reply has no room; a short one that ends the task has, and what is answered makes room.
         let reply = async |entry: &str, text: String| {
@@ -109,7 +109,7 @@ on_both_pairs! {
             gateway.call(&Request::post(path, body.to_string()).bearer(&dev)).await
         };
         let long = reply(&entries[0], "z".repeat(200_000)).await;
-        assert_eq!((long.status, long.reason().as_str()), (503, "agent_busy"));
+        long.refuses(503, "agent_busy");
         for entry in &entries[..2] {
             assert_eq!(reply(entry, "done".into()).await.status, 200);
         }
@@ -128,7 +128,7 @@ on_both_pairs! {
             statuses.push(answer.status);
             if answer.status != 202 {
                 assert_eq!(answer.reason(), "agent_busy");
-                assert!(answer.text().contains("limits.kept_bytes"), "{}", answer.text());
+                answer.says("limits.kept_bytes");
             }
         }
         assert_eq!(statuses, [202, 202, 503, 503]);
@@ -145,10 +145,7 @@ async fn a_full_inbox_stops_neither_delegations_nor_kept_answers_of_its_workspac
         .await;
     while send(&gateway, "dev", &pm, 200_000).await.status == 200 {}
     let refused = send(&gateway, "dev", &pm, 200_000).await;
-    assert_eq!(
-        (refused.status, refused.reason().as_str()),
-        (503, "agent_busy")
-    );
+    refused.refuses(503, "agent_busy");
     let body = json!({"target_id": "target", "task": "t".repeat(250_000)});
     let request = Request::post("/workspaces/dev/delegate", body.to_string()).bearer(&dev);
     let answer = gateway.call(&request).await;
@@ -186,15 +183,8 @@ async fn all_together_have_a_bound() {
         .until_counted("a2a_gateway_kept_bytes", &[], 600_000.0)
         .await;
     let refused = send(&gateway, "pm", &dev, 600_000).await;
-    assert_eq!(
-        (refused.status, refused.reason().as_str()),
-        (503, "agent_busy")
-    );
-    assert!(
-        refused.text().contains("limits.kept_bytes_total"),
-        "{}",
-        refused.text()
-    );
+    refused.refuses(503, "agent_busy");
+    refused.says("limits.kept_bytes_total");
     assert_eq!(send(&gateway, "pm", &dev, 100_000).await.status, 200);
 }
 

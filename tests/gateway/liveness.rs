@@ -130,7 +130,7 @@ on_both_pairs! {
         };
         until_holds("a call finds a lapse", by_a_call).await;
         let answer = send(&gateway, &caller, "target").await;
-        assert_eq!((answer.status, answer.reason().as_str()), (503, "workspace_offline"));
+        answer.refuses(503, "workspace_offline");
     }
 }
 
@@ -364,7 +364,7 @@ async fn a_workspaces_own_idle_timeout_counts_from_its_heartbeat_on() {
     let started = Instant::now();
     // The clock of the gateway's configuration ends later than a caller of these cases waits.
     let answer = send(&gateway, &caller, "target").await;
-    assert!(answer.text().contains("AGENT_SILENT"), "{}", answer.text());
+    answer.says("AGENT_SILENT");
     assert!(
         started.elapsed() > Duration::from_millis(900),
         "{:?}",

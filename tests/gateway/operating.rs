@@ -45,7 +45,7 @@ async fn plain_http_at_the_tls_port_is_told_so() {
         let answer = Connection::open(secure.address).await.call(&request).await;
         assert_eq!(answer.status, 400, "{}", answer.text());
         assert_eq!(answer.reason(), "invalid_request");
-        assert!(answer.text().contains("https://"), "{}", answer.text());
+        answer.says("https://");
     }
     // TLS is spoken as before.
     let answer = secure

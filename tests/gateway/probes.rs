@@ -158,7 +158,7 @@ async fn failures_in_a_row_make_it_offline_and_a_success_online(gateway: &Gatewa
     let refused = call().await;
     let why = "its probe fails";
     assert_refusal(&refused, "/a2a", "seen", "workspace_offline", why);
-    assert!(refused.text().contains(why), "{}", refused.text());
+    refused.says(why);
     probed.says(&[204]);
     until_status(gateway, "plain", "online").await;
     let event = told(&mut feed, "plain").await;

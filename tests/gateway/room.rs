@@ -7,7 +7,7 @@ use crate::harness::{
 };
 
 fn assert_full(answer: &Answer) {
-    assert_eq!((answer.status, &*answer.reason()), (503, "overloaded"));
+    answer.refuses(503, "overloaded");
     assert_eq!(answer.field("retry-after"), Some("1"));
 }
 
@@ -90,11 +90,7 @@ async fn one_caller_has_half_of_the_room_that_others_leave() {
     }
     let refused = stalled.join_next().await.unwrap().unwrap();
     assert_full(&refused);
-    assert!(
-        refused.text().contains("half of what others leave"),
-        "{}",
-        refused.text()
-    );
+    refused.says("half of what others leave");
     let small = gateway.call(&call(&caller.token, CALL)).await;
     assert_eq!(small.status, 200, "a small one fits: {}", small.text());
     // Others have what is left, also where the first has none.

@@ -263,11 +263,11 @@ async fn one_address_cannot_have_all_connections() {
     }
     let mut refused = from([127, 0, 0, 2]).await;
     let answer = refused.answer().await;
-    assert_eq!((answer.status, &*answer.reason()), (503, "overloaded"));
+    answer.refuses(503, "overloaded");
     assert_eq!(answer.field("retry-after"), Some("1"));
     let id = answer.field("x-request-id").expect("an id").to_owned();
     assert_eq!(answer.json()["request_id"], id);
-    assert!(answer.text().contains("server.connections_per_address"));
+    answer.says("server.connections_per_address");
     assert_eq!(cut(&gateway, r#"why="address""#).await, 1.0);
     // Others are not kept out, and a place that is left is free again.
     assert_eq!(from([127, 0, 0, 3]).await.call(&ask).await.status, 404);

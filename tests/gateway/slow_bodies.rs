@@ -93,11 +93,6 @@ async fn a_stop_counts_for_a_call_whose_body_is_not_there_yet() {
     assert_eq!(made.status, 201, "{}", made.text());
     tokio::time::sleep(SLOW).await;
     let answer = ended(call).await;
-    assert_eq!(
-        (answer.status, answer.reason().as_str()),
-        (403, "stopped"),
-        "{}",
-        answer.text()
-    );
+    answer.refuses(403, "stopped");
     assert_eq!(target.agent.count(), 0);
 }

@@ -67,10 +67,7 @@ async fn a_host_that_is_not_ours_is_misdirected_over_http2_too() {
     let mut stray = case.secure.http2().await;
     stray.set_authority("evil.example");
     let answer = stray.call(&case.request(CALL)).await;
-    assert_eq!(
-        (answer.status, answer.reason().as_str()),
-        (421, "misdirected")
-    );
+    answer.refuses(421, "misdirected");
     assert_eq!(case.target.agent.count(), 0);
     case.still_works(&http2).await;
 }

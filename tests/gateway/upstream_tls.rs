@@ -328,7 +328,7 @@ async fn nothing_goes_in_the_clear_to_an_agent_with_certificates() {
     let request = Request::post("/registry/register", body).bearer(&enrolment);
     let answer = gateway.call(&request).await;
     assert_eq!(answer.reason(), "invalid_params", "{}", answer.text());
-    assert!(answer.text().contains("https://"), "{}", answer.text());
+    answer.says("https://");
     let answer = gateway.patch("a", json!({"url": agent.url()})).await;
     assert_eq!(answer.reason(), "invalid_params", "{}", answer.text());
     assumed(&gateway, "b", &agent.url(), &Value::Null).await;
@@ -349,6 +349,6 @@ async fn without_the_key_that_sealed_them_nothing_is_sent() {
     gateway.restart().await;
     let answer = send(&gateway, "a").await;
     assert_refusal(&answer, "/a2a", "seen", "store_unavailable", "another key");
-    assert!(answer.text().contains("upstream_tls"), "{}", answer.text());
+    answer.says("upstream_tls");
     assert_eq!(agent.agent.count(), 1);
 }

@@ -55,20 +55,14 @@ async fn one_byte_too_many_is_refused() {
     let request = Request::post(case.target.path(), &body).bearer(&case.caller.token);
     let mut connection = Connection::open(case.gateway.public).await;
     let answer = connection.call(&request).await;
-    assert_eq!(
-        (answer.status, answer.reason().as_str()),
-        (413, "body_too_large")
-    );
+    answer.refuses(413, "body_too_large");
     assert_eq!(answer.fact("limit").as_deref(), Some("10485760"));
 
     let mut chunked = request.clone().field("Transfer-Encoding", "chunked");
     chunked.body = crate::harness::chunk(&body);
     chunked.body.extend_from_slice(b"0\r\n\r\n");
     let answer = case.gateway.call(&chunked).await;
-    assert_eq!(
-        (answer.status, answer.reason().as_str()),
-        (413, "body_too_large")
-    );
+    answer.refuses(413, "body_too_large");
 
     // A declared size is refused before the credential is looked at, and before a byte is sent.
     let mut huge = Request::post(case.target.path(), "").field("Content-Length", "99999999999");
@@ -102,10 +96,7 @@ async fn a_body_that_does_not_come_is_timed_out() {
     }
     assert!(began.elapsed() >= Duration::from_millis(950), "too early");
     let answer = connection.answer().await;
-    assert_eq!(
-        (answer.status, answer.reason().as_str()),
-        (408, "request_timeout")
-    );
+    answer.refuses(408, "request_timeout");
     assert_eq!(target.agent.count(), 0);
     gateway.assert_idle().await;
 }

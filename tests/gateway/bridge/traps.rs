@@ -114,7 +114,7 @@ async fn a_subscription_to_a_task_that_is_unknown_or_over_says_so() {
     assert_eq!(answer.json()["error"]["code"], -32001, "{}", answer.text());
     let rest = case.rest("GET", "tasks/t-9:subscribe", "").await;
     assert_eq!(rest.status, 404, "{}", rest.text());
-    assert!(rest.text().contains("TASK_NOT_FOUND"), "{}", rest.text());
+    rest.says("TASK_NOT_FOUND");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -149,10 +149,7 @@ fn request(caller: &Seat, target: &str) -> Request {
 }
 
 fn assert_busy(answer: &Answer) {
-    assert_eq!(
-        (answer.status, answer.reason().as_str()),
-        (503, "agent_busy")
-    );
+    answer.refuses(503, "agent_busy");
 }
 
 fn assert_open(answer: &Answer) {

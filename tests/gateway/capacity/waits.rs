@@ -78,9 +78,5 @@ async fn calls_wait_for_a_place_and_leave_with_their_callers() {
     let (one, late) = tokio::join!(case.call(), late);
     assert_eq!(one.status, 200);
     assert_busy(&late);
-    assert!(
-        late.text().contains("limits.target_queue_wait"),
-        "{}",
-        late.text()
-    );
+    late.says("limits.target_queue_wait");
 }

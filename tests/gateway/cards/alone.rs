@@ -240,10 +240,7 @@ async fn without_its_card_nothing_is_sent_and_the_caller_learns_why() {
     add(&gateway, "gone", json!({"card_url": card_url(&gone)})).await;
     drop(gone);
     let answer = send(&gateway, "gone", CALL).await;
-    assert_eq!(
-        (answer.status, answer.reason().as_str()),
-        (502, "agent_unreachable")
-    );
+    answer.refuses(502, "agent_unreachable");
     // A card that an operator handed in stands in for the one that cannot be read.
     let mute = Agent::scripted(|request| match request.head.starts_with("GET ") {
         true => vec![Step::write("HTTP/1.1 500 No\r\nContent-Length: 0\r\n\r\n")],
@@ -345,12 +342,7 @@ async fn no_card_sends_a_call_where_the_policy_would_not_go() {
     add(&gateway, "target", json!({"card_url": card_url(&agent)})).await;
     assert_eq!(card_of(&gateway, "target").await.status, 200);
     let answer = send(&gateway, "target", CALL).await;
-    assert_eq!(
-        (answer.status, answer.reason().as_str()),
-        (502, "address_forbidden"),
-        "{}",
-        answer.text()
-    );
+    answer.refuses(502, "address_forbidden");
     assert_eq!(called(&agent), [""; 0]);
     let other = json!({"id": "other", "name": "other", "liveness": "assumed", "card_url": "http://127.0.0.1:9/"});
     let refused = gateway

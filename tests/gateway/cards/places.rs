@@ -73,10 +73,7 @@ async fn places_are_tried_in_turn() {
     )
     .await;
     let answer = card_of(&gateway, "elsewhere").await;
-    assert_eq!(
-        (answer.status, answer.reason().as_str()),
-        (502, "agent_protocol_error")
-    );
+    answer.refuses(502, "agent_protocol_error");
     assert_eq!(agent.count(), 0);
     // The same server does.
     patch(
@@ -326,10 +323,7 @@ async fn a_workspace_has_its_registered_card_in_every_state() {
     remove.method = "DELETE".into();
     gateway.as_operator(remove).await;
     let gone = card_of(&gateway, "target").await;
-    assert_eq!(
-        (gone.status, gone.reason().as_str()),
-        (410, "workspace_removed")
-    );
+    gone.refuses(410, "workspace_removed");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

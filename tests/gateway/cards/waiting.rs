@@ -162,7 +162,7 @@ async fn a_root_without_a_card_says_which_setting_is_missing_or_wrong() {
     let root = || Request::get(CARD).field("X-Request-Id", "seen");
     let unset = gateway.call(&root()).await;
     assert_refusal(&unset, CARD, "seen", "not_found", "unset");
-    assert!(unset.text().contains("a2a.default_workspace"));
+    unset.says("a2a.default_workspace");
     let warnings = |id: &str| {
         let log = gateway.log();
         let lines = log.lines().filter(|line| line.contains("\"WARN\""));

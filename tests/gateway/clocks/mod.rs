@@ -316,7 +316,7 @@ async fn an_oversized_answer_is_refused_by_its_length_and_broken_off_without() {
     script.push(Step::Hang);
     let answer = case.broken(script, "response_too_large").await;
     assert!(answer.whole);
-    assert!(answer.text().contains("\"RESPONSE_TOO_LARGE\""));
+    answer.says("\"RESPONSE_TOO_LARGE\"");
     assert!(answer.body.len() < 10 * 1024 * 1024 + 4096);
 }
 

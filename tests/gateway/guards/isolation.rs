@@ -41,10 +41,7 @@ async fn a_guard_that_hangs_holds_up_only_the_calls_that_need_it() {
     let mut failures: Vec<_> = hung
         .iter()
         .map(|answer| {
-            assert_eq!(
-                (answer.status, answer.reason()),
-                (503, "guard_unavailable".into())
-            );
+            answer.refuses(503, "guard_unavailable");
             assert!(answer.field("retry-after").is_some());
             answer.fact("failure").unwrap()
         })
@@ -176,12 +173,7 @@ async fn a_reload_changes_guards() {
         agent("hello").await,
     )
     .await;
-    let status = async || {
-        case.gateway
-            .call(&case.request(Form::Rpc03, false, "forbidden"))
-            .await
-            .status
-    };
+    let status = async || case.call(Form::Rpc03, false, "forbidden").await.status;
     assert_eq!(status().await, 200);
     written.save(&guard("forbidden"));
     until_holds("what is told in the end", async || status().await == 403).await;

@@ -13,8 +13,8 @@ mod streams;
 use serde_json::{Value, json};
 
 use crate::harness::{
-    Agent, Builder, Gateway, LAST_CHUNK, Pair, Recorded, Request, SSE_HEAD, Seat, Step, card,
-    card_1_0, chunk, ok_json, planted,
+    Agent, Answer, Builder, Gateway, LAST_CHUNK, Pair, Recorded, Request, SSE_HEAD, Seat, Step,
+    card, card_1_0, chunk, ok_json, planted,
 };
 
 /// The text that no guard may let through.
@@ -198,6 +198,10 @@ impl Case {
 
     fn request(&self, form: Form, streams: bool, text: &str) -> Request {
         form.request(&self.target, &self.caller, streams, text)
+    }
+
+    async fn call(&self, form: Form, streams: bool, text: &str) -> Answer {
+        self.gateway.call(&self.request(form, streams, text)).await
     }
 }
 

@@ -47,7 +47,7 @@ async fn agents_that_poll_and_call_in_a_circle_are_stopped() {
         (from, to) = (to, from);
     };
     assert_eq!(seen, ["1", "2", "3", "4"]);
-    assert_eq!((refused.status, &*refused.reason()), (508, "loop_detected"));
+    refused.refuses(508, "loop_detected");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -48,7 +48,7 @@ on_both_pairs! {
         let mut other = hello();
         other["message"]["parts"][0]["text"] = json!("other");
         let conflict = case.gateway.call(&case.keyed("k-1", &call("message/send", &other))).await;
-        assert_eq!((conflict.status, &*conflict.reason()), (409, "idempotency_conflict"));
+        conflict.refuses(409, "idempotency_conflict");
         let theirs = case.keyed("k-1", &body).without("authorization").bearer(ADMIN);
         assert_eq!(case.gateway.call(&theirs).await.field(REPLAY), None);
         assert_eq!(case.inbox().await.len(), 2);
@@ -141,7 +141,7 @@ async fn a_plain_http_message_with_a_key_is_sent_once_too() {
     lost["message"]["taskId"] = json!("no-such-task");
     let wrong = case.keyed("w", &call("message/send", &lost));
     let wrong = case.gateway.call(&wrong).await;
-    assert_eq!((wrong.status, &*wrong.reason()), (200, "task_not_found"));
+    wrong.refuses(200, "task_not_found");
     let right = case.keyed("w", &call("message/send", &hello()));
     let right = case.gateway.call(&right).await;
     assert_eq!((right.status, right.field(REPLAY)), (200, None));

@@ -55,7 +55,7 @@ on_both_pairs! {
         ] {
             let refused = reply(&data).await;
             assert_eq!((refused.status, refused.reason().as_str()), (400, "invalid_params"), "{data}");
-            assert!(refused.text().contains(why), "{}", refused.text());
+            refused.says(why);
         }
         let deepest = reply(&nested(98)).await;
         assert_eq!(deepest.status, 200, "{}", deepest.text());
@@ -255,7 +255,7 @@ async fn only_the_workspace_itself_replies_and_only_what_can_be_read() {
     let elsewhere = format!("/workspaces/other/activity/{id}/reply");
     let elsewhere = Request::post(elsewhere, done.to_string()).bearer(&other);
     let answer = case.gateway.call(&elsewhere).await;
-    assert_eq!((answer.status, &*answer.reason()), (404, "task_not_found"));
+    answer.refuses(404, "task_not_found");
     for wrong in [
         json!({}),
         json!({"result": "done"}),
@@ -273,5 +273,5 @@ async fn only_the_workspace_itself_replies_and_only_what_can_be_read() {
     assert_eq!(case.task(&id).await["status"]["state"], "submitted");
     assert_eq!(case.replied(&id, done.clone()).await.status, 200);
     let again = case.replied(&id, done).await;
-    assert_eq!((again.status, &*again.reason()), (409, "conflict"));
+    again.refuses(409, "conflict");
 }

@@ -98,7 +98,7 @@ async fn a_task_that_is_given_up_is_over_and_its_agent_hears_of_it() {
     let late = case
         .replied(&id, json!({"status": {"state": "completed"}}))
         .await;
-    assert_eq!((late.status, &*late.reason()), (409, "conflict"));
+    late.refuses(409, "conflict");
     let again = case.call("tasks/cancel", json!({"id": id})).await;
     assert_eq!(
         (again.status, &again.json()["error"]["code"]),

@@ -174,7 +174,7 @@ async fn no_attack_reaches_an_agent_or_the_next_exchange() {
         );
         assert_eq!(answer.field("content-type"), Some("application/json"));
         let id = answer.field("x-request-id").expect("an id");
-        assert!(answer.text().contains(id), "{name}: {}", answer.text());
+        answer.says(id);
         assert!(!answer.reason().is_empty(), "{name}");
         assert_eq!(case.target.agent.count(), 0, "{name} reached the agent");
         case.next(name).await;

@@ -147,7 +147,7 @@ async fn without_the_key_nothing_is_sent() {
     gateway.restart().await;
     let answer = send(&gateway, "a").await;
     assert_refusal(&answer, "/a2a", "seen", "store_unavailable", "another key");
-    assert!(answer.text().contains("upstream_auth"), "{}", answer.text());
+    answer.says("upstream_auth");
     assert_eq!(agent.count(), 1, "it was sent without");
     assert_eq!(send(&gateway, "open").await.status, 200);
     gateway.until_told("seal.key in keys.dir", 1).await;
