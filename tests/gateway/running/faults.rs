@@ -45,7 +45,6 @@ async fn the_own_token_is_kept(agent_ends: bool) {
     stage.url = format!("http://{}", relay.address());
     let mut run = stage.run("one", &["--", SCRIPT]);
     stage.until_status_of("one", "online", &run).await;
-    assert!(stage.token().starts_with("a2ae_"));
     if agent_ends {
         let [process, ..] = stage.said().await;
         signal(&process, "TERM");
@@ -71,7 +70,7 @@ async fn neither_a_gateway_nor_a_file_that_hangs_takes_the_agents_time() {
     for is_pipe in [true, false] {
         let stage = Stage::new(Pair::Embedded).await;
         let patient = format!("trap 'sleep 0.2; exit 3' TERM; {SCRIPT} & while :; do wait; done");
-        let arguments = ["--grace", "2s", "--", "sh", "-c", &patient];
+        let arguments = ["--grace", "3s", "--", "sh", "-c", &patient];
         let mut run = stage.run("one", &arguments);
         stage.until_status_of("one", "online", &run).await;
         run.until_it_says("the agent has joined").await;
