@@ -2,6 +2,7 @@
 //! each, whoever noted it.
 
 use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -9,6 +10,8 @@ use crate::beats::Replicas;
 use crate::events::until_heard;
 use crate::harness::watcher::Feed;
 use crate::harness::{ADMIN, Agent, Request, until_holds};
+
+const TTL: Duration = Duration::from_secs(2);
 
 /// The payloads of the events of the target up to the one that ends the case.
 async fn told(feed: &mut Feed) -> Vec<(String, Value)> {
@@ -31,6 +34,7 @@ async fn falls_silent(notices: &str) -> BTreeSet<&'static str> {
     for gateway in &replicas.all {
         until_heard(gateway, "AGENT_CARD_UPDATED", "target").await;
     }
+    let began = Instant::now();
     replicas.beat(0, json!({})).await;
     let mut feeds = Vec::new();
     for gateway in &replicas.all {
@@ -39,9 +43,12 @@ async fn falls_silent(notices: &str) -> BTreeSet<&'static str> {
     }
     let trouble = json!({"error_rate": 0.75, "sample_error": "no\u{7} model"});
     let before = replicas.lapses("").await;
+    // Where the machine stalls it may lapse before all is counted.
+    let mut is_calm = true;
     for round in 0..3 {
         // A heartbeat through another replica revives it on all.
         replicas.beat(round, json!({"active_tasks": round})).await;
+        is_calm &= round > 0 || began.elapsed() < TTL;
         replicas.beat(round, trouble.clone()).await;
         replicas.beat(round, json!({"active_tasks": round})).await;
         // Nobody asks for it meanwhile.
@@ -72,14 +79,14 @@ async fn falls_silent(notices: &str) -> BTreeSet<&'static str> {
         let ends = of("WORKSPACE_OFFLINE");
         assert!(ends.iter().all(|payload| **payload == offline), "{ends:?}");
         let count = u32::try_from(ends.len()).map(f64::from);
-        assert_eq!(count, Ok(lapses), "{told:?}");
+        assert!(count == Ok(lapses) || !is_calm, "{told:?}");
         // A replica whose change was overtaken repeats the status in force, so that the last event has it.
         let mut changes: Vec<_> = told
             .iter()
             .filter_map(|(_, p)| p["status"].as_str())
             .collect();
         changes.dedup();
-        if lapses == 3.0 {
+        if lapses == 3.0 && is_calm {
             let round = ["degraded", "online", "offline", "online"];
             assert_eq!(changes, round.repeat(3));
         }
