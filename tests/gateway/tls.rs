@@ -1,11 +1,10 @@
 //! TLS towards callers: what is agreed on, and what it changes for agents and tokens.
 
 use std::process::{Command, Output, Stdio};
-use std::time::Duration;
 
 use base64::Engine as _;
 use serde_json::Value;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncWriteExt;
 
 use crate::harness::tls::{Certificate, Secure};
 use crate::harness::{ADMIN, Builder, CALL, Pair, Request, until_holds};
@@ -69,23 +68,6 @@ async fn a_host_that_is_not_ours_is_misdirected_over_http2_too() {
     let answer = stray.call(&case.request(CALL)).await;
     answer.refuses(421, "misdirected");
     assert_eq!(case.target.agent.count(), 0);
-    case.still_works(&http2).await;
-}
-
-#[tokio::test]
-async fn plain_http_on_the_tls_port_is_told_so_and_reaches_no_agent() {
-    let case = Case::new().await;
-    let mut plain = tokio::net::TcpStream::connect(case.secure.address)
-        .await
-        .unwrap();
-    let wire = case.request(CALL).wire(&case.secure.address.to_string());
-    plain.write_all(&wire).await.unwrap();
-    let mut answer = Vec::new();
-    let read = tokio::time::timeout(Duration::from_secs(60), plain.read_to_end(&mut answer));
-    let _ = read.await.expect("closed");
-    assert!(answer.starts_with(b"HTTP/1.1 400 "), "{answer:?}");
-    assert_eq!(case.target.agent.count(), 0);
-    let http2 = case.secure.http2().await;
     case.still_works(&http2).await;
 }
 

@@ -380,12 +380,6 @@ async fn what_is_no_answer_is_refused_and_never_sent_again() {
         assert_ends(&answer, 502, "agent_protocol_error", name);
         assert_eq!(answer.fact("delivered").as_deref(), Some("true"), "{name}");
     }
-    let script = vec![Step::write(
-        "HTTP/1.1 307 Temporary Redirect\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n",
-    )];
-    let answer = case.call(script, "agent_redirected").await;
-    assert_ends(&answer, 502, "agent_redirected", "a redirect");
-    assert_eq!(answer.field("location"), None);
 }
 
 #[tokio::test]
