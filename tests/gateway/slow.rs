@@ -160,7 +160,7 @@ async fn the_wait_between_requests_is_no_part_of_a_head() {
     // The first head has its clock from the beginning on: one that is late is cut, rightly.
     let answered = async |more: &[u8]| loop {
         let mut connection = Connection::open(gateway.public).await;
-        let _ = connection.try_send(&[&ask, more].concat()).await;
+        let _ = connection.try_send(&[&ask[..], more].concat()).await;
         if let Some(answer) = connection.try_answer().await {
             assert_eq!(answer.status, 404);
             return connection;

@@ -135,7 +135,8 @@ async fn each_clock_ends_an_answer_with_its_reason() {
         ("idle", vec![head("x"), Step::Hang], "agent_silent", None),
         ("total", drip, "agent_timeout", Some("total")),
     ] {
-        let case = Case::new(&[(&format!("timeouts.{key}"), "500ms")]).await;
+        let setting = format!("timeouts.{key}");
+        let case = Case::new(&[(setting.as_str(), "500ms")]).await;
         let began = Instant::now();
         let answer = case.broken(script, reason).await;
         assert_ends(&answer, 504, reason, key);
