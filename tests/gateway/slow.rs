@@ -78,10 +78,10 @@ async fn tls(
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn those_that_drip_are_let_go_while_others_are_served() {
-    const HEAD: Duration = Duration::from_secs(1);
+    const HEAD: Duration = Duration::from_secs(2);
     let builder = Builder::new(Pair::Embedded)
-        .set("timeouts.request_head", "1s")
-        .set("timeouts.request_body", "1s")
+        .set("timeouts.request_head", "2s")
+        .set("timeouts.request_body", "2s")
         .set("server.keepalive", "10m");
     let secure = Secure::start(builder).await;
     let agent = Agent::json(r#"{"jsonrpc":"2.0","id":1,"result":{}}"#).await;
