@@ -51,7 +51,9 @@ impl Stage {
     }
 
     async fn keyed(&self, to: &Seat, text: &str) -> Answer {
-        let request = self.request(to, text).field("Idempotency-Key", "k");
+        let request = self
+            .request(to, text)
+            .field("Idempotency-Key", to.id.as_str());
         self.gateway.call(&request).await
     }
 
