@@ -180,10 +180,9 @@ async fn a_card_tells_where_calls_go() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_its_card_nothing_is_sent_and_the_caller_learns_why() {
-    let gateway = Builder::new(Pair::Embedded)
-        .set("timeouts.total", "2s")
-        .start()
-        .await;
+    let gateway = Gateway::start(Pair::Embedded).await;
+    let hasty = Builder::new(Pair::Embedded).set("timeouts.total", "1s");
+    let hasty = hasty.start().await;
     let ok = |body: Value| vec![Step::Write(ok_json(&body.to_string()))];
     let rows = [
         (
@@ -216,13 +215,14 @@ async fn without_its_card_nothing_is_sent_and_the_caller_learns_why() {
         ("silence", vec![Step::Hang], (504, "agent_timeout")),
     ];
     for (at, (what, steps, expected)) in rows.into_iter().enumerate() {
+        let gateway = if what == "silence" { &hasty } else { &gateway };
         let agent = Agent::scripted(move |_| steps.clone()).await;
         let id = format!("t{at}");
-        add(&gateway, &id, json!({"card_url": card_url(&agent)})).await;
+        add(gateway, &id, json!({"card_url": card_url(&agent)})).await;
         let get = Request::get(format!("/workspaces/{id}/a2a/tasks/t-1"));
         for answer in [
-            send(&gateway, &id, CALL).await,
-            send(&gateway, &id, r#"{"message":{"text":"hi"}}"#).await,
+            send(gateway, &id, CALL).await,
+            send(gateway, &id, r#"{"message":{"text":"hi"}}"#).await,
             gateway.as_operator(get).await,
         ] {
             assert_eq!(
