@@ -26,11 +26,7 @@ struct Case {
 
 impl Case {
     async fn new(card: Value, agent: Agent) -> Self {
-        Self::on(Pair::Embedded, card, agent).await
-    }
-
-    async fn on(pair: Pair, card: Value, agent: Agent) -> Self {
-        Self::at(Gateway::start(pair).await, card, agent).await
+        Self::at(Gateway::start(Pair::Embedded).await, card, agent).await
     }
 
     async fn at(gateway: Gateway, card: Value, agent: Agent) -> Self {

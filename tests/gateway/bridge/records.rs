@@ -8,7 +8,7 @@ use crate::audit::{audit, end, recorded};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_translated_call_is_recorded_as_one_beside_others() {
-    let mut case = Case::on(Pair::Embedded, card("target"), agent_0_3().await).await;
+    let mut case = Case::new(card("target"), agent_0_3().await).await;
     for (id, method, params) in [
         ("as-it-came", "message/send", message_0_3()),
         ("translated", "SendMessage", message_1_0()),

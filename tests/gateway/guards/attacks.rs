@@ -35,7 +35,7 @@ fn artifact(text: &str) -> Value {
 }
 
 /// Calls an agent of these steps behind the guards.
-async fn called(guards: &Value, streams: bool, steps: Vec<Step>) -> crate::harness::Answer {
+async fn called(guards: &Value, streams: bool, steps: Vec<Step>) -> Answer {
     let agent = answering(steps).await;
     let case = Case::on(builder(Pair::Embedded, guards), agent).await;
     case.call(Form::Rpc03, streams, "hi").await
