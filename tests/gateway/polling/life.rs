@@ -80,7 +80,6 @@ on_both_pairs! {
         case.until_unread(0.0).await;
         drop(connection);
         case.until_status("offline").await;
-        case.until_unread(1.0).await;
     }
 }
 

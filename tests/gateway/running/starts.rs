@@ -138,6 +138,7 @@ async fn a_program_that_takes_the_agents_port_is_not_registered_in_its_place() {
     // It takes the port when the agent no longer listens.
     let [process, ..] = stage.said().await;
     signal(&process, "KILL");
+    until_holds("its port is free", async || !lives(&process)).await;
     let stranger = Stranger::at(&port);
     run.until_it_says(&taken_by(&stranger)).await;
     stage.until_status("offline").await;
