@@ -383,13 +383,11 @@ async fn no_way_to_another_server_takes_the_credential_along() {
             new[member] = value.into();
         }
         let is_probed = !new["probe"].is_null();
-        gateway
-            .create(serde_json::from_str(&filled(&new)).unwrap())
-            .await;
+        let made = serde_json::from_str(&filled(&new)).unwrap();
+        gateway.create(made).await;
         let path = format!("/workspaces/{id}");
-        let own = gateway
-            .as_operator(Request::post(format!("{path}/tokens"), "{}"))
-            .await;
+        let own = Request::post(format!("{path}/tokens"), "{}");
+        let own = gateway.as_operator(own).await;
         let own = own.json()["token"].as_str().unwrap().to_owned();
         for (who, what, body) in asks {
             let request = match what {
@@ -404,11 +402,8 @@ async fn no_way_to_another_server_takes_the_credential_along() {
                 _ => ADMIN,
             };
             let answer = gateway.call(&request.bearer(token)).await;
-            assert!(
-                (200..300).contains(&answer.status),
-                "{name}, {body}: {}",
-                answer.text()
-            );
+            let is_done = (200..300).contains(&answer.status);
+            assert!(is_done, "{name}, {body}: {}", answer.text());
         }
         let (good_before, evil_before) = (good.count(), evil.count());
         let card = Request::get(format!("{path}/.well-known/agent-card.json"));
@@ -434,28 +429,18 @@ async fn no_way_to_another_server_takes_the_credential_along() {
         }
         let leaked: Vec<_> = evil.requests().into_iter().filter(has_secret).collect();
         assert!(leaked.is_empty(), "{name}: {leaked:?}");
-        let says = explained(&gateway, &id)
-            .await
-            .contains("credential_withheld");
+        let explains = explained(&gateway, &id).await;
+        let says = explains.contains("credential_withheld");
         assert_eq!(says, outcome == Withheld, "{name}");
         if outcome != Stays {
             // There once an operator says so, and not in an explanation any more.
-            assert_eq!(
-                gateway
-                    .patch(&id, json!({"upstream_auth": SECRET}))
-                    .await
-                    .status,
-                200
-            );
+            let set = gateway.patch(&id, json!({"upstream_auth": SECRET})).await;
+            assert_eq!(set.status, 200, "{}", set.text());
             let before = evil.count();
             assert_eq!(call(&gateway, &id).await.status, 200, "{name}");
             assert!(calls(&evil, before).iter().any(has_secret), "{name}");
-            assert!(
-                !explained(&gateway, &id)
-                    .await
-                    .contains("credential_withheld"),
-                "{name}"
-            );
+            let explains = explained(&gateway, &id).await;
+            assert!(!explains.contains("credential_withheld"), "{name}");
         }
     }
 }
@@ -480,11 +465,8 @@ async fn an_address_in_redis_gets_a_credential_only_where_the_operator_wants_it(
             evil.count() >= 3
         };
         until_holds("it is called at the other address", at_other).await;
-        assert!(
-            evil.requests()
-                .iter()
-                .all(|one| has_secret(one) == goes_along)
-        );
+        let along = |one: &Recorded| has_secret(one) == goes_along;
+        assert!(evil.requests().iter().all(along));
         // Only a caller with a credential is explained.
         let token = Request::post("/workspaces/w/tokens", "{}");
         assert_eq!(gateway.as_operator(token).await.status, 201);
