@@ -1,5 +1,5 @@
-//! Raw HTTP/1.1 that is no honest request: refused in JSON or cut, never a hang, and nothing of it reaches an agent. What
-//! two parsers could read differently: `smuggling`.
+//! Raw HTTP/1.1 that is no honest request: refused in JSON or cut, never a hang, and nothing of it reaches an agent.
+//! What two parsers could read differently: `smuggling`.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! Agents that misbehave: each exchange ends with the contract's reason, the upstream connection closed, no slot leaked,
-//! exactly one record, and exactly one request at the agent.
+//! Agents that misbehave: each exchange ends with the contract's reason, the upstream connection closed, no slot
+//! leaked, exactly one record, and exactly one request at the agent.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};

@@ -1,5 +1,5 @@
-//! An agent that polls is online while it reads, replies or acknowledges, also if it sends no heartbeat; and an inbox whose
-//! agent is gone is counted.
+//! An agent that polls is online while it reads, replies or acknowledges, also if it sends no heartbeat; and an inbox
+//! whose agent is gone is counted.
 
 use std::time::Duration;
 
