@@ -1,26 +1,27 @@
 //! How the process ends: what runs is finished, what is new is refused, what is left hears why, and
 //! nothing that was promised is lost.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use tokio::sync::Semaphore;
 
 use crate::harness::tls::{Secure, next};
 use crate::harness::{
-    Agent, Answer, Builder, CALL, Connection, Gateway, LAST_CHUNK, Pair, Request, SSE_HEAD, Seat,
-    Step, calmly, chunk, ok_json, unnumbered,
+    ADMIN, Agent, Answer, Builder, CALL, Connection, Gateway, LAST_CHUNK, Pair, Request, SSE_HEAD,
+    Seat, Step, chunk, ok_json, unnumbered, until_holds,
 };
 use crate::on_both_pairs;
 
-/// "As soon as nothing is left", on a machine that others use, too.
-const SOON: Duration = Duration::from_millis(1_500);
+/// What does not end in this time does not end. The drain of these gateways is longer, where it is not what ends them.
+const SOON: Duration = Duration::from_secs(60);
 
 /// A streaming call.
 const STREAM: &str = r#"{"jsonrpc":"2.0","id":"s-1","method":"message/stream","params":{"message":{"kind":"message","messageId":"m-1","role":"user","parts":[{"kind":"text","text":"hi"}]}}}"#;
 
-/// How long the agent works on a unary call.
-const WORK: Duration = Duration::from_millis(1_000);
-
-/// An agent that works for a second on a call, and streams for a bit longer; with `hangs`, forever.
-async fn worker(hangs: bool) -> Agent {
+/// An agent that works on each call until it gets a permit.
+async fn worker(permits: &Arc<Semaphore>) -> Agent {
+    let permits = Arc::clone(permits);
     Agent::scripted(move |request| {
         let streams = request.text().contains("message/stream");
         let mut steps = Vec::new();
@@ -28,9 +29,8 @@ async fn worker(hangs: bool) -> Agent {
             steps.push(Step::write(SSE_HEAD));
             steps.push(Step::write(chunk("data: {\"n\":1}\n\n")));
         }
-        steps.push(if hangs { Step::Hang } else { Step::Wait(WORK) });
+        steps.push(Step::Held(Arc::clone(&permits)));
         if streams {
-            steps.push(Step::Wait(WORK / 2));
             steps.push(Step::write(chunk("data: {\"n\":2}\n\n")));
             steps.push(Step::write(LAST_CHUNK));
         } else {
@@ -49,12 +49,15 @@ struct Busy {
     target: Seat,
     unary: Connection,
     stream: Connection,
+    permits: Arc<Semaphore>,
 }
 
 impl Busy {
-    async fn new(builder: Builder, hangs: bool) -> Self {
+    async fn new(drain: &str) -> Self {
+        let builder = Builder::new(Pair::Embedded).set("server.drain", drain);
         let gateway = builder.start().await;
-        let (caller, target) = gateway.pair(worker(hangs).await).await;
+        let permits = Arc::new(Semaphore::new(0));
+        let (caller, target) = gateway.pair(worker(&permits).await).await;
         let mut connections = Vec::new();
         for (body, name) in [(CALL, "the-unary"), (STREAM, "the-stream")] {
             let request = Request::post(target.path(), body)
@@ -65,16 +68,9 @@ impl Busy {
             connection.send(&wire).await;
             connections.push(connection);
         }
-        let deadline = Instant::now() + Duration::from_secs(10);
-        while target.agent.count() < 2
-            || gateway.metric("a2a_gateway_open_streams", &[]).await != 1.0
-        {
-            assert!(
-                Instant::now() < deadline,
-                "the calls do not reach the agent"
-            );
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        target.agent.until_count(2).await;
+        let streams = "a2a_gateway_open_streams";
+        gateway.until_counted(streams, &[], 1.0).await;
         let stream = connections.pop().unwrap();
         let unary = connections.pop().unwrap();
         Self {
@@ -83,20 +79,13 @@ impl Busy {
             target,
             unary,
             stream,
+            permits,
         }
     }
 
     /// What everyone sees from the signal on.
     async fn refuses_what_is_new(&self) {
-        let deadline = Instant::now() + SOON;
-        let ready = loop {
-            let ready = self.gateway.admin_get("/readyz").await.unwrap();
-            if ready.status == 503 || Instant::now() > deadline {
-                break ready;
-            }
-        };
-        assert_eq!(ready.status, 503);
-        assert_eq!(ready.json()["draining"], true);
+        until_draining(&self.gateway).await;
         let health = self.gateway.admin_get("/healthz").await.unwrap();
         assert_eq!(health.status, 200);
         let late = Request::post(self.target.path(), CALL)
@@ -105,104 +94,86 @@ impl Busy {
         let control = Request::get("/workspaces/target").bearer(&self.caller.token);
         for request in [late, control] {
             let answer = self.gateway.call(&request).await;
-            assert_eq!(
-                (answer.status, answer.reason().as_str()),
-                (503, "shutting_down")
-            );
+            answer.refuses(503, "shutting_down");
             assert_eq!(answer.field("connection"), Some("close"), "{answer:?}");
         }
-    }
-
-    /// One access line each, with these outcomes.
-    async fn recorded(&self, outcomes: [(&str, &str); 3]) {
-        for (name, outcome) in outcomes {
-            let lines = self.gateway.access_lines(name).await;
-            assert_eq!(lines.len(), 1, "{name}: {lines:?}\n{}", self.gateway.log());
-            assert_eq!(lines[0]["outcome"], outcome, "{name}: {}", lines[0]);
-        }
+        self.recorded("the-late", "shutting_down").await;
         assert_eq!(self.target.agent.count(), 2, "the late call reached nobody");
     }
+
+    /// One access line, with this outcome.
+    async fn recorded(&self, name: &str, outcome: &str) {
+        let lines = self.gateway.access_lines(name).await;
+        assert_eq!(lines.len(), 1, "{name}: {lines:?}\n{}", self.gateway.log());
+        assert_eq!(lines[0]["outcome"], outcome, "{name}: {}", lines[0]);
+    }
+
+    /// What is left when the gateway ends hears why.
+    async fn cut_in_words(&mut self) {
+        assert_cut_in_words(&self.stream.answer().await);
+        // Whether the agent does the work is unknown to nobody but the caller: it is told.
+        let answer = self.unary.answer().await;
+        answer.refuses(503, "shutting_down");
+        assert_eq!(answer.fact("delivered").as_deref(), Some("true"));
+        assert_eq!(answer.json()["id"], "c-1");
+        assert_eq!(self.gateway.wait(SOON).code(), Some(0));
+        self.recorded("the-unary", "shutting_down").await;
+        self.recorded("the-stream", "shutting_down").await;
+    }
 }
 
-async fn drains_after(signal: &str) {
-    let busy = Busy::new(Builder::new(Pair::Embedded), false).await;
-    let mut busy = busy;
-    busy.gateway.signal(signal);
-    busy.refuses_what_is_new().await;
-    let answer = busy.unary.answer().await;
-    assert_eq!(answer.status, 200, "{}", answer.text());
-    assert_eq!(answer.json()["result"], "done");
-    let streamed = busy.stream.answer().await.unnumbered();
-    assert!(streamed.whole);
-    assert_eq!(
-        streamed.events(),
-        ["data: {\"n\":1}\n\n", "data: {\"n\":2}\n\n"]
-    );
-    let last = Instant::now();
-    assert_eq!(busy.gateway.wait(SOON).code(), Some(0));
-    assert!(last.elapsed() < SOON, "nothing was left");
-    let outcomes = [
-        ("the-unary", "answered"),
-        ("the-stream", "answered"),
-        ("the-late", "shutting_down"),
-    ];
-    busy.recorded(outcomes).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn sigterm_finishes_what_runs_refuses_what_is_new_and_ends_with_the_last() {
-    calmly(async || {
-        drains_after("TERM").await;
-    })
-    .await;
+async fn until_draining(gateway: &Gateway) {
+    let draining = async || {
+        let ready = gateway.admin_get("/readyz").await.unwrap();
+        ready.status == 503 && ready.json()["draining"] == true
+    };
+    until_holds("the drain begins", draining).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn sigint_does_the_same() {
-    calmly(async || {
-        drains_after("INT").await;
-    })
-    .await;
+async fn a_signal_finishes_what_runs_refuses_what_is_new_and_ends_with_the_last() {
+    for signal in ["TERM", "INT"] {
+        let mut busy = Busy::new("10m").await;
+        busy.gateway.signal(signal);
+        busy.refuses_what_is_new().await;
+        busy.permits.add_permits(2);
+        let answer = busy.unary.answer().await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        assert_eq!(answer.json()["result"], "done");
+        let streamed = busy.stream.answer().await.unnumbered();
+        assert!(streamed.whole);
+        assert_eq!(
+            streamed.events(),
+            ["data: {\"n\":1}\n\n", "data: {\"n\":2}\n\n"]
+        );
+        assert_eq!(busy.gateway.wait(SOON).code(), Some(0), "nothing was left");
+        busy.recorded("the-unary", "answered").await;
+        busy.recorded("the-stream", "answered").await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_idle_gateway_ends_at_once_though_callers_keep_connections() {
-    calmly(async || {
-        let mut gateway = Gateway::start(Pair::Embedded).await;
-        let (caller, target) = gateway.pair(worker(false).await).await;
-        let request = Request::post(target.path(), CALL).bearer(&caller.token);
-        let mut idle = Connection::open(gateway.public).await;
-        assert_eq!(idle.call(&request).await.status, 200);
-        gateway.terminate();
-        assert_eq!(gateway.wait(SOON).code(), Some(0));
-        assert!(idle.closed_within(SOON).await);
-    })
-    .await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_change_that_has_begun_is_finished() {
-    calmly(async || {
-        let mut gateway = Gateway::start(Pair::Embedded).await;
-        let mut changing = Connection::open(gateway.public).await;
-        let body = r#"{"id":"late","name":"late"}"#;
-        let head = Request::post("/workspaces", "")
-            .bearer(crate::harness::ADMIN)
-            .field("Expect", "100-continue")
-            .field("Content-Length", body.len().to_string());
-        changing.send(&head.wire(&gateway.public.to_string())).await;
-        assert_eq!(changing.read_head().await.unwrap().status, 100);
-        gateway.terminate();
-        let deadline = Instant::now() + SOON;
-        while gateway.admin_get("/readyz").await.unwrap().status != 503 {
-            assert!(Instant::now() < deadline, "no drain");
-        }
-        changing.send(body.as_bytes()).await;
-        let answer = changing.answer().await;
-        assert_eq!(answer.status, 201, "{}", answer.text());
-        assert_eq!(gateway.wait(SOON).code(), Some(0));
-    })
-    .await;
+async fn an_idle_gateway_ends_though_callers_keep_connections_and_finishes_a_change() {
+    let builder = Builder::new(Pair::Embedded).set("server.drain", "10m");
+    let mut gateway = builder.start().await;
+    let mut idle = Connection::open(gateway.public).await;
+    let ask = Request::get("/workspaces").bearer(ADMIN);
+    assert_eq!(idle.call(&ask).await.status, 200);
+    let mut changing = Connection::open(gateway.public).await;
+    let body = r#"{"id":"late","name":"late"}"#;
+    let head = Request::post("/workspaces", "")
+        .bearer(ADMIN)
+        .field("Expect", "100-continue")
+        .field("Content-Length", body.len().to_string());
+    changing.send(&head.wire(&gateway.public.to_string())).await;
+    assert_eq!(changing.read_head().await.unwrap().status, 100);
+    gateway.terminate();
+    until_draining(&gateway).await;
+    changing.send(body.as_bytes()).await;
+    let answer = changing.answer().await;
+    assert_eq!(answer.status, 201, "{}", answer.text());
+    assert_eq!(gateway.wait(SOON).code(), Some(0));
+    assert!(idle.closed_within(SOON).await);
 }
 
 fn reason_of(event: &str) -> String {
@@ -225,106 +196,68 @@ fn assert_cut_in_words(streamed: &Answer) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_outlasts_the_drain_hears_that_the_gateway_shuts_down() {
-    calmly(async || {
-        let builder = Builder::new(Pair::Embedded).set("server.drain", "1s");
-        let mut busy = Busy::new(builder, true).await;
-        let told = Instant::now();
-        busy.gateway.terminate();
-        busy.refuses_what_is_new().await;
-        let streamed = busy.stream.answer().await;
-        assert_cut_in_words(&streamed);
-        assert!(
-            told.elapsed() > Duration::from_millis(900),
-            "the drain is used"
-        );
-        // Whether the agent does the work is unknown to nobody but the caller: it is told.
-        let answer = busy.unary.answer().await;
-        assert_eq!(
-            (answer.status, answer.reason().as_str()),
-            (503, "shutting_down")
-        );
-        assert_eq!(answer.fact("delivered").as_deref(), Some("true"));
-        assert_eq!(answer.json()["id"], "c-1");
-        assert_eq!(busy.gateway.wait(SOON).code(), Some(0));
-        let outcomes = [
-            ("the-unary", "shutting_down"),
-            ("the-stream", "shutting_down"),
-            ("the-late", "shutting_down"),
-        ];
-        busy.recorded(outcomes).await;
-    })
-    .await;
+    let mut busy = Busy::new("2s").await;
+    let began = Instant::now();
+    busy.gateway.terminate();
+    busy.cut_in_words().await;
+    assert!(
+        began.elapsed() >= Duration::from_secs(2),
+        "the drain is used"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_second_sigterm_ends_at_once() {
-    calmly(async || {
-        let mut busy = Busy::new(Builder::new(Pair::Embedded), true).await;
-        busy.gateway.terminate();
-        busy.refuses_what_is_new().await;
-        busy.gateway.terminate();
-        let told = Instant::now();
-        assert_eq!(busy.gateway.wait(SOON).code(), Some(0));
-        assert!(told.elapsed() < SOON);
-        // At once, and still in words.
-        assert_cut_in_words(&busy.stream.answer().await);
-        let answer = busy.unary.answer().await;
-        assert_eq!(
-            (answer.status, answer.reason().as_str()),
-            (503, "shutting_down")
-        );
-        let outcomes = [
-            ("the-unary", "shutting_down"),
-            ("the-stream", "shutting_down"),
-            ("the-late", "shutting_down"),
-        ];
-        busy.recorded(outcomes).await;
-    })
-    .await;
+    let mut busy = Busy::new("10m").await;
+    busy.gateway.terminate();
+    busy.refuses_what_is_new().await;
+    busy.gateway.terminate();
+    busy.cut_in_words().await;
 }
 
 /// Whoever keeps a connection hears at once that it should go elsewhere, and loses nothing that runs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_hear_of_the_drain_when_it_begins() {
-    calmly(async || {
-        let mut secure = Secure::start(Builder::new(Pair::Embedded)).await;
-        let (caller, target) = secure.gateway.pair(worker(true).await).await;
-        let mut idle = Connection::open(secure.gateway.public).await;
-        let ask = Request::get("/workspaces/target").bearer(&caller.token);
-        assert_eq!(idle.call(&ask).await.status, 200);
-        let http2 = secure.http2().await;
-        let call = Request::post(target.path(), "").bearer(&caller.token);
-        let mut begun = http2.begin(&call, false).await;
-        begun.send(STREAM.as_bytes(), true).await;
-        let (head, mut body) = begun.head().await.expect("a head");
-        assert_eq!(head.status, 200);
-        let first = next(&mut body).await.expect("an event").expect("whole");
-        let first = String::from_utf8(first.to_vec()).expect("text");
-        assert_eq!(unnumbered(&first).0, "data: {\"n\":1}\n\n");
-        secure.gateway.terminate();
-        let told = http2.told_to_leave().await;
-        assert!(told.is_go_away() && told.is_remote(), "{told}");
-        assert_eq!(told.reason(), Some(h2::Reason::NO_ERROR));
-        assert!(idle.closed_within(SOON).await, "nothing runs on it");
-        // The stream goes on until the drain is over, here by a second signal.
-        secure.gateway.terminate();
-        let last = next(&mut body).await.expect("an event").expect("whole");
-        let last = String::from_utf8(last.to_vec()).expect("text");
-        let last = unnumbered(&(first + &last)).0;
-        assert_eq!(
-            reason_of(last.split("\n\n").nth(1).expect("two events")),
-            "SHUTTING_DOWN"
-        );
-        assert!(next(&mut body).await.is_none(), "ended in order");
-        assert_eq!(secure.gateway.wait(SOON).code(), Some(0));
-    })
-    .await;
+    let builder = Builder::new(Pair::Embedded).set("server.drain", "10m");
+    let mut secure = Secure::start(builder).await;
+    let (caller, target) = secure
+        .gateway
+        .pair(worker(&Arc::new(Semaphore::new(0))).await)
+        .await;
+    let mut idle = Connection::open(secure.gateway.public).await;
+    let ask = Request::get("/workspaces/target").bearer(&caller.token);
+    assert_eq!(idle.call(&ask).await.status, 200);
+    let http2 = secure.http2().await;
+    let call = Request::post(target.path(), "").bearer(&caller.token);
+    let mut begun = http2.begin(&call, false).await;
+    begun.send(STREAM.as_bytes(), true).await;
+    let (head, mut body) = begun.head().await.expect("a head");
+    assert_eq!(head.status, 200);
+    let first = next(&mut body).await.expect("an event").expect("whole");
+    let first = String::from_utf8(first.to_vec()).expect("text");
+    assert_eq!(unnumbered(&first).0, "data: {\"n\":1}\n\n");
+    secure.gateway.terminate();
+    let told = http2.told_to_leave().await;
+    assert!(told.is_go_away() && told.is_remote(), "{told}");
+    assert_eq!(told.reason(), Some(h2::Reason::NO_ERROR));
+    assert!(idle.closed_within(SOON).await, "nothing runs on it");
+    // The stream goes on until the drain is over, here by a second signal.
+    secure.gateway.terminate();
+    let last = next(&mut body).await.expect("an event").expect("whole");
+    let last = String::from_utf8(last.to_vec()).expect("text");
+    let last = unnumbered(&(first + &last)).0;
+    assert_eq!(
+        reason_of(last.split("\n\n").nth(1).expect("two events")),
+        "SHUTTING_DOWN"
+    );
+    assert!(next(&mut body).await.is_none(), "ended in order");
+    assert_eq!(secure.gateway.wait(SOON).code(), Some(0));
 }
 
 on_both_pairs! {
     async fn sigkill_loses_no_token_no_revocation_and_no_registration(pair: Pair) {
         let mut gateway = Gateway::start(pair).await;
-        let (caller, target) = gateway.pair(worker(false).await).await;
+        let (caller, target) = gateway.pair(Agent::json("{}").await).await;
         let tokens = format!("/workspaces/{}/tokens", caller.id);
         let mut made = Vec::new();
         for _ in 0..2 {
@@ -350,7 +283,7 @@ on_both_pairs! {
             let answer = gateway.call(&answer(token)).await;
             assert_eq!(answer.status, status, "{}", answer.text());
         }
-        let agent = worker(false).await;
+        let agent = Agent::json("{}").await;
         let late = crate::harness::card("late");
         let token = gateway.register("late", &enrolment, &agent.url(), late).await;
         let to_itself = Request::post("/workspaces/late/a2a", CALL).bearer(&token);

@@ -86,7 +86,7 @@ fn a_secret_that_everybody_can_read_ends_the_start() {
             .map(|name_of| (name_of, text(name)))
             .into_iter()
             .collect();
-        for mode in [0o644, 0o604, 0o666] {
+        for mode in [0o644, 0o604] {
             let permissions = std::fs::Permissions::from_mode(mode);
             std::fs::set_permissions(at(name), permissions).unwrap();
             let (status, said) = refused(folder.path(), &sets, &env);

@@ -1,9 +1,9 @@
 //! Which header fields pass to an agent: compared with the exact set, so that nothing slips through.
 
+use crate::harness::{
+    Agent, Builder, CALL, Gateway, Pair, Recorded, Request, Seat, Step, until_holds,
+};
 use std::collections::BTreeSet;
-use std::time::{Duration, Instant};
-
-use crate::harness::{Agent, Builder, CALL, Gateway, Pair, Recorded, Request, Seat, Step};
 
 /// A gateway with a caller and a target.
 pub(crate) struct Case {
@@ -322,13 +322,8 @@ async fn the_request_id_is_one_thing_everywhere() {
         assert_eq!(answer.field("x-request-id"), Some(id));
         assert_eq!(answer.json()["request_id"], id);
     }
-    let deadline = Instant::now() + Duration::from_secs(5);
-    let mut lines = case.gateway.access_lines("mine-1").await;
-    while lines.len() < 2 && Instant::now() < deadline {
-        tokio::time::sleep(Duration::from_millis(20)).await;
-        lines = case.gateway.access_lines("mine-1").await;
-    }
-    assert_eq!(lines.len(), 2, "one record each: {lines:?}");
+    let recorded = async || case.gateway.access_lines("mine-1").await.len() == 2;
+    until_holds("one record each", recorded).await;
     // An unusable one is replaced.
     let too_long = "x".repeat(129);
     for bad in ["", "a b", "ä", &too_long] {

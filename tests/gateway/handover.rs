@@ -14,14 +14,14 @@ use tokio::time::sleep;
 use crate::harness::builder::free_address;
 use crate::harness::{
     Agent, Builder, CALL, Connection, Gateway, LAST_CHUNK, Pair, Request, SSE_HEAD, Seat, Step,
-    chunk, ok_json,
+    chunk, ok_json, until_holds,
 };
 
 /// A streaming call.
 const STREAM: &str = r#"{"jsonrpc":"2.0","id":"s-1","method":"message/stream","params":{"message":{"kind":"message","messageId":"m-1","role":"user","parts":[{"kind":"text","text":"hi"}]}}}"#;
 
 /// Events of one stream, and the time between two.
-const EVENTS: usize = 20;
+const EVENTS: usize = 10;
 const PAUSE: Duration = Duration::from_millis(150);
 
 /// For what takes a moment on an idle machine.
@@ -88,14 +88,7 @@ fn has_ended(pid: u32) -> bool {
 }
 
 async fn ends(pid: u32) {
-    let ended = async {
-        while !has_ended(pid) {
-            sleep(Duration::from_millis(50)).await;
-        }
-    };
-    tokio::time::timeout(PATIENCE, ended)
-        .await
-        .expect("the process before ends");
+    until_holds("the process before ends", async || has_ended(pid)).await;
 }
 
 async fn agent() -> Agent {
@@ -188,7 +181,7 @@ async fn processes_follow_each_other_and_no_call_fails() {
     let (caller, target) = gateway.pair(agent().await).await;
     let load = Load::begin(&gateway, &caller, &target);
     let mut streams = Vec::new();
-    for round in 0..3 {
+    for round in 0..2 {
         for _ in 0..4 {
             streams.push(stream(&gateway, &caller, &target));
         }
@@ -206,16 +199,16 @@ async fn processes_follow_each_other_and_no_call_fails() {
         stream.await.expect("streams are whole");
     }
     let (calls, connections) = load.end().await;
-    assert!(calls > 100, "{calls}");
+    assert!(calls > 8, "{calls}");
     assert!(
-        connections >= 8 + 3 * 7,
+        connections >= 8 + 2 * 7,
         "{connections}: told to close once in each round"
     );
     // The last one ends as any other does.
     assert!(signal(before, "TERM"));
     ends(before).await;
     println!(
-        "{calls} calls on {connections} connections over 3 changes of the process: none failed"
+        "{calls} calls on {connections} connections over 2 changes of the process: none failed"
     );
 }
 
@@ -341,7 +334,7 @@ fn of_two_that_start_at_once_on_the_same_addresses_one_ends() {
         one.stdout(Stdio::null()).stderr(Stdio::null());
         one.spawn().unwrap()
     });
-    let deadline = Instant::now() + Duration::from_secs(30);
+    let deadline = Instant::now() + PATIENCE;
     let ended = loop {
         let over = |one: &mut Child| one.try_wait().unwrap().is_some();
         if let Some(ended) = both.iter_mut().position(over) {

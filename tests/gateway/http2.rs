@@ -1,7 +1,6 @@
 //! HTTP/2 towards callers: bodies of every size and framing, streams, resets, refusals.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
@@ -9,7 +8,7 @@ use tokio::sync::Semaphore;
 use crate::harness::tls::{Http2, Secure, next};
 use crate::harness::{
     Agent, Builder, CALL, LAST_CHUNK, Pair, Recorded, Request, SSE_HEAD, Seat, Step, chunk,
-    ok_json, unnumbered,
+    ok_json, unnumbered, until_holds,
 };
 
 const LIMIT: usize = 10 << 20;
@@ -23,10 +22,10 @@ pub(crate) struct Case {
 
 impl Case {
     async fn with(agent: Agent) -> Self {
-        // Long enough that a busy machine does not count as idleness. One thread: on several, Pingora's
-        // pool makes another connection when its watcher lets go in the instant of the next call.
+        // One thread: on several, Pingora's pool makes another connection when its watcher lets go in the
+        // instant of the next call.
         let builder = Builder::new(Pair::Embedded)
-            .set("upstream.idle", "60s")
+            .set("upstream.idle", "10m")
             .set("stream.linger", "0s")
             // Agents that break off are left alone after a while.
             .set("breaker.failures", "0")
@@ -155,10 +154,7 @@ async fn a_call_without_a_body_is_refused() {
     let http2 = case.secure.http2().await;
     let begun = http2.begin(&case.request(""), true).await;
     let answer = begun.answer().await.expect("an answer");
-    assert_eq!(
-        (answer.status, answer.reason().as_str()),
-        (400, "parse_error")
-    );
+    answer.refuses(400, "parse_error");
     // Less than was declared: HTTP/2 itself calls that malformed.
     let request = case.request("").field("Content-Length", "500");
     let mut begun = http2.begin(&request, false).await;
@@ -214,8 +210,7 @@ async fn a_stream_that_breaks_ends_in_words_and_in_order() {
         vec![
             Step::write(SSE_HEAD),
             Step::Write(chunk("data: {\"n\":0}\n\ndata: {\"half\":")),
-            Step::Wait(Duration::from_millis(50)),
-            Step::Reset,
+            Step::Close,
         ]
     })
     .await;
@@ -321,20 +316,14 @@ async fn a_caller_that_resets_cancels_the_call() {
     for (i, word) in ["unary", "stream"].into_iter().enumerate() {
         let mut begun = http2.begin(&case.request(""), false).await;
         begun.send(CALL.replace("hi", word).as_bytes(), true).await;
-        let deadline = Instant::now() + Duration::from_secs(10);
-        while case.target.agent.count() == 0 {
-            assert!(Instant::now() < deadline, "{word}: not forwarded");
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        case.target.agent.until_count(1).await;
         if word == "stream" {
             let (_, mut body) = begun.head().await.expect("a head");
             assert!(next(&mut body).await.expect("an event").is_ok());
         }
         begun.body.send_reset(h2::Reason::CANCEL);
-        while case.target.agent.closed_by_gateway().len() <= i {
-            assert!(Instant::now() < deadline, "{word}: the call goes on");
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        let closed = async || case.target.agent.closed_by_gateway().len() > i;
+        until_holds(word, closed).await;
         assert_eq!(case.target.agent.count(), 1, "{word}: sent once");
         let _ = case.target.agent.take();
         case.secure.gateway.assert_idle().await;
@@ -368,17 +357,8 @@ async fn fifty_streams_share_one_connection() {
         one.send(call.as_bytes(), true).await;
         begun.push(one);
     }
-    let deadline = Instant::now() + Duration::from_secs(20);
-    while case
-        .secure
-        .gateway
-        .metric("a2a_gateway_open_streams", &[])
-        .await
-        < 50.0
-    {
-        let open = case.secure.gateway.metric("a2a_gateway_open_streams", &[]);
-        assert!(Instant::now() < deadline, "open: {}", open.await);
-    }
+    let streams = "a2a_gateway_open_streams";
+    case.secure.gateway.until_counted(streams, &[], 50.0).await;
     last_events.add_permits(50);
     for (i, one) in begun.into_iter().enumerate() {
         let answer = one.answer().await.expect("a whole stream");
@@ -443,7 +423,7 @@ async fn refusals_are_json_with_the_request_id() {
         );
         assert_eq!(answer.field("content-type"), Some("application/json"));
         assert_eq!(answer.field("x-request-id"), Some(&*id), "{shown}");
-        assert!(answer.text().contains(&id), "{shown}: {}", answer.text());
+        answer.says(&id);
         assert!(answer.field("connection").is_none(), "{shown}");
         let length = answer.body.len().to_string();
         assert_eq!(answer.field("content-length"), Some(&*length), "{shown}");

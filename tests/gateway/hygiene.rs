@@ -1,5 +1,5 @@
-//! Raw HTTP/1.1 that two parsers could read differently, and everything else that is no honest
-//! request: refused in JSON or cut, never a hang, and nothing of it reaches an agent.
+//! Raw HTTP/1.1 that is no honest request: refused in JSON or cut, never a hang, and nothing of it reaches an agent.
+//! What two parsers could read differently: `smuggling`.
 
 use std::time::Duration;
 
@@ -7,8 +7,8 @@ use tokio::time::timeout;
 
 use crate::harness::{Agent, Answer, Builder, CALL, Connection, Gateway, Pair, Request, Seat};
 
-/// No refusal takes longer, the drain of what was still sent included.
-pub(crate) const PROMPT: Duration = Duration::from_secs(10);
+/// What takes longer hangs. The clocks of requests end later.
+pub(crate) const PROMPT: Duration = Duration::from_secs(60);
 
 /// A gateway with a caller and a target, and raw bytes towards it.
 pub(crate) struct Case {
@@ -19,7 +19,8 @@ pub(crate) struct Case {
 
 impl Case {
     pub(crate) async fn new() -> Self {
-        Self::on(Builder::new(Pair::Embedded)).await
+        let builder = Builder::new(Pair::Embedded).set("timeouts.request_head", "10m");
+        Self::on(builder.set("timeouts.request_body", "10m")).await
     }
 
     pub(crate) async fn on(builder: Builder) -> Self {
@@ -105,61 +106,8 @@ fn assert_json(answer: &Answer, what: &str) {
     assert_eq!(media, Some("application/json"), "{what}: {}", answer.text());
     let id = answer.field("x-request-id").unwrap_or_default();
     assert!(!id.is_empty(), "{what}: no X-Request-Id");
-    assert!(answer.text().contains(id), "{what}: {}", answer.text());
+    answer.says(id);
     assert!(!answer.reason().is_empty(), "{what}");
-}
-
-#[tokio::test]
-async fn ambiguous_framing_is_refused() {
-    let case = Case::new().await;
-    let (line, host) = (case.line(), case.host());
-    let length = format!("Content-Length: {}", CALL.len());
-    let chunked = format!("{:x}\r\n{CALL}\r\n0\r\n\r\n", CALL.len());
-    let rows: &[(&[&str], &str)] = &[
-        (&[&host, &length, "Transfer-Encoding: chunked"], &chunked),
-        (&[&host, "Transfer-Encoding: chunked", &length], &chunked),
-        (
-            &[&host, "transfer-encoding: chunked", "Content-Length: 0"],
-            &chunked,
-        ),
-        (&[&host, &length, &length], CALL),
-        (&[&host, &length, "Content-Length: 5"], CALL),
-        (&[&host, "Content-Length: 5, 5"], CALL),
-        (&[&host, "Content-Length: +5"], CALL),
-        (&[&host, "Content-Length: -1"], CALL),
-        (&[&host, "Content-Length: 0x5"], CALL),
-        (&[&host, "Content-Length: 5 5"], CALL),
-        (&[&host, "Content-Length:"], CALL),
-        (&[&host, "Content-Length: 99999999999999999999999"], CALL),
-        (&[&host, "Transfer-Encoding: xchunked"], &chunked),
-        (&[&host, "Transfer-Encoding: chunked, chunked"], &chunked),
-        (&[&host, "Transfer-Encoding: gzip, chunked"], &chunked),
-        (&[&host, "Transfer-Encoding: chunked, gzip"], &chunked),
-        (&[&host, "Transfer-Encoding: identity"], &chunked),
-        (&[&host, "Transfer-Encoding: chunked;q=1"], &chunked),
-        (&[&host, "Transfer-Encoding:"], &chunked),
-        (
-            &[
-                &host,
-                "Transfer-Encoding: chunked",
-                "Transfer-Encoding: chunked",
-            ],
-            &chunked,
-        ),
-        (&[&host, "Transfer-Encoding: \"chunked\""], &chunked),
-        (&[&host, "Transfer-Encoding: \x0bchunked"], &chunked),
-    ];
-    for (fields, body) in rows {
-        let answer = case
-            .refused(&case.wire(&line, fields, body), &[400, 413])
-            .await;
-        let close = answer.field("connection").unwrap_or_default();
-        assert_eq!(
-            close, "close",
-            "{fields:?}: what follows is not to be trusted"
-        );
-    }
-    case.still_works().await;
 }
 
 #[tokio::test]
@@ -202,65 +150,6 @@ async fn broken_chunks_end_the_connection() {
             assert_eq!(case.target.agent.count(), 0, "{}", shown(body.as_bytes()));
         }
     }
-    case.still_works().await;
-}
-
-#[tokio::test]
-async fn heads_that_parsers_read_differently_are_refused() {
-    let case = Case::new().await;
-    let (line, host) = (case.line(), case.host());
-    let length = format!("Content-Length: {}", CALL.len());
-    let rows: &[&[&str]] = &[
-        &[&length],
-        &[&host, &host, &length],
-        &[&host, "Host: evil.example", &length],
-        &["Host:", &length],
-        &["Host: user@127.0.0.1", &length],
-        &[&host, &length, "X-Folded: a\r\n b"],
-        &[&host, &length, "X-Folded: a\r\n\tb"],
-        &[&host, &length, "X-Space : a"],
-        &[&host, "Content-Length : 5"],
-        &[&host, "Transfer-Encoding : chunked", &length],
-        &[&host, &length, " X-Leading: a"],
-        &[&host, &length, "no colon"],
-        &[&host, &length, ": no name"],
-        &[&host, &length, "X-Control: a\x01b"],
-        &[&host, &length, "X-Nul: a\0b"],
-        &[&host, &length, "X-Return: a\rb"],
-        &[&host, &length, "X-Bare: a\nX-Line: b"],
-        &[&host, &length, "X(Name): a"],
-        &[&host, &length, "X-Ümlaut: a"],
-    ];
-    for fields in rows {
-        case.refused(&case.wire(&line, fields, CALL), &[400]).await;
-    }
-    // Bare line feeds throughout.
-    let wire = case.wire(&line, &[&host, &length], CALL);
-    let bare = String::from_utf8(wire).unwrap().replace("\r\n", "\n");
-    case.refused(bare.as_bytes(), &[400]).await;
-    // The right host by an absolute target does not replace the field.
-    let absolute = format!(
-        "POST http://{}{} HTTP/1.1",
-        case.gateway.public,
-        case.target.path()
-    );
-    case.refused(&case.wire(&absolute, &[&length], CALL), &[400])
-        .await;
-    case.refused(
-        &case.wire(&absolute, &["Host: evil.example", &length], CALL),
-        &[400, 421],
-    )
-    .await;
-    let foreign = format!("POST http://evil.example{} HTTP/1.1", case.target.path());
-    case.refused(&case.wire(&foreign, &[&host, &length], CALL), &[400, 421])
-        .await;
-    // Both the same: RFC 9112 3.2.2 wants it served.
-    let answer = case
-        .raw(&case.wire(&absolute, &[&host, &length], CALL))
-        .await;
-    assert_eq!(answer.expect("an answer").status, 200);
-    let arrived = case.target.agent.take();
-    assert!(arrived.head.starts_with("POST / HTTP/1.1\r\n"));
     case.still_works().await;
 }
 

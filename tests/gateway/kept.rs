@@ -1,7 +1,5 @@
 //! One credential does not fill the disk: bytes that are kept for a workspace are bounded.
 
-use std::time::{Duration, Instant};
-
 use serde_json::json;
 
 use crate::harness::servers::{self, Redis};
@@ -42,15 +40,6 @@ async fn send(gateway: &Gateway, to: &str, token: &str, bytes: usize) -> Answer 
     gateway.call(&request).await
 }
 
-/// Waits until the gateway has counted that many bytes or more.
-async fn counted(gateway: &Gateway, bytes: f64) {
-    let deadline = Instant::now() + Duration::from_secs(20);
-    while gateway.metric("a2a_gateway_kept_bytes", &[]).await < bytes {
-        assert!(Instant::now() < deadline, "{bytes} bytes are not counted");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-}
-
 on_both_pairs! {
     async fn large_answers_of_calls_with_a_key_are_passed_on_and_not_kept_beyond_the_bound(pair: Pair) {
         let builder = Builder::new(pair).set("limits.kept_bytes", "400KiB");
@@ -73,9 +62,9 @@ on_both_pairs! {
             let again = gateway.call(&keyed(&caller, &target, "k-2")).await;
             assert_eq!(again.field("idempotent-replay"), Some("true"));
             let again = gateway.call(&keyed(&caller, &target, "k-4")).await;
-            assert_eq!((again.status, again.reason().as_str()), (502, "agent_protocol_error"));
+            again.refuses(502, "agent_protocol_error");
             assert_eq!(again.fact("delivered").as_deref(), Some("true"));
-            assert!(again.text().contains("limits.kept_bytes"), "{}", again.text());
+            again.says("limits.kept_bytes");
             assert_eq!(target.agent.count(), count, "it is sent once");
             if restarts == 0 {
                 gateway.restart().await;
@@ -85,7 +74,7 @@ on_both_pairs! {
         assert_eq!((still.status, still.field(KEPT)), (200, Some("false")), "counted in the store");
         let theirs = gateway.call(&keyed(&other, &target, "k-0")).await;
         assert_eq!((theirs.status, theirs.field(KEPT)), (200, None), "another caller's bytes are its own");
-        counted(&gateway, 500_000.0).await;
+        gateway.until_counted("a2a_gateway_kept_bytes", &[], 500_000.0).await;
         assert!(gateway.metric("a2a_gateway_kept_refused_total", &["answer"]).await >= 1.0);
     }
 
@@ -103,14 +92,14 @@ on_both_pairs! {
             entries.push(answer.json()["activity_id"].as_str().unwrap().to_owned());
         };
         assert_eq!(entries.len(), 5);
-        assert_eq!((refused.status, refused.reason().as_str()), (503, "agent_busy"));
+        refused.refuses(503, "agent_busy");
         assert_eq!(refused.fact("limit").as_deref(), Some("1048576"));
         assert!(refused.field("retry-after").is_some());
         gateway.restart().await;
         assert_eq!(send(&gateway, "dev", &dev, 200_000).await.status, 503, "counted in the store");
         assert_eq!(send(&gateway, "pm", &dev, 200_000).await.status, 200, "another inbox has its own room");
         let shown = gateway.admin_get("/explain?caller=pm&target=dev").await.unwrap();
-        assert!(shown.text().contains("kept_bytes"), "{}", shown.text());
+        shown.says("kept_bytes");
 
         // A long reply has no room; a short one that ends the task has, and what is answered makes room.
         let reply = async |entry: &str, text: String| {
@@ -120,36 +109,11 @@ on_both_pairs! {
             gateway.call(&Request::post(path, body.to_string()).bearer(&dev)).await
         };
         let long = reply(&entries[0], "z".repeat(200_000)).await;
-        assert_eq!((long.status, long.reason().as_str()), (503, "agent_busy"));
+        long.refuses(503, "agent_busy");
         for entry in &entries[..2] {
             assert_eq!(reply(entry, "done".into()).await.status, 200);
         }
         assert_eq!(send(&gateway, "dev", &pm, 200_000).await.status, 200);
-    }
-
-    async fn a_full_inbox_stops_neither_delegations_nor_kept_answers_of_its_workspace(pair: Pair) {
-        let builder = Builder::new(pair).set("limits.kept_bytes", "1MiB");
-        let gateway = builder.start().await;
-        let (dev, pm) = (polled(&gateway, "dev").await, polled(&gateway, "pm").await);
-        let target = gateway.seat("target", "", Agent::scripted(|_| large(100)).await).await;
-        while send(&gateway, "dev", &pm, 200_000).await.status == 200 {}
-        let refused = send(&gateway, "dev", &pm, 200_000).await;
-        assert_eq!((refused.status, refused.reason().as_str()), (503, "agent_busy"));
-        let body = json!({"target_id": "target", "task": "t".repeat(250_000)});
-        let request = Request::post("/workspaces/dev/delegate", body.to_string()).bearer(&dev);
-        let answer = gateway.call(&request).await;
-        assert_eq!(answer.status, 202, "{}", answer.text());
-        let call = Request::post(target.path(), CALL).bearer(&dev).field("Idempotency-Key", "k");
-        for replay in [None, Some("true")] {
-            let answer = gateway.call(&call).await;
-            assert_eq!((answer.status, answer.field(KEPT)), (200, None), "{}", answer.text());
-            assert_eq!(answer.field("idempotent-replay"), replay);
-        }
-        // Nor does what the workspace keeps take room in its inbox.
-        assert_eq!(send(&gateway, "pm", &pm, 900_000).await.status, 200);
-        let body = json!({"target_id": "target", "task": "t".repeat(250_000)});
-        let request = Request::post("/workspaces/pm/delegate", body.to_string()).bearer(&pm);
-        assert_eq!(gateway.call(&request).await.status, 202);
     }
 
     async fn delegations_are_bounded_by_their_bytes(pair: Pair) {
@@ -164,26 +128,64 @@ on_both_pairs! {
             statuses.push(answer.status);
             if answer.status != 202 {
                 assert_eq!(answer.reason(), "agent_busy");
-                assert!(answer.text().contains("limits.kept_bytes"), "{}", answer.text());
+                answer.says("limits.kept_bytes");
             }
         }
         assert_eq!(statuses, [202, 202, 503, 503]);
     }
+}
 
-    async fn all_together_have_a_bound(pair: Pair) {
-        let builder = Builder::new(pair)
-            .set("limits.kept_bytes", "1MiB")
-            .set("limits.kept_bytes_total", "1MiB");
-        let gateway = builder.start().await;
-        let dev = polled(&gateway, "dev").await;
-        polled(&gateway, "pm").await;
-        assert_eq!(send(&gateway, "dev", &dev, 600_000).await.status, 200);
-        counted(&gateway, 600_000.0).await;
-        let refused = send(&gateway, "pm", &dev, 600_000).await;
-        assert_eq!((refused.status, refused.reason().as_str()), (503, "agent_busy"));
-        assert!(refused.text().contains("limits.kept_bytes_total"), "{}", refused.text());
-        assert_eq!(send(&gateway, "pm", &dev, 100_000).await.status, 200);
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_inbox_stops_neither_delegations_nor_kept_answers_of_its_workspace() {
+    let builder = Builder::new(Pair::Embedded).set("limits.kept_bytes", "1MiB");
+    let gateway = builder.start().await;
+    let (dev, pm) = (polled(&gateway, "dev").await, polled(&gateway, "pm").await);
+    let target = gateway
+        .seat("target", "", Agent::scripted(|_| large(100)).await)
+        .await;
+    while send(&gateway, "dev", &pm, 200_000).await.status == 200 {}
+    let refused = send(&gateway, "dev", &pm, 200_000).await;
+    refused.refuses(503, "agent_busy");
+    let body = json!({"target_id": "target", "task": "t".repeat(250_000)});
+    let request = Request::post("/workspaces/dev/delegate", body.to_string()).bearer(&dev);
+    let answer = gateway.call(&request).await;
+    assert_eq!(answer.status, 202, "{}", answer.text());
+    let call = Request::post(target.path(), CALL)
+        .bearer(&dev)
+        .field("Idempotency-Key", "k");
+    for replay in [None, Some("true")] {
+        let answer = gateway.call(&call).await;
+        assert_eq!(
+            (answer.status, answer.field(KEPT)),
+            (200, None),
+            "{}",
+            answer.text()
+        );
+        assert_eq!(answer.field("idempotent-replay"), replay);
     }
+    // Nor does what the workspace keeps take room in its inbox.
+    assert_eq!(send(&gateway, "pm", &pm, 900_000).await.status, 200);
+    let body = json!({"target_id": "target", "task": "t".repeat(250_000)});
+    let request = Request::post("/workspaces/pm/delegate", body.to_string()).bearer(&pm);
+    assert_eq!(gateway.call(&request).await.status, 202);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_together_have_a_bound() {
+    let builder = Builder::new(Pair::Embedded)
+        .set("limits.kept_bytes", "1MiB")
+        .set("limits.kept_bytes_total", "1MiB");
+    let gateway = builder.start().await;
+    let dev = polled(&gateway, "dev").await;
+    polled(&gateway, "pm").await;
+    assert_eq!(send(&gateway, "dev", &dev, 600_000).await.status, 200);
+    gateway
+        .until_counted("a2a_gateway_kept_bytes", &[], 600_000.0)
+        .await;
+    let refused = send(&gateway, "pm", &dev, 600_000).await;
+    refused.refuses(503, "agent_busy");
+    refused.says("limits.kept_bytes_total");
+    assert_eq!(send(&gateway, "pm", &dev, 100_000).await.status, 200);
 }
 
 /// What one replica keeps counts for the others.

@@ -3,27 +3,22 @@
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Command;
-use std::time::{Duration, Instant};
 
 use crate::harness::documents::block_of;
 use crate::harness::tls::Secure;
-use crate::harness::{Agent, Builder, Connection, Gateway, Pair, Request};
+use crate::harness::{Agent, Builder, Connection, Gateway, Pair, Request, until_holds};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_replica_is_called_what_its_configuration_says() {
     let named = Builder::new(Pair::Embedded).set("server.replica", "gateway-7");
     let gateway = named.start().await;
     // Records are written behind what they tell of.
-    let deadline = Instant::now() + Duration::from_secs(20);
-    loop {
+    let named = async || {
         let page = gateway.admin_get("/audit?limit=5").await.unwrap().json();
-        if let Some(replica) = page["records"][0]["replica"].as_str() {
-            assert!(replica.starts_with("gateway-7-"), "{page}");
-            return;
-        }
-        assert!(Instant::now() < deadline, "{page}");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+        let replica = page["records"][0]["replica"].as_str().map(str::to_owned);
+        replica.is_some_and(|replica| replica.starts_with("gateway-7-"))
+    };
+    until_holds("a record names the replica", named).await;
 }
 
 #[test]
@@ -50,7 +45,7 @@ async fn plain_http_at_the_tls_port_is_told_so() {
         let answer = Connection::open(secure.address).await.call(&request).await;
         assert_eq!(answer.status, 400, "{}", answer.text());
         assert_eq!(answer.reason(), "invalid_request");
-        assert!(answer.text().contains("https://"), "{}", answer.text());
+        answer.says("https://");
     }
     // TLS is spoken as before.
     let answer = secure

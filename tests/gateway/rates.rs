@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::harness::servers::{self, Redis};
 use crate::harness::{
     ADMIN, Agent, Answer, Builder, CALL, Connection, Gateway, LAST_CHUNK, Pair, Request, SSE_HEAD,
-    Seat, Step, calmly, card, chunk,
+    Seat, Step, card, chunk, until_holds,
 };
 use crate::on_both_pairs;
 use crate::steady::asked;
@@ -51,136 +51,6 @@ async fn boasting(stream: bool) -> Agent {
 }
 
 on_both_pairs! {
-    async fn every_answer_to_a_limited_credential_says_what_is_left(pair: Pair) {
-        let builder = Builder::new(pair)
-            .set("rate.caller_per_second", "10")
-            .set("rate.caller_burst", "1000");
-        let gateway = builder.start().await;
-        let (caller, target) = gateway.pair(boasting(false).await).await;
-        let stream = gateway.seat("stream", "", boasting(true).await).await;
-        let call = |seat: &Seat| Request::post(seat.path(), CALL).bearer(&caller.token);
-        let requests = [
-            (call(&target), 200),
-            (call(&stream), 200),
-            (Request::get("/workspaces/caller").bearer(&caller.token), 200),
-            (Request::get("/workspaces/nobody").bearer(&caller.token), 403),
-            (Request::post("/workspaces/nobody/a2a", CALL).bearer(&caller.token), 403),
-            (Request::post(target.path(), "{").bearer(&caller.token), 400),
-        ];
-        let mut before = 1000;
-        for (request, status) in requests {
-            let answer = gateway.call(&request).await;
-            assert_eq!(answer.status, status, "{}", answer.text());
-            let [limit, remaining, reset, policy] = told(&answer);
-            assert_eq!((limit, policy), (Some("1000"), Some("1000;w=100")), "{request:?}");
-            let remaining: u64 = remaining.unwrap().parse().unwrap();
-            assert!((900..1000).contains(&remaining) && remaining <= before, "{remaining}");
-            before = remaining + 60;
-            let reset: u64 = reset.unwrap().parse().unwrap();
-            assert!((1..=10).contains(&reset), "{reset}");
-            assert_eq!(answer.field("ratelimit"), None, "the agent's own");
-        }
-        // Who proves nothing has no allowance, and nothing is told of it.
-        let answer = gateway.call(&Request::get("/workspaces/caller")).await;
-        assert_eq!((answer.status, told(&answer)), (401, [None; 4]));
-    }
-
-    async fn without_a_limit_nothing_is_told_nor_what_an_agent_says_of_limits(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
-        let (caller, target) = gateway.pair(boasting(false).await).await;
-        let own = Request::get("/workspaces/caller").bearer(&caller.token);
-        assert_eq!(told(&gateway.call(&own).await), [None; 4]);
-        let answer = gateway.call(&Request::post(target.path(), CALL).bearer(&caller.token)).await;
-        assert_eq!(told(&answer), [None; 4]);
-        assert_eq!(answer.field("ratelimit"), None);
-    }
-
-    async fn all_credentials_of_one_principal_have_one_rate(pair: Pair) {
-        let builder = Builder::new(pair)
-            .set("rate.caller_per_second", "1")
-            .set("rate.caller_burst", "60");
-        let gateway = builder.start().await;
-        let (caller, _target) = gateway.pair(Agent::json("{}").await).await;
-        let made = async |path: &str, body: &str, by: &str| {
-            let answer = gateway.call(&Request::post(path, body).bearer(by)).await;
-            assert!(answer.status < 300, "{}", answer.text());
-            answer.json()["token"].as_str().unwrap().to_owned()
-        };
-        let mut tokens = vec![caller.token.clone()];
-        for _ in 0..3 {
-            tokens.push(made("/workspaces/caller/tokens", "{}", &caller.token).await);
-        }
-        let discovered = Request::get("/registry/discover/target").bearer(&caller.token);
-        let pair_token = gateway.call(&discovered).await.json()["token"].clone();
-        let orgs = [made("/orgs/acme/tokens", "{}", ADMIN).await, made("/orgs/acme/tokens", "{}", ADMIN).await];
-        let mut users = Vec::new();
-        for _ in 0..3 {
-            users.push(made("/canvas/tokens", r#"{"user":"ada","org":"acme"}"#, ADMIN).await);
-        }
-        for (principal, tokens) in [("workspace", &tokens[..]), ("org", &orgs[..]), ("canvas", &users[..])] {
-            let mut passed = 0;
-            let mut connection = Connection::open(gateway.public).await;
-            let began = Instant::now();
-            for token in tokens.iter().cycle() {
-                let request = Request::get("/workspaces/caller").bearer(token);
-                let answer = connection.call(&request).await;
-                if answer.status == 429 {
-                    break;
-                }
-                passed += 1;
-                let most = 60 + began.elapsed().as_secs() + 1;
-                assert!(passed <= most, "{principal}: {passed} requests in {:?}", began.elapsed());
-            }
-        }
-        let call = Request::post("/workspaces/target/a2a", CALL).bearer(pair_token.as_str().unwrap());
-        // One a second came back meanwhile; an account of its own would have 60.
-        let mut passed = 0;
-        while gateway.call(&call).await.status != 429 {
-            passed += 1;
-            assert!(passed < 30, "a pair token is one more credential");
-        }
-        // Others have their own.
-        let other = made("/canvas/tokens", r#"{"user":"bob","org":"acme"}"#, ADMIN).await;
-        let list = Request::get("/workspaces").bearer(&other);
-        assert_eq!(gateway.call(&list).await.status, 200);
-    }
-
-    async fn the_next_request_passes_when_a_429_says_so(pair: Pair) {
-        let builder = Builder::new(pair)
-            .set("rate.caller_per_second", "1")
-            .set("rate.caller_burst", "3");
-        let gateway = builder.start().await;
-        let (caller, _target) = gateway.pair(Agent::json("{}").await).await;
-        let request = Request::get("/workspaces/caller").bearer(&caller.token);
-        let mut connection = Connection::open(gateway.public).await;
-        let refused = loop {
-            let answer = connection.call(&request).await;
-            if answer.status == 429 {
-                break answer;
-            }
-        };
-        let refused_at = Instant::now();
-        // At one a second the next one is never more than a second away.
-        assert_eq!(refused.field("retry-after"), Some("1"));
-        assert_eq!(told(&refused), [Some("3"), Some("0"), Some("1"), Some("3;w=3")]);
-        while refused_at.elapsed() < Duration::from_secs(1) {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-        assert_eq!(connection.call(&request).await.status, 200);
-        // A 429 for something else has the fields of the rate, too.
-        let builder = Builder::new(pair)
-            .set("rate.caller_per_second", "1")
-            .set("rate.caller_burst", "300")
-            .set("events.connections_per_caller", "1");
-        let gateway = builder.start().await;
-        let events = Request::get("/events").bearer(ADMIN);
-        let mut open = Connection::open(gateway.public).await;
-        open.send(&events.wire("localhost")).await;
-        assert_eq!(open.read_head().await.unwrap().status, 200);
-        let answer = gateway.call(&events).await;
-        assert_eq!((answer.status, told(&answer)[0]), (429, Some("300")), "{}", answer.text());
-    }
-
     async fn a_rate_asks_no_store_on_the_way_of_a_request(pair: Pair) {
         let builder = Builder::new(pair)
             .set("rate.caller_per_second", "1000000")
@@ -201,7 +71,7 @@ on_both_pairs! {
             asked.iter().filter(|entry| !published(entry)).map(|(_, count)| count).sum::<u64>()
         };
         let (before, began) = (asked(&gateway).await, Instant::now());
-        for _ in 0..300 {
+        for _ in 0..100 {
             one().await;
         }
         let (after, took) = (asked(&gateway).await, began.elapsed());
@@ -209,51 +79,228 @@ on_both_pairs! {
         assert!(count(&after) - count(&before) <= ticks, "{before:?} {after:?} in {took:?}");
         assert_eq!(rest(&after), rest(&before), "{before:?} {after:?}");
     }
+}
 
-    async fn failures_count_by_the_address_that_is_believed(pair: Pair) {
-        let trusting = [("", false), ("127.0.0.0/8", true)];
-        for (proxies, trusted) in trusting {
-            let builder = Builder::new(pair)
-                .set("rate.failures_per_second", "3")
-                .set("server.trusted_proxies", proxies);
-            let gateway = builder.start().await;
-            let (caller, target) = {
-                let agent = Agent::json(r#"{"jsonrpc":"2.0","id":"c-1","result":{}}"#).await;
-                gateway.pair(agent).await
-            };
-            let guess = |n: usize| {
-                Request::post(target.path(), CALL)
-                    .bearer("a2aw_wrong")
-                    .field("X-Forwarded-For", format!("198.51.100.{n}"))
-            };
-            let mut connection = Connection::open(gateway.public).await;
-            // One after the other from thirty clients, or from one that says it were thirty.
-            let mut limited = 0;
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_answer_to_a_limited_credential_says_what_is_left() {
+    let builder = Builder::new(Pair::Embedded)
+        .set("rate.caller_per_second", "10")
+        .set("rate.caller_burst", "1000");
+    let gateway = builder.start().await;
+    let (caller, target) = gateway.pair(boasting(false).await).await;
+    let stream = gateway.seat("stream", "", boasting(true).await).await;
+    let call = |seat: &Seat| Request::post(seat.path(), CALL).bearer(&caller.token);
+    let requests = [
+        (call(&target), 200),
+        (call(&stream), 200),
+        (
+            Request::get("/workspaces/caller").bearer(&caller.token),
+            200,
+        ),
+        (
+            Request::get("/workspaces/nobody").bearer(&caller.token),
+            403,
+        ),
+        (
+            Request::post("/workspaces/nobody/a2a", CALL).bearer(&caller.token),
+            403,
+        ),
+        (Request::post(target.path(), "{").bearer(&caller.token), 400),
+    ];
+    let began = Instant::now();
+    for (asked, (request, status)) in (1..).zip(requests) {
+        let answer = gateway.call(&request).await;
+        assert_eq!(answer.status, status, "{}", answer.text());
+        let [limit, remaining, reset, policy] = told(&answer);
+        assert_eq!(
+            (limit, policy),
+            (Some("1000"), Some("1000;w=100")),
+            "{request:?}"
+        );
+        let remaining: u64 = remaining.unwrap().parse().unwrap();
+        let most = 1000 - asked + 10 * (began.elapsed().as_secs() + 1);
+        assert!(
+            (900..1000).contains(&remaining) && remaining <= most,
+            "{remaining}"
+        );
+        let reset: u64 = reset.unwrap().parse().unwrap();
+        assert!((1..=10).contains(&reset), "{reset}");
+        assert_eq!(answer.field("ratelimit"), None, "the agent's own");
+    }
+    // Who proves nothing has no allowance, and nothing is told of it.
+    let answer = gateway.call(&Request::get("/workspaces/caller")).await;
+    assert_eq!((answer.status, told(&answer)), (401, [None; 4]));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_a_limit_nothing_is_told_nor_what_an_agent_says_of_limits() {
+    let gateway = Gateway::start(Pair::Embedded).await;
+    let (caller, target) = gateway.pair(boasting(false).await).await;
+    let own = Request::get("/workspaces/caller").bearer(&caller.token);
+    assert_eq!(told(&gateway.call(&own).await), [None; 4]);
+    let answer = gateway
+        .call(&Request::post(target.path(), CALL).bearer(&caller.token))
+        .await;
+    assert_eq!(told(&answer), [None; 4]);
+    assert_eq!(answer.field("ratelimit"), None);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_credentials_of_one_principal_have_one_rate() {
+    let builder = Builder::new(Pair::Embedded)
+        .set("rate.caller_per_second", "1")
+        .set("rate.caller_burst", "60");
+    let gateway = builder.start().await;
+    let (caller, _target) = gateway.pair(Agent::json("{}").await).await;
+    let made = async |path: &str, body: &str, by: &str| {
+        let answer = gateway.call(&Request::post(path, body).bearer(by)).await;
+        assert!(answer.status < 300, "{}", answer.text());
+        answer.json()["token"].as_str().unwrap().to_owned()
+    };
+    let mut tokens = vec![caller.token.clone()];
+    for _ in 0..3 {
+        tokens.push(made("/workspaces/caller/tokens", "{}", &caller.token).await);
+    }
+    let began = Instant::now();
+    let discovered = Request::get("/registry/discover/target").bearer(&caller.token);
+    let pair_token = gateway.call(&discovered).await.json()["token"].clone();
+    let orgs = [
+        made("/orgs/acme/tokens", "{}", ADMIN).await,
+        made("/orgs/acme/tokens", "{}", ADMIN).await,
+    ];
+    let mut users = Vec::new();
+    for _ in 0..3 {
+        users.push(made("/canvas/tokens", r#"{"user":"ada","org":"acme"}"#, ADMIN).await);
+    }
+    for (principal, tokens) in [
+        ("workspace", &tokens[..]),
+        ("org", &orgs[..]),
+        ("canvas", &users[..]),
+    ] {
+        let mut passed = 0;
+        let mut connection = Connection::open(gateway.public).await;
+        for token in tokens.iter().cycle() {
+            let request = Request::get("/workspaces/caller").bearer(token);
+            let answer = connection.call(&request).await;
+            if answer.status == 429 {
+                break;
+            }
+            passed += 1;
+            let most = 60 + began.elapsed().as_secs() + 1;
+            assert!(
+                passed <= most,
+                "{principal}: {passed} requests in {:?}",
+                began.elapsed()
+            );
+        }
+    }
+    let call = Request::post("/workspaces/target/a2a", CALL).bearer(pair_token.as_str().unwrap());
+    // One a second came back meanwhile; an account of its own would have 60 more.
+    let mut passed = 0;
+    while gateway.call(&call).await.status != 429 {
+        passed += 1;
+        assert!(
+            passed <= began.elapsed().as_secs() + 1,
+            "a pair token is one more credential"
+        );
+    }
+    // Others have their own.
+    let other = made("/canvas/tokens", r#"{"user":"bob","org":"acme"}"#, ADMIN).await;
+    let list = Request::get("/workspaces").bearer(&other);
+    assert_eq!(gateway.call(&list).await.status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_next_request_passes_when_a_429_says_so() {
+    let builder = Builder::new(Pair::Embedded)
+        .set("rate.caller_per_second", "1")
+        .set("rate.caller_burst", "3");
+    let gateway = builder.start().await;
+    let (caller, _target) = gateway.pair(Agent::json("{}").await).await;
+    let request = Request::get("/workspaces/caller").bearer(&caller.token);
+    let mut connection = Connection::open(gateway.public).await;
+    let refused = loop {
+        let answer = connection.call(&request).await;
+        if answer.status == 429 {
+            break answer;
+        }
+    };
+    let refused_at = Instant::now();
+    // At one a second the next one is never more than a second away.
+    assert_eq!(refused.field("retry-after"), Some("1"));
+    assert_eq!(
+        told(&refused),
+        [Some("3"), Some("0"), Some("1"), Some("3;w=3")]
+    );
+    while refused_at.elapsed() < Duration::from_secs(1) {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(connection.call(&request).await.status, 200);
+    // A 429 for something else has the fields of the rate, too.
+    let builder = Builder::new(Pair::Embedded)
+        .set("rate.caller_per_second", "1")
+        .set("rate.caller_burst", "300")
+        .set("events.connections_per_caller", "1");
+    let gateway = builder.start().await;
+    let events = Request::get("/events").bearer(ADMIN);
+    let mut open = Connection::open(gateway.public).await;
+    open.send(&events.wire("localhost")).await;
+    assert_eq!(open.read_head().await.unwrap().status, 200);
+    let answer = gateway.call(&events).await;
+    assert_eq!(
+        (answer.status, told(&answer)[0]),
+        (429, Some("300")),
+        "{}",
+        answer.text()
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn failures_count_by_the_address_that_is_believed() {
+    let trusting = [("", false), ("127.0.0.0/8", true)];
+    for (proxies, trusted) in trusting {
+        let builder = Builder::new(Pair::Embedded)
+            .set("rate.failures_per_second", "3")
+            .set("server.trusted_proxies", proxies);
+        let gateway = builder.start().await;
+        let (caller, target) = {
+            let agent = Agent::json(r#"{"jsonrpc":"2.0","id":"c-1","result":{}}"#).await;
+            gateway.pair(agent).await
+        };
+        let guess = |n: usize| {
+            Request::post(target.path(), CALL)
+                .bearer("a2aw_wrong")
+                .field("X-Forwarded-For", format!("198.51.100.{n}"))
+        };
+        let mut connection = Connection::open(gateway.public).await;
+        if trusted {
             for n in 0..30 {
                 let answer = connection.call(&guess(n)).await;
-                limited += usize::from(answer.status == 429);
+                assert_eq!(answer.status, 401, "each has its own allowance");
+            }
+        }
+        // One that goes on, or one that says it were many, is limited.
+        let limited = async || {
+            for n in 0..30 {
+                let n = if trusted { 100 } else { n };
+                let answer = gateway.call(&guess(n)).await;
                 if answer.status == 429 {
                     assert_eq!(told(&answer)[0], Some("3"), "{answer:?}");
+                    return true;
                 }
             }
-            if trusted {
-                assert_eq!(limited, 0, "each has its own allowance");
-                // One that goes on is limited, and its neighbours behind the balancer are not.
-                let mut statuses = Vec::new();
-                for _ in 0..30 {
-                    statuses.push(connection.call(&guess(100)).await.status);
-                }
-                assert!(statuses.contains(&429), "{statuses:?}");
-                assert_eq!(connection.call(&guess(101)).await.status, 401);
-            } else {
-                assert!(limited > 0, "a field of the caller's makes no new client");
-            }
-            let good = Request::post(target.path(), CALL)
-                .bearer(&caller.token)
-                .field("X-Forwarded-For", "198.51.100.100");
-            let answer = connection.call(&good).await;
-            assert_eq!(answer.status, 200, "who proves who they are does not wait");
+            false
+        };
+        until_holds("who guesses is limited", limited).await;
+        if trusted {
+            let neighbour = connection.call(&guess(101)).await;
+            assert_eq!(neighbour.status, 401, "behind the same balancer");
         }
+        let good = Request::post(target.path(), CALL)
+            .bearer(&caller.token)
+            .field("X-Forwarded-For", "198.51.100.100");
+        let answer = connection.call(&good).await;
+        assert_eq!(answer.status, 200, "who proves who they are does not wait");
     }
 }
 
@@ -261,7 +308,7 @@ on_both_pairs! {
 struct Replicas {
     all: Vec<Gateway>,
     token: String,
-    _redis: Redis,
+    redis: Redis,
 }
 
 impl Replicas {
@@ -286,11 +333,7 @@ impl Replicas {
         let token = all[0]
             .register("caller", &enrolment, &url, card("caller"))
             .await;
-        Self {
-            all,
-            token,
-            _redis: redis,
-        }
+        Self { all, token, redis }
     }
 
     fn request(&self) -> Request {
@@ -300,56 +343,54 @@ impl Replicas {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_used_up_at_one_replica_is_used_up_at_all() {
-    calmly(async || {
-        let replicas = Replicas::new("1", "40").await;
-        let request = replicas.request();
-        let mut passed = 0;
-        let mut connection = Connection::open(replicas.all[0].public).await;
-        while connection.call(&request).await.status == 200 {
+    let replicas = Replicas::new("1", "40").await;
+    // Asks until it is refused; answers how often it was not.
+    let passed = async |gateway: &Gateway, request: &Request| {
+        let mut connection = Connection::open(gateway.public).await;
+        let mut passed = 0_u32;
+        while connection.call(request).await.status == 200 {
             passed += 1;
-            assert!(passed < 60, "no limit");
         }
-        let used_up = Instant::now();
-        for other in &replicas.all[1..] {
-            let mut connection = Connection::open(other.public).await;
-            loop {
-                let began = Instant::now();
-                if connection.call(&request).await.status == 429 {
-                    break;
-                }
-                let late = began - used_up;
-                assert!(late < Duration::from_secs(1), "still let in after {late:?}");
-            }
-        }
-        // Another credential is not concerned.
-        let operator = Request::get("/workspaces/caller").bearer(ADMIN);
-        assert_eq!(replicas.all[1].call(&operator).await.status, 200);
-        let heard = replicas.all[1].metric("a2a_gateway_rate_shares_total", &["heard"]);
-        assert!(heard.await >= f64::from(passed), "{passed}");
-    })
-    .await;
+        passed
+    };
+    let (request, began) = (replicas.request(), Instant::now());
+    let used = passed(&replicas.all[0], &request).await;
+    for other in &replicas.all[1..] {
+        let name = "a2a_gateway_rate_shares_total";
+        other.until_counted(name, &["heard"], f64::from(used)).await;
+        // One a second comes back.
+        let more = passed(other, &request).await;
+        assert!(
+            u64::from(more) <= began.elapsed().as_secs() + 1,
+            "{more} more"
+        );
+    }
+    // Another credential is not concerned. Without the link each replica keeps to its own count.
+    replicas.redis.kill();
+    let operator = Request::get("/workspaces/caller").bearer(ADMIN);
+    assert!(passed(&replicas.all[1], &operator).await >= 20);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn in_the_long_run_three_replicas_let_pass_what_one_would() {
-    calmly(async || {
-        let replicas = Replicas::new("10", "10").await;
-        for _ in 0..3 {
-            let lost = lost_shares(&replicas).await;
-            let counts = hammered(&replicas).await;
-            let passed: u32 = counts.iter().map(|(passed, _)| passed).sum();
-            let refused: u32 = counts.iter().map(|(_, refused)| refused).sum();
-            // 10 a second for 8 s, within 20 %. Nothing refused, or too few: the machine was too slow to ask for more.
-            if (64..=96).contains(&passed) && refused > 0 {
-                return;
-            }
-            // A replica that hears too late of the others' shares lets them be, and counts that.
-            let heard = lost_shares(&replicas).await == lost;
-            assert!(passed <= 96 || !heard, "passed and refused: {counts:?}");
-        }
-        panic!("this machine is too slow in every round");
-    })
-    .await;
+    let replicas = Replicas::new("10", "10").await;
+    let lost = lost_shares(&replicas).await;
+    let hammers = replicas
+        .all
+        .iter()
+        .map(|gateway| hammered(gateway, &replicas));
+    let (mut passed, mut refused, mut longest) = (0.0, 0.0, 0.0_f64);
+    for (its, others, span) in futures_util::future::join_all(hammers).await {
+        passed += its;
+        refused += others;
+        longest = longest.max(span);
+    }
+    let told = format!("{passed} passed, {refused} refused in {longest} s");
+    // A replica that hears too late of the others' shares lets them be, and counts that.
+    let heard = lost_shares(&replicas).await == lost;
+    assert!(passed <= 15.0 * longest + 10.0 || !heard, "{told}");
+    // What comes back while the machine stalls is lost, beyond the burst. Where it is too slow, nothing is refused.
+    assert!(passed >= 2.5 * longest || refused < passed, "{told}");
 }
 
 async fn lost_shares(replicas: &Replicas) -> f64 {
@@ -362,46 +403,19 @@ async fn lost_shares(replicas: &Replicas) -> f64 {
     lost
 }
 
-/// How many calls each replica let pass and refused in 8 s, asked as fast as it answers.
-async fn hammered(replicas: &Replicas) -> Vec<(u32, u32)> {
+/// How many calls a replica lets pass and refuses in 4 s and longer, once its burst is gone, and that time.
+async fn hammered(gateway: &Gateway, replicas: &Replicas) -> (f64, f64, f64) {
     let request = replicas.request();
-    // The bursts are gone after two seconds.
-    let begin = Instant::now() + Duration::from_secs(2);
-    let span = Duration::from_secs(8);
-    let mut hammering = tokio::task::JoinSet::new();
-    for gateway in &replicas.all {
-        let (at, request) = (gateway.public, request.clone());
-        hammering.spawn(async move {
-            let mut connection = Connection::open(at).await;
-            let (mut passed, mut refused) = (0_u32, 0_u32);
-            while Instant::now() < begin + span {
-                let status = connection.call(&request).await.status;
-                let counts = (begin..begin + span).contains(&Instant::now());
-                passed += u32::from(counts && status == 200);
-                refused += u32::from(counts && status == 429);
-                tokio::time::sleep(Duration::from_millis(2)).await;
-            }
-            (passed, refused)
-        });
-    }
-    hammering.join_all().await
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_the_link_each_replica_keeps_to_its_own_count() {
-    calmly(async || {
-        let replicas = Replicas::new("1", "20").await;
-        replicas._redis.kill();
-        let request = replicas.request();
-        let mut connection = Connection::open(replicas.all[0].public).await;
-        let mut statuses = Vec::new();
-        for _ in 0..60 {
-            statuses.push(connection.call(&request).await.status);
-            if statuses.last() == Some(&429) {
-                break;
-            }
+    let mut connection = Connection::open(gateway.public).await;
+    while connection.call(&request).await.status == 200 {}
+    let begin = Instant::now();
+    let (mut passed, mut refused) = (0.0, 0.0);
+    while begin.elapsed() < Duration::from_secs(4) {
+        match connection.call(&request).await.status {
+            200 => passed += 1.0,
+            _ => refused += 1.0,
         }
-        assert!(statuses.contains(&429), "{statuses:?}");
-    })
-    .await;
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    (passed, refused, begin.elapsed().as_secs_f64())
 }

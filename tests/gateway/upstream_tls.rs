@@ -252,70 +252,89 @@ on_both_pairs! {
         assert_eq!(gone.status, 200, "{}", gone.text());
         assert_eq!(stored(&gateway.sql_url(), "a").await, None);
     }
+}
 
-    async fn what_cannot_work_is_refused_when_it_is_said(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
-        let authority = Authority::new("authority");
-        let (one, other) = (authority.issue(&["gateway"]), authority.issue(&["gateway"]));
-        let old = authority.issue_until(&["gateway"], 2020);
-        gateway.create(json!({"id": "a", "name": "a", "url": "https://localhost:9/"})).await;
-        for (tls, part) in [
-            (json!("s3cret"), "upstream_tls"),
-            (json!({}), "upstream_tls"),
-            (json!({"ca": "s3cret"}), "holds no certificate"),
-            (json!({"ca": one.key}), "holds no certificate"),
-            (json!({"ca": old.pem}), "has expired"),
-            (json!({"ca": "s3cret".repeat(6000)}), "longer than 32 KiB"),
-            (json!({"client_cert": one.pem}), "upstream_tls"),
-            (json!({"client_cert": one.pem, "client_key": "s3cret"}), "no private key"),
-            (json!({"client_cert": one.pem, "client_key": other.key}), "does not fit"),
-            (client(&old), "has expired"),
-            (json!({"ca": one.pem, "verify": false}), "upstream_tls"),
-        ] {
-            let new = json!({"id": "b", "name": "b", "upstream_tls": tls}).to_string();
-            let request = Request::post("/workspaces", new).field("X-Request-Id", "seen");
-            let created = gateway.as_operator(request).await;
-            let changed = gateway.patch("a", json!({"name": "b", "upstream_tls": tls})).await;
-            for answer in [created, changed] {
-                assert_refusal(&answer, "/workspaces", "seen", "invalid_params", part);
-                let text = answer.text();
-                assert!(text.contains(part), "{part}: {text}");
-                assert!(!text.contains("s3cret") && !text.contains("MII"), "{text}");
-            }
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_cannot_work_is_refused_when_it_is_said() {
+    let gateway = Gateway::start(Pair::Embedded).await;
+    let authority = Authority::new("authority");
+    let (one, other) = (authority.issue(&["gateway"]), authority.issue(&["gateway"]));
+    let old = authority.issue_until(&["gateway"], 2020);
+    gateway
+        .create(json!({"id": "a", "name": "a", "url": "https://localhost:9/"}))
+        .await;
+    for (tls, part) in [
+        (json!("s3cret"), "upstream_tls"),
+        (json!({}), "upstream_tls"),
+        (json!({"ca": "s3cret"}), "holds no certificate"),
+        (json!({"ca": one.key}), "holds no certificate"),
+        (json!({"ca": old.pem}), "has expired"),
+        (json!({"ca": "s3cret".repeat(6000)}), "longer than 32 KiB"),
+        (json!({"client_cert": one.pem}), "upstream_tls"),
+        (
+            json!({"client_cert": one.pem, "client_key": "s3cret"}),
+            "no private key",
+        ),
+        (
+            json!({"client_cert": one.pem, "client_key": other.key}),
+            "does not fit",
+        ),
+        (client(&old), "has expired"),
+        (json!({"ca": one.pem, "verify": false}), "upstream_tls"),
+    ] {
+        let new = json!({"id": "b", "name": "b", "upstream_tls": tls}).to_string();
+        let request = Request::post("/workspaces", new).field("X-Request-Id", "seen");
+        let created = gateway.as_operator(request).await;
+        let changed = gateway
+            .patch("a", json!({"name": "b", "upstream_tls": tls}))
+            .await;
+        for answer in [created, changed] {
+            assert_refusal(&answer, "/workspaces", "seen", "invalid_params", part);
+            let text = answer.text();
+            assert!(text.contains(part), "{part}: {text}");
+            assert!(!text.contains("s3cret") && !text.contains("MII"), "{text}");
         }
-        // An org's token may change the workspace, but not whom it is believed to be.
-        let org = Request::post("/orgs/acme/tokens", "{}");
-        let org = gateway.as_operator(org).await.json()["token"].as_str().unwrap().to_owned();
-        gateway.create(json!({"id": "c", "name": "c", "org": "acme"})).await;
-        for tls in [json!({"ca": authority.pem()}), Value::Null] {
-            let request = Request::patch("/workspaces/c", json!({"upstream_tls": tls}).to_string());
-            let answer = gateway.call(&request.bearer(&org)).await;
-            assert_eq!(answer.reason(), "not_permitted", "{}", answer.text());
-        }
-        let new = json!({"name": "d", "upstream_tls": {"ca": authority.pem()}}).to_string();
-        let answer = gateway.call(&Request::post("/workspaces", new).bearer(&org)).await;
+    }
+    // An org's token may change the workspace, but not whom it is believed to be.
+    let org = Request::post("/orgs/acme/tokens", "{}");
+    let org = gateway.as_operator(org).await.json()["token"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    gateway
+        .create(json!({"id": "c", "name": "c", "org": "acme"}))
+        .await;
+    for tls in [json!({"ca": authority.pem()}), Value::Null] {
+        let request = Request::patch("/workspaces/c", json!({"upstream_tls": tls}).to_string());
+        let answer = gateway.call(&request.bearer(&org)).await;
         assert_eq!(answer.reason(), "not_permitted", "{}", answer.text());
-        assert!(!gateway.log().contains("s3cret"));
     }
+    let new = json!({"name": "d", "upstream_tls": {"ca": authority.pem()}}).to_string();
+    let answer = gateway
+        .call(&Request::post("/workspaces", new).bearer(&org))
+        .await;
+    assert_eq!(answer.reason(), "not_permitted", "{}", answer.text());
+    assert!(!gateway.log().contains("s3cret"));
+}
 
-    async fn nothing_goes_in_the_clear_to_an_agent_with_certificates(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
-        let tls = json!({"ca": Authority::new("authority").pem()});
-        let agent = Agent::json("{}").await;
-        let new = json!({"id": "a", "name": "a", "upstream_tls": tls});
-        let enrolment = gateway.create(new).await;
-        let body = json!({"id": "a", "url": agent.url(), "agent_card": card("a")}).to_string();
-        let request = Request::post("/registry/register", body).bearer(&enrolment);
-        let answer = gateway.call(&request).await;
-        assert_eq!(answer.reason(), "invalid_params", "{}", answer.text());
-        assert!(answer.text().contains("https://"), "{}", answer.text());
-        let answer = gateway.patch("a", json!({"url": agent.url()})).await;
-        assert_eq!(answer.reason(), "invalid_params", "{}", answer.text());
-        assumed(&gateway, "b", &agent.url(), &Value::Null).await;
-        let answer = gateway.patch("b", json!({"upstream_tls": tls})).await;
-        assert_eq!(answer.reason(), "invalid_params", "{}", answer.text());
-        assert_eq!(agent.connections(), 0);
-    }
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_goes_in_the_clear_to_an_agent_with_certificates() {
+    let gateway = Gateway::start(Pair::Embedded).await;
+    let tls = json!({"ca": Authority::new("authority").pem()});
+    let agent = Agent::json("{}").await;
+    let new = json!({"id": "a", "name": "a", "upstream_tls": tls});
+    let enrolment = gateway.create(new).await;
+    let body = json!({"id": "a", "url": agent.url(), "agent_card": card("a")}).to_string();
+    let request = Request::post("/registry/register", body).bearer(&enrolment);
+    let answer = gateway.call(&request).await;
+    assert_eq!(answer.reason(), "invalid_params", "{}", answer.text());
+    answer.says("https://");
+    let answer = gateway.patch("a", json!({"url": agent.url()})).await;
+    assert_eq!(answer.reason(), "invalid_params", "{}", answer.text());
+    assumed(&gateway, "b", &agent.url(), &Value::Null).await;
+    let answer = gateway.patch("b", json!({"upstream_tls": tls})).await;
+    assert_eq!(answer.reason(), "invalid_params", "{}", answer.text());
+    assert_eq!(agent.connections(), 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -330,6 +349,6 @@ async fn without_the_key_that_sealed_them_nothing_is_sent() {
     gateway.restart().await;
     let answer = send(&gateway, "a").await;
     assert_refusal(&answer, "/a2a", "seen", "store_unavailable", "another key");
-    assert!(answer.text().contains("upstream_tls"), "{}", answer.text());
+    answer.says("upstream_tls");
     assert_eq!(agent.agent.count(), 1);
 }

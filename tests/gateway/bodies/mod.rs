@@ -460,10 +460,7 @@ async fn only_json_is_taken() {
         "application/json; charset=utf-16",
     ] {
         let answer = send(plain().field("Content-Type", media)).await;
-        assert_eq!(
-            (answer.status, answer.reason().as_str()),
-            (415, "unsupported_media_type")
-        );
+        answer.refuses(415, "unsupported_media_type");
         assert_eq!(answer.json()["error"]["code"], -32005);
     }
     let answer =

@@ -126,7 +126,7 @@ async fn slow(first: Value, second: Value) -> Agent {
         vec![
             Step::write(SSE_HEAD),
             Step::Write(event(&first)),
-            Step::Wait(Duration::from_millis(500)),
+            Step::Wait(Duration::from_millis(300)),
             Step::Write(event(&second)),
             Step::write(LAST_CHUNK),
         ]

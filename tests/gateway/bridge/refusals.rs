@@ -53,7 +53,7 @@ async fn without_the_bridge_the_caller_learns_what_the_agent_speaks() {
         };
         let rest = case.rest("POST", tail, "{}").await;
         assert_eq!(rest.reason(), "version_not_supported", "{}", rest.text());
-        assert!(rest.text().contains(speaks), "{}", rest.text());
+        rest.says(speaks);
         // Its card was read for HTTP+JSON.
         let requests = case.target.agent.requests();
         assert!(

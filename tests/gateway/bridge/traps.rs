@@ -114,7 +114,7 @@ async fn a_subscription_to_a_task_that_is_unknown_or_over_says_so() {
     assert_eq!(answer.json()["error"]["code"], -32001, "{}", answer.text());
     let rest = case.rest("GET", "tasks/t-9:subscribe", "").await;
     assert_eq!(rest.status, 404, "{}", rest.text());
-    assert!(rest.text().contains("TASK_NOT_FOUND"), "{}", rest.text());
+    rest.says("TASK_NOT_FOUND");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -260,7 +260,7 @@ async fn a_subscription_is_kept_alive_while_the_task_is_asked_for() {
         if call["method"] == "tasks/get" {
             let body = reply(task_0_3("working")).to_string();
             let answer = Step::Write(ok_json(&body));
-            return vec![Step::Wait(Duration::from_millis(1_500)), answer];
+            return vec![Step::Wait(Duration::from_secs(1)), answer];
         }
         let over = reply(
             json!({"kind": "status-update", "taskId": "t-1", "contextId": "c-1",
@@ -269,7 +269,7 @@ async fn a_subscription_is_kept_alive_while_the_task_is_asked_for() {
         let events = [SSE_HEAD.as_bytes(), &chunk(format!("data: {over}\n\n"))].concat();
         vec![Step::Write(events), Step::write(LAST_CHUNK)]
     });
-    let builder = Builder::new(Pair::Embedded).set("stream.keepalive", "300ms");
+    let builder = Builder::new(Pair::Embedded).set("stream.keepalive", "100ms");
     let case = Case::at(builder.start().await, card("target"), agent.await).await;
     let answer = case.call("SubscribeToTask", json!({"id": "t-1"})).await;
     let text = answer.text();

@@ -2,81 +2,81 @@
 
 use super::*;
 
+/// How many waits for agents ended so.
+async fn ends(gateway: &Gateway, outcome: &str) -> f64 {
+    let label = format!("outcome=\"{outcome}\"");
+    gateway.metric("a2a_gateway_hold_total", &[&label]).await
+}
+
+fn assert_unreachable(answer: &Answer) {
+    assert_eq!(answer.reason(), "agent_unreachable");
+    assert_eq!(answer.fact("delivered").as_deref(), Some("false"));
+}
+
 #[tokio::test]
 async fn calls_that_wait_for_an_agent_are_bounded_in_number_bytes_and_time() {
     for (key, value) in [
+        ("upstream.hold", "300ms"),
         ("upstream.hold_calls", "1"),
         ("upstream.hold_bytes", "300B"),
     ] {
-        let builder = Builder::new(Pair::Embedded)
-            .set("upstream.hold", "1s")
-            .set(key, value);
-        let gateway = builder.start().await;
-        let (caller, target) = gateway.pair(Agent::json(OK).await).await;
-        let id = target.id;
-        drop(target.agent);
-        let began = Instant::now();
-        let call = request(&caller, &id);
-        let timed = async || {
-            let answer = gateway.call(&call).await;
-            assert_eq!(answer.reason(), "agent_unreachable");
-            assert_eq!(answer.fact("delivered").as_deref(), Some("false"));
-            began.elapsed()
-        };
-        let times = join_all((0..4).map(|_| timed())).await;
-        let waited = times
-            .iter()
-            .filter(|time| **time > Duration::from_millis(800))
-            .count();
-        assert_eq!(waited, 1, "{key}: {times:?}");
-        let full = gateway
-            .metric("a2a_gateway_hold_total", &["outcome=\"full\""])
-            .await;
-        assert!((full - 3.0).abs() < f64::EPSILON, "{full}");
+        let builder = builder(Pair::Embedded).set("upstream.hold", "10m");
+        let case = Case::start(builder.set(key, value)).await;
+        case.target.agent.stop();
+        if key == "upstream.hold" {
+            assert_unreachable(&case.call().await);
+            assert_eq!(ends(&case.gateway, "timed_out").await, 1.0);
+            continue;
+        }
+        let held = case.sent().await;
+        until_held(&case.gateway, 1.0).await;
+        for answer in join_all((0..3).map(|_| case.call())).await {
+            assert_unreachable(&answer);
+        }
+        assert_eq!(ends(&case.gateway, "full").await, 3.0, "{key}");
+        drop(held);
+        until_held(&case.gateway, 0.0).await;
+        assert_eq!(ends(&case.gateway, "left").await, 1.0, "{key}");
     }
 }
 
 #[tokio::test]
 async fn calls_wait_for_a_place_and_leave_with_their_callers() {
-    let builder = Builder::new(Pair::Embedded)
-        .set("limits.target_concurrency", "1")
-        .set("limits.target_queue", "8")
-        .set("limits.target_queue_wait", "200ms");
-    let case = Case::start(builder).await;
-    case.set(SLOW);
-    let operator = async || {
-        let path = format!("/workspaces/{}/a2a", case.target.id);
-        case.gateway.as_operator(Request::post(path, CALL)).await
+    let builder = || {
+        builder(Pair::Embedded)
+            .set("limits.target_concurrency", "1")
+            .set("limits.target_queue", "8")
     };
-    let (one, two) = tokio::join!(case.call(), operator());
+    let case = Case::start(builder().set("limits.target_queue_wait", "10m")).await;
+    case.set(HELD);
+    let queued = async |calls: f64| {
+        let name = "a2a_gateway_target_queue_calls";
+        let queued = async || case.gateway.metric(name, &[]).await == calls;
+        until_holds("calls wait for a place", queued).await;
+    };
+    let free = async {
+        queued(1.0).await;
+        assert_eq!(case.target.agent.count(), 1);
+        case.places.add_permits(2);
+    };
+    let (one, two, ()) = tokio::join!(case.call(), case.as_operator(), free);
     assert_eq!((one.status, two.status), (200, 200));
-    let began = Instant::now();
-    let (one, two, three) = tokio::join!(case.call(), operator(), case.call());
-    let mut refused: Vec<_> = [one, two, three]
-        .into_iter()
-        .filter(|a| a.status != 200)
-        .collect();
-    let late = refused.pop().expect("three take 450 ms");
-    assert!(
-        refused.is_empty() && late.text().contains("limits.target_queue_wait"),
-        "{}",
-        late.text()
-    );
-    assert!(began.elapsed() < Duration::from_secs(3));
-    case.set(HANGS);
-    let mut connections = Vec::new();
-    for _ in 0..3 {
-        let mut connection = crate::harness::Connection::open(case.gateway.public).await;
-        let wire = request(&case.caller, &case.target.id).wire("localhost");
-        connection.send(&wire).await;
-        connections.push(connection);
-    }
-    drop(connections);
+    let leaving = join_all((0..3).map(|_| case.sent())).await;
+    queued(2.0).await;
+    drop(leaving);
     case.gateway.assert_idle().await;
-    assert_eq!(
-        case.gateway
-            .metric("a2a_gateway_target_queue_calls", &[])
-            .await,
-        0.0
-    );
+    queued(0.0).await;
+
+    let case = Case::start(builder().set("limits.target_queue_wait", "200ms")).await;
+    case.set(HELD);
+    let late = async {
+        case.target.agent.until_count(1).await;
+        let late = case.as_operator().await;
+        case.places.add_permits(1);
+        late
+    };
+    let (one, late) = tokio::join!(case.call(), late);
+    assert_eq!(one.status, 200);
+    assert_busy(&late);
+    late.says("limits.target_queue_wait");
 }

@@ -4,7 +4,6 @@ use serde_json::{Value, json};
 
 use super::{add, asked_for, card_of, locations, patch, served};
 use crate::harness::{Agent, Answer, Builder, CALL, Gateway, Pair, Request, Step, card, ok_json};
-use crate::on_both_pairs;
 
 /// Where the card is, and nothing else.
 const CARD: &str = "/cards/mine.json?v=1";
@@ -75,64 +74,115 @@ fn cards() -> Vec<(&'static str, Value, [&'static str; 2], Option<&'static str>)
     ]
 }
 
-on_both_pairs! {
-    async fn a_card_tells_where_calls_go(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
-        for (at, (what, card, [old, new], rest)) in cards().into_iter().enumerate() {
-            let (id, agent) = (format!("target{at}"), known_by(card).await);
-            add(&gateway, &id, json!({"card_url": card_url(&agent), "upstream_auth": "s3cret-of-the-agent"})).await;
-            let path = |tail: &str| format!("/workspaces/{id}{tail}");
-            let seen = gateway.as_operator(Request::get(path(""))).await.json();
-            assert_eq!((&seen["status"], &seen["url"]), (&json!("online"), &Value::Null), "{what}");
-            // Calls of either generation, as they come.
-            let modern = CALL.replace("message/send", "SendMessage");
-            for (call, expected) in [(CALL, old), (&modern, new)] {
-                let answer = send(&gateway, &id, call).await;
-                assert_eq!(answer.status, 200, "{what}: {}", answer.text());
-                let taken = agent.take();
-                assert_eq!(asked_for(&taken), expected, "{what}");
-                assert_eq!(taken.fields("authorization"), ["Bearer s3cret-of-the-agent"]);
-                assert_eq!(taken.fields("host"), [format!("127.0.0.1:{}", agent.port)]);
-            }
-            // Calls that are put together, in the words of its generation.
-            let (method, expected) = if what == "1.0" { ("SendMessage", new) } else { ("message/send", old) };
-            assert_eq!(send(&gateway, &id, r#"{"message":{"text":"hi"}}"#).await.status, 200, "{what}");
-            let taken = agent.take();
-            let call: Value = serde_json::from_slice(&taken.body).unwrap();
-            assert_eq!((asked_for(&taken), call["method"].as_str()), (expected, Some(method)), "{what}");
-            // Routes below the base: translated, or where it speaks HTTP+JSON itself.
-            let (tail, expected) = match rest {
-                Some(raw) => ("/a2a/v1/tasks/t-1", raw),
-                None => ("/a2a/tasks/t-1", expected),
-            };
-            let answer = gateway.as_operator(Request::get(path(tail))).await;
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_card_tells_where_calls_go() {
+    let gateway = Gateway::start(Pair::Embedded).await;
+    for (at, (what, card, [old, new], rest)) in cards().into_iter().enumerate() {
+        let (id, agent) = (format!("target{at}"), known_by(card).await);
+        add(
+            &gateway,
+            &id,
+            json!({"card_url": card_url(&agent), "upstream_auth": "s3cret-of-the-agent"}),
+        )
+        .await;
+        let path = |tail: &str| format!("/workspaces/{id}{tail}");
+        let seen = gateway.as_operator(Request::get(path(""))).await.json();
+        assert_eq!(
+            (&seen["status"], &seen["url"]),
+            (&json!("online"), &Value::Null),
+            "{what}"
+        );
+        // Calls of either generation, as they come.
+        let modern = CALL.replace("message/send", "SendMessage");
+        for (call, expected) in [(CALL, old), (&modern, new)] {
+            let answer = send(&gateway, &id, call).await;
             assert_eq!(answer.status, 200, "{what}: {}", answer.text());
-            assert_eq!(asked_for(&agent.take()), expected, "{what}");
-            // One fetch for all of it, and the card is where cards are.
-            for location in locations(&id).iter().filter(|at| at.starts_with("/workspaces/")) {
-                let answer = gateway.as_operator(Request::get(location)).await;
-                assert_eq!(answer.status, 200, "{what} at {location}: {}", answer.text());
-                assert!(!answer.text().contains(&agent.port.to_string()), "{what} at {location}");
-            }
-            let cards = agent.requests().into_iter().filter(|request| asked_for(request) == CARD);
-            let cards: Vec<_> = cards.collect();
-            assert_eq!(cards.len(), 1, "{what}");
-            assert_eq!(cards[0].fields("authorization"), ["Bearer s3cret-of-the-agent"], "{what}");
-            // Whoever asks for its place is sent to the gateway.
-            let found = gateway.as_operator(Request::get(format!("/registry/discover/{id}"))).await.json();
-            assert_eq!(found["url"], Value::Null, "{what}");
-            assert!(found["proxy_url"].as_str().unwrap().ends_with(&path("/a2a")), "{what}");
+            let taken = agent.take();
+            assert_eq!(asked_for(&taken), expected, "{what}");
+            assert_eq!(
+                taken.fields("authorization"),
+                ["Bearer s3cret-of-the-agent"]
+            );
+            assert_eq!(taken.fields("host"), [format!("127.0.0.1:{}", agent.port)]);
         }
-        gateway.assert_idle().await;
+        // Calls that are put together, in the words of its generation.
+        let (method, expected) = if what == "1.0" {
+            ("SendMessage", new)
+        } else {
+            ("message/send", old)
+        };
+        assert_eq!(
+            send(&gateway, &id, r#"{"message":{"text":"hi"}}"#)
+                .await
+                .status,
+            200,
+            "{what}"
+        );
+        let taken = agent.take();
+        let call: Value = serde_json::from_slice(&taken.body).unwrap();
+        assert_eq!(
+            (asked_for(&taken), call["method"].as_str()),
+            (expected, Some(method)),
+            "{what}"
+        );
+        // Routes below the base: translated, or where it speaks HTTP+JSON itself.
+        let (tail, expected) = match rest {
+            Some(raw) => ("/a2a/v1/tasks/t-1", raw),
+            None => ("/a2a/tasks/t-1", expected),
+        };
+        let answer = gateway.as_operator(Request::get(path(tail))).await;
+        assert_eq!(answer.status, 200, "{what}: {}", answer.text());
+        assert_eq!(asked_for(&agent.take()), expected, "{what}");
+        // One fetch for all of it, and the card is where cards are.
+        for location in locations(&id)
+            .iter()
+            .filter(|at| at.starts_with("/workspaces/"))
+        {
+            let answer = gateway.as_operator(Request::get(location)).await;
+            assert_eq!(
+                answer.status,
+                200,
+                "{what} at {location}: {}",
+                answer.text()
+            );
+            assert!(
+                !answer.text().contains(&agent.port.to_string()),
+                "{what} at {location}"
+            );
+        }
+        let cards = agent
+            .requests()
+            .into_iter()
+            .filter(|request| asked_for(request) == CARD);
+        let cards: Vec<_> = cards.collect();
+        assert_eq!(cards.len(), 1, "{what}");
+        assert_eq!(
+            cards[0].fields("authorization"),
+            ["Bearer s3cret-of-the-agent"],
+            "{what}"
+        );
+        // Whoever asks for its place is sent to the gateway.
+        let found = gateway
+            .as_operator(Request::get(format!("/registry/discover/{id}")))
+            .await
+            .json();
+        assert_eq!(found["url"], Value::Null, "{what}");
+        assert!(
+            found["proxy_url"]
+                .as_str()
+                .unwrap()
+                .ends_with(&path("/a2a")),
+            "{what}"
+        );
     }
+    gateway.assert_idle().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_its_card_nothing_is_sent_and_the_caller_learns_why() {
-    let gateway = Builder::new(Pair::Embedded)
-        .set("timeouts.total", "2s")
-        .start()
-        .await;
+    let gateway = Gateway::start(Pair::Embedded).await;
+    let hasty = Builder::new(Pair::Embedded).set("timeouts.total", "1s");
+    let hasty = hasty.start().await;
     let ok = |body: Value| vec![Step::Write(ok_json(&body.to_string()))];
     let rows = [
         (
@@ -165,13 +215,14 @@ async fn without_its_card_nothing_is_sent_and_the_caller_learns_why() {
         ("silence", vec![Step::Hang], (504, "agent_timeout")),
     ];
     for (at, (what, steps, expected)) in rows.into_iter().enumerate() {
+        let gateway = if what == "silence" { &hasty } else { &gateway };
         let agent = Agent::scripted(move |_| steps.clone()).await;
         let id = format!("t{at}");
-        add(&gateway, &id, json!({"card_url": card_url(&agent)})).await;
+        add(gateway, &id, json!({"card_url": card_url(&agent)})).await;
         let get = Request::get(format!("/workspaces/{id}/a2a/tasks/t-1"));
         for answer in [
-            send(&gateway, &id, CALL).await,
-            send(&gateway, &id, r#"{"message":{"text":"hi"}}"#).await,
+            send(gateway, &id, CALL).await,
+            send(gateway, &id, r#"{"message":{"text":"hi"}}"#).await,
             gateway.as_operator(get).await,
         ] {
             assert_eq!(
@@ -189,10 +240,7 @@ async fn without_its_card_nothing_is_sent_and_the_caller_learns_why() {
     add(&gateway, "gone", json!({"card_url": card_url(&gone)})).await;
     drop(gone);
     let answer = send(&gateway, "gone", CALL).await;
-    assert_eq!(
-        (answer.status, answer.reason().as_str()),
-        (502, "agent_unreachable")
-    );
+    answer.refuses(502, "agent_unreachable");
     // A card that an operator handed in stands in for the one that cannot be read.
     let mute = Agent::scripted(|request| match request.head.starts_with("GET ") {
         true => vec![Step::write("HTTP/1.1 500 No\r\nContent-Length: 0\r\n\r\n")],
@@ -294,12 +342,7 @@ async fn no_card_sends_a_call_where_the_policy_would_not_go() {
     add(&gateway, "target", json!({"card_url": card_url(&agent)})).await;
     assert_eq!(card_of(&gateway, "target").await.status, 200);
     let answer = send(&gateway, "target", CALL).await;
-    assert_eq!(
-        (answer.status, answer.reason().as_str()),
-        (502, "address_forbidden"),
-        "{}",
-        answer.text()
-    );
+    answer.refuses(502, "address_forbidden");
     assert_eq!(called(&agent), [""; 0]);
     let other = json!({"id": "other", "name": "other", "liveness": "assumed", "card_url": "http://127.0.0.1:9/"});
     let refused = gateway

@@ -3,8 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{add, asked_for, card_of, patch, served};
-use crate::harness::{Agent, CALL, Gateway, Request, Seat, Step, card, card_1_0, ok_json};
-use crate::on_both_pairs;
+use crate::harness::{Agent, CALL, Gateway, Pair, Request, Seat, Step, card, card_1_0, ok_json};
 
 const WELL_KNOWN: &str = "/.well-known/agent-card.json";
 const OK: &str = r#"{"jsonrpc":"2.0","id":"c-1","result":{}}"#;
@@ -28,105 +27,167 @@ async fn call_fact(gateway: &Gateway, id: &str) -> Value {
     call.unwrap_or_else(|| panic!("{explained}"))["fact"].clone()
 }
 
-on_both_pairs! {
-    async fn an_agent_that_is_registered_by_its_host_is_called_where_its_card_says(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
-        let agent = Agent::json(OK).await;
-        let mut at_rpc = card("rpc");
-        at_rpc["url"] = json!(format!("http://localhost:{}/rpc", agent.port));
-        at_rpc["supportedInterfaces"] = json!([{"url": format!("http://127.0.0.1:{}/v1/rpc", agent.port),
-            "protocolBinding": "JSONRPC", "protocolVersion": "1.0"}]);
-        let (seat, said) = registered(&gateway, "rpc", agent, at_rpc.clone()).await;
-        assert_eq!(said.get("warning"), None, "{said}");
-        let call = |body: &str| Request::post(seat.path(), body).bearer(&seat.token);
-        assert_eq!(gateway.call(&call(CALL)).await.status, 200);
-        assert_eq!(asked_for(&seat.agent.take()), "/rpc");
-        let of_1 = CALL.replace("message/send", "SendMessage");
-        assert_eq!(gateway.call(&call(&of_1)).await.status, 200);
-        assert_eq!(asked_for(&seat.agent.take()), "/v1/rpc");
-        let fact = call_fact(&gateway, "rpc").await;
-        assert_eq!(fact["path"], "/rpc", "{fact}");
-        assert!(fact["path_by"].as_str().unwrap().contains("registered card"), "{fact}");
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_that_is_registered_by_its_host_is_called_where_its_card_says() {
+    let gateway = Gateway::start(Pair::Embedded).await;
+    let agent = Agent::json(OK).await;
+    let mut at_rpc = card("rpc");
+    at_rpc["url"] = json!(format!("http://localhost:{}/rpc", agent.port));
+    at_rpc["supportedInterfaces"] = json!([{"url": format!("http://127.0.0.1:{}/v1/rpc", agent.port),
+        "protocolBinding": "JSONRPC", "protocolVersion": "1.0"}]);
+    let (seat, said) = registered(&gateway, "rpc", agent, at_rpc.clone()).await;
+    assert_eq!(said.get("warning"), None, "{said}");
+    let call = |body: &str| Request::post(seat.path(), body).bearer(&seat.token);
+    assert_eq!(gateway.call(&call(CALL)).await.status, 200);
+    assert_eq!(asked_for(&seat.agent.take()), "/rpc");
+    let of_1 = CALL.replace("message/send", "SendMessage");
+    assert_eq!(gateway.call(&call(&of_1)).await.status, 200);
+    assert_eq!(asked_for(&seat.agent.take()), "/v1/rpc");
+    let fact = call_fact(&gateway, "rpc").await;
+    assert_eq!(fact["path"], "/rpc", "{fact}");
+    assert!(
+        fact["path_by"]
+            .as_str()
+            .unwrap()
+            .contains("registered card"),
+        "{fact}"
+    );
 
-        // A card of another server does not say where calls go, and the agent is told.
-        let agent = Agent::json(OK).await;
-        let (seat, said) = registered(&gateway, "elsewhere", agent, at_rpc).await;
-        assert!(said["warning"].as_str().unwrap().contains("another host or port"), "{said}");
-        let call = Request::post(seat.path(), CALL).bearer(&seat.token);
-        assert_eq!(gateway.call(&call).await.status, 200);
-        assert_eq!(asked_for(&seat.agent.take()), "/");
-        let fact = call_fact(&gateway, "elsewhere").await;
-        assert!(fact["path_warning"].is_string(), "{fact}");
-        assert_eq!(fact["path_by"], "the registered url");
-    }
+    // A card of another server does not say where calls go, and the agent is told.
+    let agent = Agent::json(OK).await;
+    let (seat, said) = registered(&gateway, "elsewhere", agent, at_rpc).await;
+    assert!(
+        said["warning"]
+            .as_str()
+            .unwrap()
+            .contains("another host or port"),
+        "{said}"
+    );
+    let call = Request::post(seat.path(), CALL).bearer(&seat.token);
+    assert_eq!(gateway.call(&call).await.status, 200);
+    assert_eq!(asked_for(&seat.agent.take()), "/");
+    let fact = call_fact(&gateway, "elsewhere").await;
+    assert!(fact["path_warning"].is_string(), "{fact}");
+    assert_eq!(fact["path_by"], "the registered url");
+}
 
-    /// The card's word comes before the look-up of a name that may mean nothing.
-    async fn an_agent_whose_card_has_no_push_is_asked_for_none(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
-        let mut without = card("silent");
-        without["capabilities"] = json!({"pushNotifications": false});
-        let shown = without.to_string();
-        let agent = Agent::scripted(move |request| {
-            if request.head.starts_with("GET ") {
-                return vec![Step::Write(served(request, WELL_KNOWN, &shown))];
-            }
-            vec![Step::Write(ok_json(OK))]
-        })
-        .await;
-        let url = agent.url();
-        let (seat, _) = registered(&gateway, "silent", agent, without).await;
-        // An operator adds it without a card: then the one that it serves counts.
-        add(&gateway, "fetched", json!({"url": url})).await;
-        let config = json!({"url": "http://no-such-name.invalid/hook"});
-        let message = json!({"kind": "message", "messageId": "m", "role": "user", "parts": []});
-        for (method, params) in [
-            ("message/send", json!({"message": message, "configuration": {"pushNotificationConfig": config}})),
-            ("tasks/pushNotificationConfig/set", json!({"taskId": "t", "pushNotificationConfig": config})),
-        ] {
-            let body = json!({"jsonrpc": "2.0", "id": "c-1", "method": method, "params": params});
-            for id in ["silent", "fetched"] {
-                let request = Request::post(format!("/workspaces/{id}/a2a"), body.to_string());
-                let answer = gateway.as_operator(request).await;
-                let shown = format!("{id} {method}: {}", answer.text());
-                assert_eq!(answer.reason(), "push_not_supported", "{shown}");
-                assert_eq!(answer.json()["error"]["code"], -32_003, "{shown}");
-            }
+/// The card's word comes before the look-up of a name that may mean nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_whose_card_has_no_push_is_asked_for_none() {
+    let gateway = Gateway::start(Pair::Embedded).await;
+    let mut without = card("silent");
+    without["capabilities"] = json!({"pushNotifications": false});
+    let shown = without.to_string();
+    let agent = Agent::scripted(move |request| {
+        if request.head.starts_with("GET ") {
+            return vec![Step::Write(served(request, WELL_KNOWN, &shown))];
         }
-        let posts = seat.agent.requests().iter().filter(|request| request.head.starts_with("POST")).count();
-        assert_eq!(posts, 0, "it was called");
-    }
-
-    async fn a_card_says_which_generations_its_agent_speaks(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
-        for (id, card, speaks, own, other) in [
-            ("old", card("old"), "0.x", "0.3 JSONRPC", ("1.0 JSONRPC", "1.0>0.3")),
-            ("new", card_1_0("new"), "1.x", "1.0 JSONRPC", ("0.3 JSONRPC", "0.3>1.0")),
-        ] {
-            let agent = Agent::scripted(|_| vec![Step::write("HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")]);
-            registered(&gateway, id, agent.await, card).await;
-            let answer = card_of(&gateway, id).await;
-            assert_eq!(answer.field("x-a2a-speaks"), Some("0.x, 1.x"), "{id}: translated");
-            let bridge = call_fact(&gateway, id).await["bridge"].clone();
-            assert_eq!((&bridge["mode"], &bridge["agent_speaks"]), (&json!("auto"), &json!([own])), "{bridge}");
-            assert_eq!(bridge["calls"][other.0], other.1, "{bridge}");
-            patch(&gateway, id, json!({"bridge": "off"})).await;
-            let answer = card_of(&gateway, id).await;
-            assert_eq!(answer.field("x-a2a-speaks"), Some(speaks), "{id}");
-            let bridge = call_fact(&gateway, id).await["bridge"].clone();
-            assert_eq!(bridge["mode"], "off", "{bridge}");
-            assert_eq!(bridge["calls"][own], Value::Null, "{bridge}");
-            assert_eq!(bridge["calls"][other.0], "version_not_supported", "{bridge}");
+        vec![Step::Write(ok_json(OK))]
+    })
+    .await;
+    let url = agent.url();
+    let (seat, _) = registered(&gateway, "silent", agent, without).await;
+    // An operator adds it without a card: then the one that it serves counts.
+    add(&gateway, "fetched", json!({"url": url})).await;
+    let config = json!({"url": "http://no-such-name.invalid/hook"});
+    let message = json!({"kind": "message", "messageId": "m", "role": "user", "parts": []});
+    for (method, params) in [
+        (
+            "message/send",
+            json!({"message": message, "configuration": {"pushNotificationConfig": config}}),
+        ),
+        (
+            "tasks/pushNotificationConfig/set",
+            json!({"taskId": "t", "pushNotificationConfig": config}),
+        ),
+    ] {
+        let body = json!({"jsonrpc": "2.0", "id": "c-1", "method": method, "params": params});
+        for id in ["silent", "fetched"] {
+            let request = Request::post(format!("/workspaces/{id}/a2a"), body.to_string());
+            let answer = gateway.as_operator(request).await;
+            let shown = format!("{id} {method}: {}", answer.text());
+            assert_eq!(answer.reason(), "push_not_supported", "{shown}");
+            assert_eq!(answer.json()["error"]["code"], -32_003, "{shown}");
         }
     }
+    let posts = seat
+        .agent
+        .requests()
+        .iter()
+        .filter(|request| request.head.starts_with("POST"))
+        .count();
+    assert_eq!(posts, 0, "it was called");
+}
 
-    async fn a_workspace_that_is_provisioned_again_is_not_told_that_it_never_registered(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
-        let (seat, _) = registered(&gateway, "again", Agent::json(OK).await, card("again")).await;
-        assert_eq!(gateway.patch("again", json!({"status": "provisioning"})).await.status, 200);
-        let call = Request::post(seat.path(), CALL).bearer(&seat.token);
-        let answer = gateway.call(&call).await;
-        assert_eq!(answer.reason(), "workspace_restarting");
-        assert!(!answer.text().contains("has not registered yet"), "{}", answer.text());
-        assert!(answer.text().contains("registered again"), "{}", answer.text());
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_card_says_which_generations_its_agent_speaks() {
+    let gateway = Gateway::start(Pair::Embedded).await;
+    for (id, card, speaks, own, other) in [
+        (
+            "old",
+            card("old"),
+            "0.x",
+            "0.3 JSONRPC",
+            ("1.0 JSONRPC", "1.0>0.3"),
+        ),
+        (
+            "new",
+            card_1_0("new"),
+            "1.x",
+            "1.0 JSONRPC",
+            ("0.3 JSONRPC", "0.3>1.0"),
+        ),
+    ] {
+        let agent = Agent::scripted(|_| {
+            vec![Step::write(
+                "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n",
+            )]
+        });
+        registered(&gateway, id, agent.await, card).await;
+        let answer = card_of(&gateway, id).await;
+        assert_eq!(
+            answer.field("x-a2a-speaks"),
+            Some("0.x, 1.x"),
+            "{id}: translated"
+        );
+        let bridge = call_fact(&gateway, id).await["bridge"].clone();
+        assert_eq!(
+            (&bridge["mode"], &bridge["agent_speaks"]),
+            (&json!("auto"), &json!([own])),
+            "{bridge}"
+        );
+        assert_eq!(bridge["calls"][other.0], other.1, "{bridge}");
+        patch(&gateway, id, json!({"bridge": "off"})).await;
+        let answer = card_of(&gateway, id).await;
+        assert_eq!(answer.field("x-a2a-speaks"), Some(speaks), "{id}");
+        let bridge = call_fact(&gateway, id).await["bridge"].clone();
+        assert_eq!(bridge["mode"], "off", "{bridge}");
+        assert_eq!(bridge["calls"][own], Value::Null, "{bridge}");
+        assert_eq!(
+            bridge["calls"][other.0], "version_not_supported",
+            "{bridge}"
+        );
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_workspace_that_is_provisioned_again_is_not_told_that_it_never_registered() {
+    let gateway = Gateway::start(Pair::Embedded).await;
+    let (seat, _) = registered(&gateway, "again", Agent::json(OK).await, card("again")).await;
+    assert_eq!(
+        gateway
+            .patch("again", json!({"status": "provisioning"}))
+            .await
+            .status,
+        200
+    );
+    let call = Request::post(seat.path(), CALL).bearer(&seat.token);
+    let answer = gateway.call(&call).await;
+    assert_eq!(answer.reason(), "workspace_restarting");
+    assert!(
+        !answer.text().contains("has not registered yet"),
+        "{}",
+        answer.text()
+    );
+    answer.says("registered again");
 }

@@ -13,7 +13,6 @@ use serde_json::{Value, json};
 use crate::harness::{
     ADMIN, Agent, Answer, Builder, Gateway, Pair, Recorded, Request, Step, ok_json,
 };
-use crate::on_both_pairs;
 
 /// What callers use, wherever the gateway listens.
 const PUBLIC: &str = "https://gw.example/agents";
@@ -131,59 +130,77 @@ fn urls(card: &Value) -> Vec<String> {
     all.map(|url| url.as_str().unwrap().to_owned()).collect()
 }
 
-on_both_pairs! {
-    async fn every_location_has_the_card_and_none_names_the_agent(pair: Pair) {
-        let gateway = Builder::new(pair)
-            .set("server.public_url", PUBLIC)
-            .set("a2a.default_workspace", "target")
-            .start()
-            .await;
-        let base = format!("{PUBLIC}/workspaces/target/a2a");
-        let mut first = true;
-        for (generation, card) in generations() {
-            let agent = serving("/.well-known/agent-card.json", &card).await;
-            let address = format!("127.0.0.1:{}", agent.port);
-            if first {
-                add(&gateway, "target", json!({"url": agent.url()})).await;
-            } else {
-                patch(&gateway, "target", json!({"url": agent.url()})).await;
-            }
-            first = false;
-            let whole = card_of(&gateway, "target").await;
-            assert_eq!(whole.status, 200, "{generation}: {}", whole.text());
-            let served = whole.json();
-            assert!(!urls(&served).is_empty(), "{generation}");
-            assert!(urls(&served).iter().all(|url| *url == base), "{generation}: {served}");
-            assert_eq!(served["name"], card["name"]);
-            assert_eq!(served.get("signatures"), None, "{generation}");
-            assert!(!whole.text().contains("GRPC") && !whole.text().contains("50051"), "{generation}");
-            for location in locations("target") {
-                let answer = gateway.as_operator(Request::get(&location)).await;
-                assert_eq!(answer.status, 200, "{location}: {}", answer.text());
-                // Only clients of 0.3 and before read that path.
-                if location.ends_with("/agent.json") {
-                    let asked = Request::get(locations("target").remove(0)).field("A2A-Version", "0.3");
-                    assert_eq!(answer.text(), gateway.as_operator(asked).await.text(), "{generation}");
-                } else {
-                    assert_eq!(answer.text(), whole.text(), "{generation} at {location}");
-                }
-                for hidden in [&address, &agent.port.to_string(), "127.0.0.1", "localhost"] {
-                    assert!(!answer.text().contains(hidden), "{generation} at {location}: {}", answer.text());
-                }
-                for (name, value) in &answer.fields {
-                    assert!(!value.contains(&address), "{name}");
-                }
-                let mut head = Request::get(&location);
-                head.method = "HEAD".into();
-                let mut connection = crate::harness::Connection::open(gateway.public).await;
-                connection.send(&head.bearer(ADMIN).wire(&gateway.public.to_string())).await;
-                let head = connection.read_head().await.unwrap();
-                assert_eq!(head.status, 200);
-                assert_eq!(head.field("content-length"), Some(answer.body.len().to_string().as_str()));
-                assert_eq!(head.field("etag"), answer.field("etag"));
-            }
-            assert_eq!(agent.count(), 1, "{generation}: fetched once");
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_location_has_the_card_and_none_names_the_agent() {
+    let gateway = Builder::new(Pair::Embedded)
+        .set("server.public_url", PUBLIC)
+        .set("a2a.default_workspace", "target")
+        .start()
+        .await;
+    let base = format!("{PUBLIC}/workspaces/target/a2a");
+    let mut first = true;
+    for (generation, card) in generations() {
+        let agent = serving("/.well-known/agent-card.json", &card).await;
+        let address = format!("127.0.0.1:{}", agent.port);
+        if first {
+            add(&gateway, "target", json!({"url": agent.url()})).await;
+        } else {
+            patch(&gateway, "target", json!({"url": agent.url()})).await;
         }
+        first = false;
+        let whole = card_of(&gateway, "target").await;
+        assert_eq!(whole.status, 200, "{generation}: {}", whole.text());
+        let served = whole.json();
+        assert!(!urls(&served).is_empty(), "{generation}");
+        assert!(
+            urls(&served).iter().all(|url| *url == base),
+            "{generation}: {served}"
+        );
+        assert_eq!(served["name"], card["name"]);
+        assert_eq!(served.get("signatures"), None, "{generation}");
+        assert!(
+            !whole.text().contains("GRPC") && !whole.text().contains("50051"),
+            "{generation}"
+        );
+        for location in locations("target") {
+            let answer = gateway.as_operator(Request::get(&location)).await;
+            assert_eq!(answer.status, 200, "{location}: {}", answer.text());
+            // Only clients of 0.3 and before read that path.
+            if location.ends_with("/agent.json") {
+                let asked = Request::get(locations("target").remove(0)).field("A2A-Version", "0.3");
+                assert_eq!(
+                    answer.text(),
+                    gateway.as_operator(asked).await.text(),
+                    "{generation}"
+                );
+            } else {
+                assert_eq!(answer.text(), whole.text(), "{generation} at {location}");
+            }
+            for hidden in [&address, &agent.port.to_string(), "127.0.0.1", "localhost"] {
+                assert!(
+                    !answer.text().contains(hidden),
+                    "{generation} at {location}: {}",
+                    answer.text()
+                );
+            }
+            for (name, value) in &answer.fields {
+                assert!(!value.contains(&address), "{name}");
+            }
+            let mut head = Request::get(&location);
+            head.method = "HEAD".into();
+            let mut connection = crate::harness::Connection::open(gateway.public).await;
+            connection
+                .send(&head.bearer(ADMIN).wire(&gateway.public.to_string()))
+                .await;
+            let head = connection.read_head().await.unwrap();
+            assert_eq!(head.status, 200);
+            assert_eq!(
+                head.field("content-length"),
+                Some(answer.body.len().to_string().as_str())
+            );
+            assert_eq!(head.field("etag"), answer.field("etag"));
+        }
+        assert_eq!(agent.count(), 1, "{generation}: fetched once");
     }
 }
 

@@ -47,56 +47,6 @@ async fn store_trips(gateway: &Gateway) -> f64 {
 }
 
 on_both_pairs! {
-    async fn a_public_card_needs_no_credential_and_the_others_stay_as_unknown_as_none(pair: Pair) {
-        let gateway = Builder::new(pair).set("a2a.default_workspace", "open").start().await;
-        let agent = agent().await;
-        for id in ["open", "closed", "gone"] {
-            add(&gateway, id, json!({"url": agent.url()})).await;
-        }
-        for path in locations("open") {
-            let answer = anonymous(&gateway, &path).await;
-            assert_eq!((answer.status, answer.reason()), (401, "unauthenticated".into()), "{path}");
-        }
-        for id in ["open", "gone"] {
-            patch(&gateway, id, json!({"card_access": "public"})).await;
-        }
-        let removed = Request::new("DELETE", "/workspaces/gone");
-        assert_eq!(gateway.as_operator(removed).await.status, 200);
-        let with_credential = card_of(&gateway, "open").await;
-        for path in locations("open") {
-            let answer = anonymous(&gateway, &path).await;
-            assert_eq!(answer.status, 200, "{path}: {}", answer.text());
-            // The path of 0.3 has that form.
-            let is_old = path.ends_with("/agent.json");
-            assert_eq!(answer.body == with_credential.body, !is_old, "{path}");
-            let tag = answer.field("etag").unwrap();
-            let known = gateway.call(&Request::get(&path).field("if-none-match", tag)).await;
-            assert_eq!(known.status, 304, "{path}");
-        }
-        // Whatever is asked for at the same places of a private, removed or unknown one is the same refusal.
-        for (index, path) in locations("closed").iter().enumerate().take(6) {
-            let closed = anonymous(&gateway, path).await;
-            refused(&closed, 401, "unauthenticated");
-            for other in ["gone", "nobody", "closed.x"] {
-                let answer = anonymous(&gateway, &locations(other)[index]).await;
-                assert_eq!(seen(&answer), seen(&closed), "{path} {other}");
-            }
-        }
-        // A credential is looked at where there is one, and calls need one.
-        let wrong = Request::get(place("open")).bearer("a2aw_0123456789abcdefghijklmnopqrstuvwxyzABCDEFG");
-        assert_eq!(gateway.call(&wrong).await.status, 401);
-        let call = Request::post("/workspaces/open/a2a", crate::harness::CALL);
-        assert_eq!(gateway.call(&call).await.status, 401);
-        assert_eq!(anonymous(&gateway, "/workspaces/open").await.status, 401);
-
-        let read = gateway.as_operator(Request::get("/workspaces/open")).await.json();
-        assert_eq!(read["card_access"], "public");
-        patch(&gateway, "open", json!({"card_access": null})).await;
-        assert_eq!(anonymous(&gateway, &place("open")).await.status, 401);
-        let read = gateway.as_operator(Request::get("/workspaces/open")).await.json();
-        assert_eq!(read.get("card_access"), None);
-    }
-
     /// Which ids there are shows in the number of store trips no more than in the words.
     async fn a_private_card_costs_as_many_store_trips_as_an_unknown_one(pair: Pair) {
         let gateway = Gateway::start(pair).await;
@@ -111,28 +61,113 @@ on_both_pairs! {
             assert_eq!(store_trips(&gateway).await - before, 1.0, "{id}");
         }
     }
+}
 
-    async fn operators_say_whose_card_is_public(pair: Pair) {
-        let gateway = Builder::new(pair).set("card.access", "public").start().await;
-        let agent = agent().await;
-        gateway.create(json!({"id": "open", "name": "o", "org": "acme", "url": agent.url(), "liveness": "assumed"})).await;
-        gateway
-            .create(json!({"id": "closed", "name": "c", "url": agent.url(), "liveness": "assumed", "card_access": "private"}))
-            .await;
-        assert_eq!(anonymous(&gateway, &place("open")).await.status, 200);
-        let closed = anonymous(&gateway, &place("closed")).await;
-        assert_eq!(closed.status, 401);
-        assert_eq!(seen(&anonymous(&gateway, &place("nobody")).await), seen(&closed));
-
-        let org = Request::post("/orgs/acme/tokens", "{}");
-        let org = gateway.as_operator(org).await.json()["token"].as_str().unwrap().to_owned();
-        let asked = Request::patch("/workspaces/open", r#"{"card_access":"private"}"#);
-        refused(&gateway.call(&asked.bearer(&org)).await, 403, "not_permitted");
-        let asked = Request::post("/workspaces", r#"{"name":"n","card_access":"public"}"#);
-        refused(&gateway.call(&asked.bearer(&org)).await, 403, "not_permitted");
-        let wrong = Request::patch("/workspaces/open", r#"{"card_access":"open"}"#).bearer(ADMIN);
-        refused(&gateway.call(&wrong).await, 400, "invalid_params");
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_public_card_needs_no_credential_and_the_others_stay_as_unknown_as_none() {
+    let gateway = Builder::new(Pair::Embedded)
+        .set("a2a.default_workspace", "open")
+        .start()
+        .await;
+    let agent = agent().await;
+    for id in ["open", "closed", "gone"] {
+        add(&gateway, id, json!({"url": agent.url()})).await;
     }
+    for path in locations("open") {
+        let answer = anonymous(&gateway, &path).await;
+        assert_eq!(
+            (answer.status, answer.reason()),
+            (401, "unauthenticated".into()),
+            "{path}"
+        );
+    }
+    for id in ["open", "gone"] {
+        patch(&gateway, id, json!({"card_access": "public"})).await;
+    }
+    let removed = Request::new("DELETE", "/workspaces/gone");
+    assert_eq!(gateway.as_operator(removed).await.status, 200);
+    let with_credential = card_of(&gateway, "open").await;
+    for path in locations("open") {
+        let answer = anonymous(&gateway, &path).await;
+        assert_eq!(answer.status, 200, "{path}: {}", answer.text());
+        // The path of 0.3 has that form.
+        let is_old = path.ends_with("/agent.json");
+        assert_eq!(answer.body == with_credential.body, !is_old, "{path}");
+        let tag = answer.field("etag").unwrap();
+        let known = gateway
+            .call(&Request::get(&path).field("if-none-match", tag))
+            .await;
+        assert_eq!(known.status, 304, "{path}");
+    }
+    // Whatever is asked for at the same places of a private, removed or unknown one is the same refusal.
+    for (index, path) in locations("closed").iter().enumerate().take(6) {
+        let closed = anonymous(&gateway, path).await;
+        refused(&closed, 401, "unauthenticated");
+        for other in ["gone", "nobody", "closed.x"] {
+            let answer = anonymous(&gateway, &locations(other)[index]).await;
+            assert_eq!(seen(&answer), seen(&closed), "{path} {other}");
+        }
+    }
+    // A credential is looked at where there is one, and calls need one.
+    let wrong =
+        Request::get(place("open")).bearer("a2aw_0123456789abcdefghijklmnopqrstuvwxyzABCDEFG");
+    assert_eq!(gateway.call(&wrong).await.status, 401);
+    let call = Request::post("/workspaces/open/a2a", crate::harness::CALL);
+    assert_eq!(gateway.call(&call).await.status, 401);
+    assert_eq!(anonymous(&gateway, "/workspaces/open").await.status, 401);
+
+    let read = gateway
+        .as_operator(Request::get("/workspaces/open"))
+        .await
+        .json();
+    assert_eq!(read["card_access"], "public");
+    patch(&gateway, "open", json!({"card_access": null})).await;
+    assert_eq!(anonymous(&gateway, &place("open")).await.status, 401);
+    let read = gateway
+        .as_operator(Request::get("/workspaces/open"))
+        .await
+        .json();
+    assert_eq!(read.get("card_access"), None);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn operators_say_whose_card_is_public() {
+    let gateway = Builder::new(Pair::Embedded)
+        .set("card.access", "public")
+        .start()
+        .await;
+    let agent = agent().await;
+    gateway.create(json!({"id": "open", "name": "o", "org": "acme", "url": agent.url(), "liveness": "assumed"})).await;
+    gateway
+        .create(json!({"id": "closed", "name": "c", "url": agent.url(), "liveness": "assumed", "card_access": "private"}))
+        .await;
+    assert_eq!(anonymous(&gateway, &place("open")).await.status, 200);
+    let closed = anonymous(&gateway, &place("closed")).await;
+    assert_eq!(closed.status, 401);
+    assert_eq!(
+        seen(&anonymous(&gateway, &place("nobody")).await),
+        seen(&closed)
+    );
+
+    let org = Request::post("/orgs/acme/tokens", "{}");
+    let org = gateway.as_operator(org).await.json()["token"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    let asked = Request::patch("/workspaces/open", r#"{"card_access":"private"}"#);
+    refused(
+        &gateway.call(&asked.bearer(&org)).await,
+        403,
+        "not_permitted",
+    );
+    let asked = Request::post("/workspaces", r#"{"name":"n","card_access":"public"}"#);
+    refused(
+        &gateway.call(&asked.bearer(&org)).await,
+        403,
+        "not_permitted",
+    );
+    let wrong = Request::patch("/workspaces/open", r#"{"card_access":"open"}"#).bearer(ADMIN);
+    refused(&gateway.call(&wrong).await, 400, "invalid_params");
 }
 
 #[tokio::test]

@@ -7,7 +7,6 @@ use super::{PUBLIC, generations, urls};
 use crate::events::until_heard;
 use crate::harness::watcher::Feed;
 use crate::harness::{ADMIN, Agent, Answer, Builder, Gateway, Pair, Request, card};
-use crate::on_both_pairs;
 
 /// A gateway with `target` and its agent, and those who look on.
 struct Stage {
@@ -128,77 +127,127 @@ async fn told(feed: &mut Feed) -> Value {
     }
 }
 
-on_both_pairs! {
-    async fn no_view_of_a_registered_card_names_the_agent(pair: Pair) {
-        let stage = Stage::new(pair).await;
-        let base = format!("{PUBLIC}/workspaces/target/a2a");
-        let address = format!("127.0.0.1:{}", stage.agent.port);
-        let mut feeds = Vec::new();
-        for token in [&*stage.caller, &stage.canvas, ADMIN] {
-            let events = Request::get("/events").bearer(token);
-            feeds.push(Feed::open(stage.gateway.public, &events).await);
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_view_of_a_registered_card_names_the_agent() {
+    let stage = Stage::new(Pair::Embedded).await;
+    let base = format!("{PUBLIC}/workspaces/target/a2a");
+    let address = format!("127.0.0.1:{}", stage.agent.port);
+    let mut feeds = Vec::new();
+    for token in [&*stage.caller, &stage.canvas, ADMIN] {
+        let events = Request::get("/events").bearer(token);
+        feeds.push(Feed::open(stage.gateway.public, &events).await);
+    }
+    for (generation, mut card) in generations() {
+        card["x"] = "also at http://127.0.0.2:7007/inside".into();
+        let registered = card.to_string().replace("{agent}", &address);
+        let card: Value = serde_json::from_str(&registered).unwrap();
+        stage.register(&registered).await;
+        for (token, own) in [(&*stage.target, true), (ADMIN, false)] {
+            for (place, seen) in stage.cards(token, own).await {
+                assert_eq!(
+                    seen, registered,
+                    "{generation} at {place}: as it was registered"
+                );
+            }
         }
-        for (generation, mut card) in generations() {
-            card["x"] = "also at http://127.0.0.2:7007/inside".into();
-            let registered = card.to_string().replace("{agent}", &address);
-            let card: Value = serde_json::from_str(&registered).unwrap();
-            stage.register(&registered).await;
-            for (token, own) in [(&*stage.target, true), (ADMIN, false)] {
-                for (place, seen) in stage.cards(token, own).await {
-                    assert_eq!(seen, registered, "{generation} at {place}: as it was registered");
-                }
+        let mut shown = Vec::new();
+        for token in [&stage.caller, &stage.canvas, &stage.org] {
+            shown.extend(stage.cards(token, false).await);
+        }
+        for feed in &mut feeds {
+            shown.push(("/events", told(feed).await.to_string()));
+        }
+        for (place, text) in shown {
+            for hidden in [
+                "127.0.0.1",
+                "127.0.0.2",
+                "7007",
+                "GRPC",
+                "50051",
+                &stage.agent.port.to_string(),
+            ] {
+                assert!(!text.contains(hidden), "{generation} at {place}: {text}");
             }
-            let mut shown = Vec::new();
-            for token in [&stage.caller, &stage.canvas, &stage.org] {
-                shown.extend(stage.cards(token, false).await);
+            let seen: Value = serde_json::from_str(&text).unwrap();
+            assert!(
+                !urls(&seen).is_empty() && urls(&seen).iter().all(|url| *url == base),
+                "{place}: {text}"
+            );
+            assert_eq!(seen["x"], format!("also at {base}/inside"));
+            // Nothing is filled in, and no security declared.
+            for gone in [
+                "signatures",
+                "securitySchemes",
+                "security",
+                "securityRequirements",
+            ] {
+                assert_eq!(seen.get(gone), None, "{generation} at {place}: {text}");
             }
-            for feed in &mut feeds {
-                shown.push(("/events", told(feed).await.to_string()));
-            }
-            for (place, text) in shown {
-                for hidden in ["127.0.0.1", "127.0.0.2", "7007", "GRPC", "50051", &stage.agent.port.to_string()] {
-                    assert!(!text.contains(hidden), "{generation} at {place}: {text}");
-                }
-                let seen: Value = serde_json::from_str(&text).unwrap();
-                assert!(!urls(&seen).is_empty() && urls(&seen).iter().all(|url| *url == base), "{place}: {text}");
-                assert_eq!(seen["x"], format!("also at {base}/inside"));
-                // Nothing is filled in, and no security declared.
-                for gone in ["signatures", "securitySchemes", "security", "securityRequirements"] {
-                    assert_eq!(seen.get(gone), None, "{generation} at {place}: {text}");
-                }
-                for same in ["name", "capabilities", "default_input_modes", "iconUrl", "defaultInputModes", "version"] {
-                    let expected = card.get(same).map(|value| value.to_string().replace(&address, &base));
-                    let value = seen.get(same).map(ToString::to_string);
-                    if same == "capabilities" {
-                        assert_eq!(seen[same]["streaming"], true);
-                    } else {
-                        assert_eq!(value, expected, "{same} of {generation} at {place}");
-                    }
+            for same in [
+                "name",
+                "capabilities",
+                "default_input_modes",
+                "iconUrl",
+                "defaultInputModes",
+                "version",
+            ] {
+                let expected = card
+                    .get(same)
+                    .map(|value| value.to_string().replace(&address, &base));
+                let value = seen.get(same).map(ToString::to_string);
+                if same == "capabilities" {
+                    assert_eq!(seen[same]["streaming"], true);
+                } else {
+                    assert_eq!(value, expected, "{same} of {generation} at {place}");
                 }
             }
         }
     }
+}
 
-    async fn a_card_that_tells_of_no_place_is_shown_as_it_was_registered(pair: Pair) {
-        let stage = Stage::new(pair).await;
-        let mut feed = Feed::open(stage.gateway.public, &Request::get("/events").bearer(&stage.caller)).await;
-        let plain = r#"{"zeta": 1.0, "name":"plain","protocol_version":"0.2.5" ,"signatures":[{"protected":"e30"}],"skills":["\u0061"], "e":1e2}"#;
-        stage.register(plain).await;
-        for token in [&*stage.target, &stage.caller, &stage.canvas, &stage.org, ADMIN] {
-            for (place, seen) in stage.cards(token, false).await {
-                assert_eq!(seen, plain, "{place}");
-            }
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_card_that_tells_of_no_place_is_shown_as_it_was_registered() {
+    let stage = Stage::new(Pair::Embedded).await;
+    let mut feed = Feed::open(
+        stage.gateway.public,
+        &Request::get("/events").bearer(&stage.caller),
+    )
+    .await;
+    let plain = r#"{"zeta": 1.0, "name":"plain","protocol_version":"0.2.5" ,"signatures":[{"protected":"e30"}],"skills":["\u0061"], "e":1e2}"#;
+    stage.register(plain).await;
+    for token in [
+        &*stage.target,
+        &stage.caller,
+        &stage.canvas,
+        &stage.org,
+        ADMIN,
+    ] {
+        for (place, seen) in stage.cards(token, false).await {
+            assert_eq!(seen, plain, "{place}");
         }
-        assert_eq!(told(&mut feed).await["skills"], json!(["a"]));
-        // Which of two members is meant nobody knows, so nobody else sees either.
-        let twice = format!(r#"{{"name":"twice","url":"{0}","url":"{0}"}}"#, stage.agent.url());
-        let update = format!(r#"{{"workspace_id":"target","agent_card":{twice}}}"#);
-        stage.ask(&stage.target, Request::post("/registry/update-card", update)).await;
-        for (token, expected) in [(&*stage.target, &*twice), (ADMIN, &twice), (&stage.caller, "null"), (&stage.org, "null")] {
-            for (place, seen) in stage.cards(token, false).await {
-                assert_eq!(seen, expected, "{place}");
-            }
-        }
-        assert_eq!(told(&mut feed).await, Value::Null);
     }
+    assert_eq!(told(&mut feed).await["skills"], json!(["a"]));
+    // Which of two members is meant nobody knows, so nobody else sees either.
+    let twice = format!(
+        r#"{{"name":"twice","url":"{0}","url":"{0}"}}"#,
+        stage.agent.url()
+    );
+    let update = format!(r#"{{"workspace_id":"target","agent_card":{twice}}}"#);
+    stage
+        .ask(
+            &stage.target,
+            Request::post("/registry/update-card", update),
+        )
+        .await;
+    for (token, expected) in [
+        (&*stage.target, &*twice),
+        (ADMIN, &twice),
+        (&stage.caller, "null"),
+        (&stage.org, "null"),
+    ] {
+        for (place, seen) in stage.cards(token, false).await {
+            assert_eq!(seen, expected, "{place}");
+        }
+    }
+    assert_eq!(told(&mut feed).await, Value::Null);
 }

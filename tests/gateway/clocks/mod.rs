@@ -1,380 +1,336 @@
-//! Agents that misbehave: each exchange ends in time, with the contract's reason, the upstream
-//! connection closed, no slot leaked, exactly one record, and exactly one request at the agent.
+//! Agents that misbehave: each exchange ends with the contract's reason, the upstream connection closed, no slot
+//! leaked, exactly one record, and exactly one request at the agent.
 
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
+
+use tokio::sync::Semaphore;
 
 use crate::harness::{
     Agent, Answer, Builder, CALL, Connection, Gateway, LAST_CHUNK, Pair, Request, SSE_HEAD, Seat,
-    Step, calmly, chunk, ok_json,
+    Step, chunk, ok_json, until_holds,
 };
 
 mod connections;
 
-/// Clocks short enough for a test, and far enough apart to tell them from each other.
-fn quick() -> Builder {
-    Builder::new(Pair::Embedded)
-        .set("timeouts.head", "1s")
-        .set("timeouts.idle", "1500ms")
-        .set("timeouts.total", "4s")
-        .set("timeouts.stream", "6s")
-        .set("stream.keepalive", "400ms")
-        .set("stream.final_grace", "500ms")
-}
+const EVENT: &str = "data: {\"n\":1}\n\n";
 
+/// A gateway, and an agent that plays one script after the other.
 struct Case {
     gateway: Gateway,
     caller: Seat,
     target: Seat,
+    script: Arc<Mutex<Vec<Step>>>,
+    /// The calls so far, by outcome.
+    outcomes: Mutex<HashMap<String, f64>>,
 }
 
 impl Case {
-    async fn new(behaviour: impl Fn() -> Vec<Step> + Send + Sync + 'static) -> Self {
-        Self::on(quick().start().await, behaviour).await
-    }
-
-    async fn on(
-        gateway: Gateway,
-        behaviour: impl Fn() -> Vec<Step> + Send + Sync + 'static,
-    ) -> Self {
-        let (caller, target) = gateway
-            .pair(Agent::scripted(move |_| behaviour()).await)
-            .await;
+    /// A gateway whose clocks do not end while a case runs, but for those that are given.
+    async fn new(sets: &[(&str, &str)]) -> Self {
+        let mut builder = Builder::new(Pair::Embedded);
+        for (key, value) in [
+            ("timeouts.head", "10m"),
+            ("timeouts.idle", "10m"),
+            ("timeouts.total", "10m"),
+            ("timeouts.stream", "10m"),
+            ("stream.final_grace", "10m"),
+            ("breaker.failures", "0"),
+            ("breaker.ratio", "0"),
+        ]
+        .iter()
+        .chain(sets)
+        {
+            builder = builder.set(key, value);
+        }
+        let gateway = builder.start().await;
+        let script = Arc::new(Mutex::new(Vec::new()));
+        let played = Arc::clone(&script);
+        let agent = Agent::scripted(move |_| played.lock().unwrap().clone());
+        let (caller, target) = gateway.pair(agent.await).await;
         Self {
             gateway,
             caller,
             target,
+            script,
+            outcomes: Mutex::default(),
         }
+    }
+
+    fn calls(&self) -> usize {
+        self.target.agent.count()
+    }
+
+    fn play(&self, script: Vec<Step>) {
+        *self.script.lock().unwrap() = script;
     }
 
     fn request(&self) -> Request {
-        Request::post(self.target.path(), CALL).bearer(&self.caller.token)
+        let id = format!("call-{}-end", self.calls());
+        Request::post(self.target.path(), CALL)
+            .bearer(&self.caller.token)
+            .field("X-Request-Id", id)
     }
 
-    /// Calls once; answers how it ended and how long it took.
-    async fn call(&self) -> (Answer, Duration) {
-        let started = Instant::now();
-        let request = self.request().field("X-Request-Id", "the-one");
-        let answer = self.gateway.call(&request).await;
-        (answer, started.elapsed())
+    /// Calls once, and asserts what holds after every end.
+    async fn call(&self, script: Vec<Step>, outcome: &str) -> Answer {
+        self.play(script);
+        let before = self.calls();
+        let answer = self.gateway.call(&self.request()).await;
+        self.settled(before, outcome).await;
+        answer
     }
 
-    /// What holds after every fault.
-    async fn settled(&self, outcome: &str) {
+    /// The same, of an exchange that breaks: the upstream connection is closed.
+    async fn broken(&self, script: Vec<Step>, outcome: &str) -> Answer {
+        let answer = self.call(script, outcome).await;
+        self.upstream_closed().await;
+        answer
+    }
+
+    async fn settled(&self, before: usize, outcome: &str) {
         self.gateway.assert_idle().await;
-        assert_eq!(
-            self.target.agent.count(),
-            1,
-            "the agent saw exactly one request"
-        );
-        let lines = self.gateway.access_lines("the-one").await;
+        assert_eq!(self.calls(), before + 1, "the agent saw one request");
+        let id = format!("call-{before}-end");
+        let lines = self.gateway.access_lines(&id).await;
         assert_eq!(lines.len(), 1, "exactly one record: {lines:?}");
         assert_eq!(lines[0]["outcome"], outcome, "{}", lines[0]);
+        let expected = {
+            let mut outcomes = self.outcomes.lock().unwrap();
+            let expected = outcomes.entry(outcome.to_owned()).or_default();
+            *expected += 1.0;
+            *expected
+        };
         let label = format!("outcome=\"{outcome}\"");
         let exchanges = "a2a_gateway_exchanges_total";
         let counted = self.gateway.metric(exchanges, &[&label]).await;
-        assert_eq!(counted, 1.0);
+        assert_eq!(counted, expected);
     }
 
     async fn upstream_closed(&self) {
-        let deadline = Instant::now() + Duration::from_secs(2);
-        while self.target.agent.open() > 0 {
-            assert!(Instant::now() < deadline, "the upstream stays open");
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
+        let closed = async || self.target.agent.open() == 0;
+        until_holds("the upstream is closed", closed).await;
     }
 }
 
-fn assert_between(took: Duration, least_ms: u64, most_ms: u64) {
-    let range = Duration::from_millis(least_ms)..Duration::from_millis(most_ms);
-    assert!(range.contains(&took), "took {took:?}");
+fn assert_ends(answer: &Answer, status: u16, reason: &str, what: &str) {
+    let ended = (answer.status, answer.reason());
+    assert_eq!((ended.0, ended.1.as_str()), (status, reason), "{what}");
 }
 
 #[tokio::test]
-async fn an_agent_that_never_answers_is_cut_by_the_head_clock() {
-    calmly(async || {
-        let case = Case::new(|| vec![Step::Hang]).await;
-        let (answer, took) = case.call().await;
-        assert_eq!(answer.status, 504);
-        assert_eq!(answer.reason(), "agent_timeout");
-        assert_eq!(answer.fact("clock").as_deref(), Some("head"));
-        assert_eq!(answer.fact("delivered").as_deref(), Some("true"));
-        assert_eq!(answer.json()["id"], "c-1");
-        assert_between(took, 950, 2500);
-        case.upstream_closed().await;
-        case.settled("agent_timeout").await;
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn x_timeout_lowers_the_clock_of_one_request() {
-    calmly(async || {
-        let gateway = Gateway::start(Pair::Embedded).await;
-        let case = Case::on(gateway, || vec![Step::Hang]).await;
-        let started = Instant::now();
-        let request = case
-            .request()
-            .field("X-Timeout", "1")
-            .field("X-Request-Id", "the-one");
-        let answer = case.gateway.call(&request).await;
-        assert_eq!(
-            (answer.status, answer.reason().as_str()),
-            (504, "agent_timeout")
-        );
-        assert_between(started.elapsed(), 950, 2500);
-        case.settled("agent_timeout").await;
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn a_head_without_a_body_is_cut_by_the_idle_clock_and_still_told() {
-    calmly(async || {
-        let case = Case::new(|| {
-            vec![
-                Step::write(
-                    "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n",
-                ),
-                Step::Hang,
-            ]
-        })
-        .await;
-        let (answer, took) = case.call().await;
-        assert_eq!(
-            (answer.status, answer.reason().as_str()),
-            (504, "agent_silent")
-        );
-        assert_between(took, 1450, 3000);
-        case.upstream_closed().await;
-        case.settled("agent_silent").await;
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn a_drip_is_cut_by_the_total_clock() {
-    calmly(async || {
-        let case = Case::new(|| {
-            let mut steps = vec![Step::write(
-                "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 900\r\n\r\n",
-            )];
-            for _ in 0..100 {
-                steps.push(Step::write("x"));
-                steps.push(Step::Wait(Duration::from_millis(300)));
-            }
-            steps
-        })
-        .await;
-        let (answer, took) = case.call().await;
-        assert_eq!(
-            (answer.status, answer.reason().as_str()),
-            (504, "agent_timeout")
-        );
-        assert_eq!(answer.fact("clock").as_deref(), Some("total"));
-        assert_between(took, 3900, 5500);
-        case.upstream_closed().await;
-        case.settled("agent_timeout").await;
-    })
-    .await;
+async fn each_clock_ends_an_answer_with_its_reason() {
+    let head = |more: &str| {
+        let head = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n";
+        Step::write(format!("{head}Content-Length: 900\r\n\r\n{more}"))
+    };
+    let mut drip = vec![head("")];
+    for _ in 0..100 {
+        drip.extend([Step::write("x"), Step::Wait(Duration::from_millis(50))]);
+    }
+    drip.push(Step::Hang);
+    for (key, script, reason, clock) in [
+        ("head", vec![Step::Hang], "agent_timeout", Some("head")),
+        ("idle", vec![head("x"), Step::Hang], "agent_silent", None),
+        ("total", drip, "agent_timeout", Some("total")),
+    ] {
+        let setting = format!("timeouts.{key}");
+        let case = Case::new(&[(setting.as_str(), "500ms")]).await;
+        let began = Instant::now();
+        let answer = case.broken(script, reason).await;
+        assert_ends(&answer, 504, reason, key);
+        assert!(began.elapsed() >= Duration::from_millis(500), "{key}");
+        if clock.is_some() {
+            assert_eq!(answer.fact("clock").as_deref(), clock);
+        }
+        assert_eq!(answer.fact("delivered").as_deref(), Some("true"), "{key}");
+        assert_eq!(answer.json()["id"], "c-1", "{key}");
+    }
+    // A caller makes it shorter for one request.
+    let case = Case::new(&[]).await;
+    case.play(vec![Step::Hang]);
+    let began = Instant::now();
+    let request = case.request().field("X-Timeout", "1");
+    let answer = case.gateway.call(&request).await;
+    assert_ends(&answer, 504, "agent_timeout", "X-Timeout");
+    assert!(began.elapsed() >= Duration::from_secs(1));
+    case.settled(0, "agent_timeout").await;
 }
 
 #[tokio::test]
 async fn a_stream_that_goes_silent_ends_with_a_last_event() {
-    calmly(async || {
-        let case = Case::new(|| {
-            vec![
-                Step::write(SSE_HEAD),
-                Step::write(chunk("data: {\"n\":1}\n\ndata: {\"ha")),
-                Step::Hang,
-            ]
-        })
-        .await;
-        let (answer, took) = case.call().await;
-        assert_eq!(answer.status, 200);
-        assert!(answer.whole, "the stream is closed cleanly");
-        let answer = answer.unnumbered();
-        let events = answer.events();
-        assert_eq!(
-            events.first().map(String::as_str),
-            Some("data: {\"n\":1}\n\n")
-        );
-        assert!(
-            !answer.text().contains("{\"ha"),
-            "a half-received event is dropped"
-        );
-        let keepalives = events
-            .iter()
-            .flat_map(|event| event.lines())
-            .filter(|line| *line == ": keepalive")
-            .count();
-        assert!((2..=4).contains(&keepalives), "{events:?}");
-        // Comments may stand before it.
-        let mut lines = events.last().unwrap().lines();
-        let last = lines.find_map(|line| line.strip_prefix("data: ")).unwrap();
-        let last: serde_json::Value = serde_json::from_str(last).unwrap();
-        assert_eq!(last["id"], "c-1");
-        assert_eq!(last["error"]["code"], -32000);
-        assert_eq!(last["error"]["data"][0]["reason"], "AGENT_SILENT");
-        assert_eq!(last["error"]["data"][0]["metadata"]["requestId"], "the-one");
-        assert_between(took, 1450, 3000);
-        case.upstream_closed().await;
-        case.settled("agent_silent").await;
-    })
-    .await;
+    let case = Case::new(&[("timeouts.idle", "2s"), ("stream.keepalive", "100ms")]).await;
+    let script = vec![
+        Step::write(SSE_HEAD),
+        Step::write(chunk(format!("{EVENT}data: {{\"ha"))),
+        Step::Hang,
+    ];
+    let answer = case.broken(script, "agent_silent").await;
+    assert_eq!(answer.status, 200);
+    assert!(answer.whole, "the stream is closed cleanly");
+    let answer = answer.unnumbered();
+    let events = answer.events();
+    assert_eq!(events.first().map(String::as_str), Some(EVENT));
+    let text = answer.text();
+    assert!(!text.contains("{\"ha"), "a half-received event is dropped");
+    let keepalives = text.lines().filter(|line| *line == ": keepalive").count();
+    assert!((1..=20).contains(&keepalives), "{events:?}");
+    // Comments may stand before it.
+    let mut lines = events.last().unwrap().lines();
+    let last = lines.find_map(|line| line.strip_prefix("data: ")).unwrap();
+    let last: serde_json::Value = serde_json::from_str(last).unwrap();
+    assert_eq!(last["id"], "c-1");
+    assert_eq!(last["error"]["code"], -32000);
+    let info = &last["error"]["data"][0];
+    assert_eq!(info["reason"], "AGENT_SILENT");
+    assert_eq!(info["metadata"]["requestId"], "call-0-end");
 }
 
 #[tokio::test]
 async fn a_comment_of_the_agent_is_sound_and_the_stream_clock_ends_it() {
-    calmly(async || {
-        let case = Case::new(|| {
-            let mut steps = vec![Step::write(SSE_HEAD)];
-            for _ in 0..40 {
-                steps.push(Step::write(chunk(": ping\r\n\r\n")));
-                steps.push(Step::Wait(Duration::from_millis(300)));
-            }
-            steps
-        })
-        .await;
-        let (answer, took) = case.call().await;
-        assert!(
-            answer.text().contains("\"AGENT_TIMEOUT\""),
-            "{}",
-            answer.text()
-        );
-        assert!(answer.text().contains("\"clock\":\"stream\""));
-        assert!(
-            answer.text().ends_with("\r\n\r\n"),
-            "our last event keeps the agent's line ends"
-        );
-        assert_between(took, 5900, 7500);
+    let case = Case::new(&[("timeouts.idle", "600ms"), ("timeouts.stream", "1200ms")]).await;
+    let mut script = vec![Step::write(SSE_HEAD)];
+    for _ in 0..40 {
+        script.push(Step::write(chunk(": ping\r\n\r\n")));
+        script.push(Step::Wait(Duration::from_millis(50)));
+    }
+    // Where the machine holds up the comments, the idle clock ends it, rightly.
+    let by_the_stream_clock = async || {
+        case.play(script.clone());
+        let text = case.gateway.call(&case.request()).await.text();
+        let clock = text.contains("\"AGENT_TIMEOUT\"") && text.contains("\"clock\":\"stream\"");
+        assert!(clock || text.contains("\"AGENT_SILENT\""), "{text}");
+        let is_kept = text.ends_with("\r\n\r\n");
+        assert!(is_kept, "our last event keeps the agent's line ends");
         case.upstream_closed().await;
-        case.settled("agent_timeout").await;
-    })
-    .await;
+        clock
+    };
+    until_holds("comments keep a stream", by_the_stream_clock).await;
+    case.gateway.assert_idle().await;
 }
 
 #[tokio::test]
 async fn a_stream_that_breaks_off_mid_event_says_so() {
+    let case = Case::new(&[]).await;
     for last in [Step::Close, Step::Reset] {
-        let end = last.clone();
-        let case = Case::new(move || {
-            vec![
-                Step::write(SSE_HEAD),
-                Step::write(chunk("data: {\"n\":1}\n\ndata: {\"ha")),
-                Step::Wait(Duration::from_millis(50)),
-                end.clone(),
-            ]
-        })
-        .await;
-        let (answer, _) = case.call().await;
-        assert!(answer.whole);
-        let answer = answer.unnumbered();
-        assert!(
-            answer.text().starts_with("data: {\"n\":1}\n\n"),
-            "{last:?} {}",
-            answer.text()
-        );
-        assert!(
-            answer.text().contains("\"AGENT_PROTOCOL_ERROR\""),
-            "{last:?} {}",
-            answer.text()
-        );
-        assert!(!answer.text().contains("{\"ha"));
-        case.settled("agent_protocol_error").await;
+        let places = Arc::new(Semaphore::new(0));
+        case.play(vec![
+            Step::write(SSE_HEAD),
+            Step::write(chunk(format!("{EVENT}data: {{\"ha"))),
+            Step::Held(Arc::clone(&places)),
+            last.clone(),
+        ]);
+        let before = case.calls();
+        let mut connection = Connection::open(case.gateway.public).await;
+        connection.send(&case.request().wire("localhost")).await;
+        let head = connection.read_head().await.unwrap();
+        let mut text = connection.next_chunk().await.unwrap();
+        places.add_permits(1);
+        let mut answer = connection.read_body(head).await;
+        text.append(&mut answer.body);
+        answer.body = text;
+        assert!(answer.whole, "{last:?}");
+        let text = answer.unnumbered().text();
+        assert!(text.starts_with(EVENT), "{last:?} {text}");
+        assert!(text.contains("\"AGENT_PROTOCOL_ERROR\""), "{last:?} {text}");
+        assert!(!text.contains("{\"ha"));
+        case.settled(before, "agent_protocol_error").await;
     }
 }
 
 #[tokio::test]
 async fn a_stream_that_the_agent_ends_gets_no_last_event() {
     // Each thread keeps connections of its own.
-    let gateway = quick().set("server.threads", "1").start().await;
-    let case = Case::on(gateway, || {
-        vec![
-            Step::write(SSE_HEAD),
-            Step::write(chunk("data: 1\n\ndata: 2\n\n")),
-            Step::write(LAST_CHUNK),
-        ]
-    })
-    .await;
-    let (answer, _) = case.call().await;
-    let answer = answer.unnumbered();
-    assert_eq!(answer.text(), "data: 1\n\ndata: 2\n\n");
-    assert_eq!(answer.field("cache-control"), Some("no-cache"));
-    assert_eq!(answer.field("x-accel-buffering"), Some("no"));
-    case.settled("answered").await;
+    let case = Case::new(&[("server.threads", "1")]).await;
+    let script = vec![
+        Step::write(SSE_HEAD),
+        Step::write(chunk("data: 1\n\ndata: 2\n\n")),
+        Step::write(LAST_CHUNK),
+    ];
     // The connection is kept, for the next call.
-    case.call().await;
+    for _ in 0..2 {
+        let answer = case.call(script.clone(), "answered").await.unnumbered();
+        assert_eq!(answer.text(), "data: 1\n\ndata: 2\n\n");
+        assert_eq!(answer.field("cache-control"), Some("no-cache"));
+        assert_eq!(answer.field("x-accel-buffering"), Some("no"));
+    }
     assert_eq!(case.target.agent.connections(), 1);
 }
 
 #[tokio::test]
 async fn a_final_event_closes_a_stream_that_the_agent_leaves_open() {
-    calmly(async || {
-    let event = r#"{"jsonrpc":"2.0","id":"c-1","result":{"kind":"status-update","taskId":"t","contextId":"c","status":{"state":"completed"},"final":true}}"#;
-    let case = Case::new(move || {
-        vec![
-            Step::write(SSE_HEAD),
-            Step::write(chunk(format!("data: {event}\n\n"))),
-            Step::Hang,
-        ]
-    })
-    .await;
-    let (answer, took) = case.call().await;
-    assert!(answer.whole);
-    assert!(!answer.text().contains("AGENT_SILENT"));
-    assert_between(took, 450, 1400);
-    case.upstream_closed().await;
-    case.settled("answered").await;
-    })
-    .await;
+    const GRACE: Duration = Duration::from_millis(300);
+    let case = Case::new(&[("stream.final_grace", "300ms")]).await;
+    let event = |state: &str| {
+        let status = format!(r#""status":{{"state":"{state}"}},"final":true"#);
+        let update = format!(r#""kind":"status-update","taskId":"t","contextId":"c",{status}"#);
+        format!("data: {{\"jsonrpc\":\"2.0\",\"id\":\"c-1\",\"result\":{{{update}}}}}\n\n")
+    };
+    let ping = "event: ping\ndata: {}\n\n: ping\n\n";
+    let mut pings = vec![Step::write(SSE_HEAD)];
+    pings.push(Step::Write(chunk(event("canceled") + ping)));
+    for _ in 0..1200 {
+        pings.extend([
+            Step::Wait(Duration::from_millis(50)),
+            Step::write(chunk(ping)),
+        ]);
+    }
+    let open = vec![
+        Step::write(SSE_HEAD),
+        Step::Write(chunk(event("completed"))),
+        Step::Hang,
+    ];
+    for (script, pings) in [(open, false), (pings, true)] {
+        let began = Instant::now();
+        let answer = case.broken(script, "answered").await;
+        assert!(answer.whole && began.elapsed() >= GRACE, "{answer:?}");
+        assert_eq!(answer.text().contains("event: ping"), pings);
+        assert!(!answer.text().contains("\"error\""), "{}", answer.text());
+    }
 }
 
 #[tokio::test]
 async fn an_oversized_answer_is_refused_by_its_length_and_broken_off_without() {
     const SIZE: usize = 11 * 1024 * 1024;
-    let case = Case::new(|| vec![Step::Write(ok_json(&"x".repeat(SIZE)))]).await;
-    let (answer, _) = case.call().await;
-    assert_eq!(
-        (answer.status, answer.reason().as_str()),
-        (502, "response_too_large")
-    );
-    case.upstream_closed().await;
-    case.settled("response_too_large").await;
+    let case = Case::new(&[]).await;
+    let script = vec![Step::Write(ok_json(&"x".repeat(SIZE)))];
+    let answer = case.broken(script, "response_too_large").await;
+    assert_ends(&answer, 502, "response_too_large", "with a length");
 
-    let case = Case::new(|| {
-        let head = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n";
-        vec![Step::write(head), Step::Write(chunk(vec![b'x'; SIZE])), Step::write(LAST_CHUNK)]
-    })
-    .await;
-    let (answer, _) = case.call().await;
+    let head =
+        "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n";
+    let script = vec![
+        Step::write(head),
+        Step::Write(chunk(vec![b'x'; SIZE])),
+        Step::write(LAST_CHUNK),
+    ];
+    let answer = case.broken(script, "response_too_large").await;
     assert_eq!(answer.status, 200);
     assert!(!answer.whole, "a cut is never taken for the whole");
     assert!(answer.body.len() <= 10 * 1024 * 1024);
-    case.upstream_closed().await;
-    case.settled("response_too_large").await;
-}
 
-#[tokio::test]
-async fn an_oversized_stream_ends_with_a_last_event() {
-    let case = Case::new(|| {
-        let mut steps = vec![Step::write(SSE_HEAD)];
-        let event = format!("data: {}\n\n", "x".repeat(1 << 20));
-        steps.extend((0..11).map(|_| Step::Write(chunk(&event))));
-        steps.push(Step::Hang);
-        steps
-    })
-    .await;
-    let (answer, _) = case.call().await;
+    // A stream ends with a last event.
+    let event = format!("data: {}\n\n", "x".repeat(1 << 20));
+    let mut script = vec![Step::write(SSE_HEAD)];
+    script.extend((0..11).map(|_| Step::Write(chunk(&event))));
+    script.push(Step::Hang);
+    let answer = case.broken(script, "response_too_large").await;
     assert!(answer.whole);
-    assert!(answer.text().contains("\"RESPONSE_TOO_LARGE\""));
+    answer.says("\"RESPONSE_TOO_LARGE\"");
     assert!(answer.body.len() < 10 * 1024 * 1024 + 4096);
-    case.upstream_closed().await;
-    case.settled("response_too_large").await;
 }
 
 #[tokio::test]
-async fn broken_http_is_a_protocol_error_and_never_sent_again() {
-    let scripts: Vec<(&str, Vec<Step>)> = vec![
+async fn what_is_no_answer_is_refused_and_never_sent_again() {
+    let case = Case::new(&[]).await;
+    let half = "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf";
+    let gzip = "Content-Type: text/event-stream\r\nContent-Encoding: gzip\r\n";
+    let framed = |head: &str| {
+        let answer = format!("HTTP/1.1 200 OK\r\n{head}\r\n2\r\n{{}}\r\n0\r\n\r\n");
+        vec![Step::write(answer)]
+    };
+    for (name, script) in [
         ("closed before the head", vec![Step::Close]),
         ("reset before the head", vec![Step::Reset]),
         (
@@ -385,17 +341,11 @@ async fn broken_http_is_a_protocol_error_and_never_sent_again() {
             "half a head",
             vec![Step::write("HTTP/1.1 200 OK\r\nContent-"), Step::Close],
         ),
-        (
-            "half a body",
-            vec![
-                Step::write("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf"),
-                Step::Close,
-            ],
-        ),
+        ("half a body", vec![Step::write(half), Step::Close]),
         (
             "a reset in the body",
             vec![
-                Step::write("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf"),
+                Step::write(half),
                 Step::Wait(Duration::from_millis(50)),
                 Step::Reset,
             ],
@@ -414,81 +364,35 @@ async fn broken_http_is_a_protocol_error_and_never_sent_again() {
                 Step::Hang,
             ],
         ),
-    ];
-    for (name, script) in scripts {
-        let case = Case::new(move || script.clone()).await;
-        let (answer, _) = case.call().await;
-        assert_eq!(
-            (answer.status, answer.reason().as_str()),
-            (502, "agent_protocol_error"),
-            "{name}"
-        );
+        (
+            "two framings",
+            framed("Content-Length: 2\r\nTransfer-Encoding: chunked\r\n"),
+        ),
+        (
+            "another framing",
+            framed("Transfer-Encoding: gzip, chunked\r\n"),
+        ),
+        (
+            "a coded stream",
+            framed(&format!("{gzip}Transfer-Encoding: chunked\r\n")),
+        ),
+    ] {
+        let answer = case.broken(script, "agent_protocol_error").await;
+        assert_ends(&answer, 502, "agent_protocol_error", name);
         assert_eq!(answer.fact("delivered").as_deref(), Some("true"), "{name}");
-        case.upstream_closed().await;
-        case.settled("agent_protocol_error").await;
     }
 }
 
 #[tokio::test]
 async fn half_an_event_tells_a_broken_stream_from_an_ended_one_where_no_framing_does() {
     const HEAD: &str = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n";
-    let case = Case::new(|| {
-        vec![
-            Step::write(HEAD),
-            Step::write("data: a\n\ndata: ha"),
-            Step::Close,
-        ]
-    })
-    .await;
-    let (answer, _) = case.call().await;
-    let answer = answer.unnumbered();
-    assert!(
-        answer.text().starts_with("data: a\n\ndata: {"),
-        "{}",
-        answer.text()
-    );
-    assert!(answer.text().contains("\"AGENT_PROTOCOL_ERROR\""));
-    case.settled("agent_protocol_error").await;
-
-    let case = Case::new(|| vec![Step::write(HEAD), Step::write("data: a\n\n"), Step::Close]).await;
-    let (answer, _) = case.call().await;
+    let case = Case::new(&[]).await;
+    let script = |body: &str| vec![Step::write(HEAD), Step::write(body), Step::Close];
+    let half = script("data: a\n\ndata: ha");
+    let answer = case.call(half, "agent_protocol_error").await.unnumbered();
+    let text = answer.text();
+    assert!(text.starts_with("data: a\n\ndata: {"), "{text}");
+    assert!(text.contains("\"AGENT_PROTOCOL_ERROR\""));
+    let answer = case.call(script("data: a\n\n"), "answered").await;
     assert_eq!(answer.unnumbered().text(), "data: a\n\n");
-    case.settled("answered").await;
-}
-
-#[tokio::test]
-async fn answers_whose_framing_or_coding_would_be_lost_are_refused() {
-    for head in [
-        "Content-Length: 2\r\nTransfer-Encoding: chunked\r\n",
-        "Transfer-Encoding: gzip, chunked\r\n",
-        "Content-Type: text/event-stream\r\nContent-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n",
-    ] {
-        let answer = format!("HTTP/1.1 200 OK\r\n{head}\r\n2\r\n{{}}\r\n0\r\n\r\n");
-        let case = Case::new(move || vec![Step::write(&answer)]).await;
-        let (answer, _) = case.call().await;
-        assert_eq!(
-            (answer.status, answer.reason().as_str()),
-            (502, "agent_protocol_error"),
-            "{head}"
-        );
-        case.upstream_closed().await;
-        case.settled("agent_protocol_error").await;
-    }
-}
-
-#[tokio::test]
-async fn a_redirect_is_never_followed() {
-    let case = Case::new(|| {
-        vec![Step::write(
-            "HTTP/1.1 307 Temporary Redirect\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n",
-        )]
-    })
-    .await;
-    let (answer, _) = case.call().await;
-    assert_eq!(
-        (answer.status, answer.reason().as_str()),
-        (502, "agent_redirected")
-    );
-    assert_eq!(answer.field("location"), None);
-    case.settled("agent_redirected").await;
 }

@@ -35,12 +35,10 @@ fn artifact(text: &str) -> Value {
 }
 
 /// Calls an agent of these steps behind the guards.
-async fn called(guards: &Value, streams: bool, steps: Vec<Step>) -> crate::harness::Answer {
+async fn called(guards: &Value, streams: bool, steps: Vec<Step>) -> Answer {
     let agent = answering(steps).await;
     let case = Case::on(builder(Pair::Embedded, guards), agent).await;
-    case.gateway
-        .call(&case.request(Form::Rpc03, streams, "hi"))
-        .await
+    case.call(Form::Rpc03, streams, "hi").await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -81,11 +79,7 @@ async fn a_call_that_makes_a_guard_fail_does_not_stop_the_others() {
     .await;
     let guards = json!([table("g", &guard, "", json!({"phases": ["request"]}))]);
     let case = Case::on(builder(Pair::Embedded, &guards), agent("hello").await).await;
-    let call = async |text: &str| {
-        case.gateway
-            .call(&case.request(Form::Rpc03, false, text))
-            .await
-    };
+    let call = async |text: &str| case.call(Form::Rpc03, false, text).await;
     for _ in 0..8 {
         let answer = call(SECRET).await;
         let said = (answer.status, answer.fact("failure"));
@@ -204,11 +198,7 @@ async fn answers_that_a_reader_may_read_otherwise_are_refused() {
     }
     let other = event(&status("working")).replace("\"c\"", &format!("\"{SECRET}\""));
     let answer = called(&guards, true, stream(&[other])).await;
-    assert!(
-        answer.text().contains("AGENT_PROTOCOL_ERROR"),
-        "{}",
-        answer.text()
-    );
+    answer.says("AGENT_PROTOCOL_ERROR");
     assert!(!answer.text().contains(SECRET), "{}", answer.text());
 }
 
@@ -272,11 +262,7 @@ async fn a_sender_cannot_choose_that_a_guard_fails() {
         agent("hello").await,
     )
     .await;
-    let call = async |text: &str| {
-        case.gateway
-            .call(&case.request(Form::Rpc03, false, text))
-            .await
-    };
+    let call = async |text: &str| case.call(Form::Rpc03, false, text).await;
     let long = format!("{SECRET}{}", "x".repeat(3000));
     let answer = call(&long).await;
     let said = (answer.status, answer.fact("failure").unwrap_or_default());

@@ -1,7 +1,5 @@
 //! A guard that hangs holds up only the calls that need it; a reload changes guards while calls go on.
 
-use std::time::Instant;
-
 use super::*;
 use crate::harness::until_holds;
 use crate::reload::Written;
@@ -14,48 +12,36 @@ async fn a_guard_that_hangs_holds_up_only_the_calls_that_need_it() {
             "hangs",
             &guard,
             "hang",
-            json!({"targets": ["target"], "phases": ["request"], "timeout": "2s", "concurrency": 16})
+            json!({"targets": ["target"], "phases": ["request"], "timeout": "1s", "concurrency": 16})
         ),
         table(
             "lives",
             &guard,
             "pass",
-            json!({"targets": ["other"], "phases": ["request"], "timeout": "2s"})
+            json!({"targets": ["other"], "phases": ["request"]})
         ),
     ]);
     let case = Case::on(builder(Pair::Embedded, &guards), agent("hello").await).await;
     let other = case.gateway.seat("other", "", agent("hello").await).await;
-    let began = Instant::now();
-    let hanging = async {
-        let calls = (0..20).map(|_| async {
-            case.gateway
-                .call(&case.request(Form::Rpc03, false, SECRET))
-                .await
-        });
-        futures_util::future::join_all(calls).await
-    };
-    let others = async {
-        let mut longest = Duration::ZERO;
-        while began.elapsed() < Duration::from_millis(1500) {
-            let asked = Instant::now();
-            let answer = case
-                .gateway
-                .call(&Form::Rpc03.request(&other, &case.caller, false, SECRET))
-                .await;
-            assert_eq!(answer.status, 200, "{}", answer.text());
-            longest = longest.max(asked.elapsed());
+    let request = case.request(Form::Rpc03, false, SECRET);
+    let calls = (0..20).map(|_| case.gateway.call(&request));
+    let mut hung = std::pin::pin!(futures_util::future::join_all(calls));
+    let other = Form::Rpc03.request(&other, &case.caller, false, SECRET);
+    let mut served = 0;
+    let hung = loop {
+        tokio::select! {
+            hung = &mut hung => break hung,
+            answer = case.gateway.call(&other) => {
+                assert_eq!(answer.status, 200, "{}", answer.text());
+                served += 1;
+            }
         }
-        longest
     };
-    let (hung, longest) = tokio::join!(hanging, others);
-    assert!(longest < Duration::from_millis(900), "{longest:?}");
+    assert!(served > 0, "calls that do not need it wait for it");
     let mut failures: Vec<_> = hung
         .iter()
         .map(|answer| {
-            assert_eq!(
-                (answer.status, answer.reason()),
-                (503, "guard_unavailable".into())
-            );
+            answer.refuses(503, "guard_unavailable");
             assert!(answer.field("retry-after").is_some());
             answer.fact("failure").unwrap()
         })
@@ -66,18 +52,20 @@ async fn a_guard_that_hangs_holds_up_only_the_calls_that_need_it() {
     assert!(failures.contains(&"timeout".to_owned()), "{failures:?}");
     assert!(failures.len() > 1, "{failures:?}");
     // Now its breaker is open: no question, no wait.
-    let (asked, began) = (guard.count(), Instant::now());
-    let answer = case
-        .gateway
-        .call(&case.request(Form::Rpc03, false, SECRET))
-        .await;
+    let asked = || {
+        let requests = guard.requests();
+        let hanging = requests.iter().filter(|one| one.head.contains("/hang"));
+        hanging.count()
+    };
+    let before = asked();
+    let answer = case.gateway.call(&request).await;
     assert_eq!(
         answer.fact("failure").as_deref(),
         Some("open"),
         "{}",
         answer.text()
     );
-    assert!(began.elapsed() < Duration::from_secs(1) && guard.count() == asked);
+    assert_eq!(asked(), before);
     assert_eq!(case.target.agent.count(), 0);
     let open = case
         .gateway
@@ -93,7 +81,7 @@ async fn a_guard_that_hangs_holds_up_only_the_calls_that_need_it() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_caller_that_has_its_share_of_a_guard_is_refused_whatever_on_failure_is() {
     let guard = guard().await;
-    let more = json!({"targets": ["target"], "phases": ["request"], "timeout": "10s", "concurrency": 2,
+    let more = json!({"targets": ["target"], "phases": ["request"], "timeout": "2s", "concurrency": 2,
         "on_failure": "allow"});
     let guards = json!([table("hangs", &guard, "hang", more)]);
     let case = Case::on(builder(Pair::Embedded, &guards), agent("hello").await).await;
@@ -121,14 +109,14 @@ async fn a_caller_that_has_its_share_of_a_guard_is_refused_whatever_on_failure_i
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_caller_of_slow_texts_has_a_guard_neither_fail_for_others_nor_pass_what_they_say() {
-    const SLOW: &str = "a-text-that-takes-long";
+async fn one_caller_has_a_guard_neither_fail_for_others_nor_pass_what_they_say() {
+    const SLOW: &str = "a-text-that-it-cannot-bear";
     planted::plant(SECRET);
     for (on_failure, slow, refused) in [("deny", 503, 503), ("allow", 200, 403)] {
         let guard = Agent::scripted(|question| {
             let text = String::from_utf8_lossy(&question.body).into_owned();
             if text.contains(SLOW) {
-                return vec![Step::Hang];
+                return vec![Step::Reset];
             }
             let action = if text.contains(SECRET) {
                 "reject"
@@ -190,12 +178,7 @@ async fn a_reload_changes_guards() {
         agent("hello").await,
     )
     .await;
-    let status = async || {
-        case.gateway
-            .call(&case.request(Form::Rpc03, false, "forbidden"))
-            .await
-            .status
-    };
+    let status = async || case.call(Form::Rpc03, false, "forbidden").await.status;
     assert_eq!(status().await, 200);
     written.save(&guard("forbidden"));
     until_holds("what is told in the end", async || status().await == 403).await;

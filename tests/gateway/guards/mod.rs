@@ -10,13 +10,11 @@ mod questions;
 mod records;
 mod streams;
 
-use std::time::Duration;
-
 use serde_json::{Value, json};
 
 use crate::harness::{
-    Agent, Builder, Gateway, LAST_CHUNK, Pair, Recorded, Request, SSE_HEAD, Seat, Step, card,
-    card_1_0, chunk, ok_json, planted,
+    Agent, Answer, Builder, Gateway, LAST_CHUNK, Pair, Recorded, Request, SSE_HEAD, Seat, Step,
+    card, card_1_0, chunk, ok_json, planted,
 };
 
 /// The text that no guard may let through.
@@ -164,10 +162,11 @@ impl Form {
     }
 }
 
-/// One guard of the configuration.
+/// One guard of the configuration. It has as long as it may have, but where it hangs.
 fn table(name: &str, server: &Agent, behaviour: &str, more: Value) -> Value {
-    let mut table =
-        json!({"name": name, "url": format!("{}{behaviour}", server.url()), "timeout": "300ms"});
+    let timeout = if behaviour == "hang" { "300ms" } else { "60s" };
+    let url = format!("{}{behaviour}", server.url());
+    let mut table = json!({"name": name, "url": url, "timeout": timeout});
     table
         .as_object_mut()
         .unwrap()
@@ -199,6 +198,10 @@ impl Case {
 
     fn request(&self, form: Form, streams: bool, text: &str) -> Request {
         form.request(&self.target, &self.caller, streams, text)
+    }
+
+    async fn call(&self, form: Form, streams: bool, text: &str) -> Answer {
+        self.gateway.call(&self.request(form, streams, text)).await
     }
 }
 

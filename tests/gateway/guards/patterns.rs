@@ -38,10 +38,7 @@ async fn patterns_reject_and_mask_calls_in_each_form() {
                 };
                 let before = posts(&target.agent);
                 let rejected = call(&format!("my {SECRET}")).await;
-                assert_eq!(
-                    (rejected.status, rejected.reason()),
-                    (403, "guard_rejected".into())
-                );
+                rejected.refuses(403, "guard_rejected");
                 assert_eq!(
                     rejected.fact("why").as_deref(),
                     Some("pattern `secret` matches")
@@ -49,11 +46,7 @@ async fn patterns_reject_and_mask_calls_in_each_form() {
                 assert_eq!(posts(&target.agent), before);
                 let passed = call("to a@a.example").await;
                 assert_eq!(passed.status, 200, "{}", passed.text());
-                assert!(
-                    passed.text().contains("from [email]"),
-                    "{form:?} {streams}: {}",
-                    passed.text()
-                );
+                passed.says("from [email]");
                 assert!(!passed.text().contains("b@b"), "{}", passed.text());
                 let sent = target.agent.take();
                 assert!(
@@ -84,16 +77,8 @@ async fn patterns_see_metadata_and_errors_and_answers_that_are_no_json() {
     )
     .await;
     for text in ["error", "page"] {
-        let answer = case
-            .gateway
-            .call(&case.request(Form::Rpc03, false, text))
-            .await;
-        assert_eq!(
-            (answer.status, answer.reason()),
-            (403, "guard_rejected".into()),
-            "{}",
-            answer.text()
-        );
+        let answer = case.call(Form::Rpc03, false, text).await;
+        answer.refuses(403, "guard_rejected");
         assert_eq!(answer.fact("delivered").as_deref(), Some("true"));
     }
     let mut call: Value = serde_json::from_str(crate::harness::CALL).unwrap();

@@ -87,10 +87,7 @@ async fn guards_are_asked_in_order_and_each_sees_what_the_one_before_made() {
         table("fails", &guard, "garbage", json!({"phases": ["request"], "on_failure": "allow"})),
     ]);
     let case = Case::on(builder(Pair::Embedded, &guards), agent("hello").await).await;
-    let answer = case
-        .gateway
-        .call(&case.request(Form::Rpc03, false, SECRET))
-        .await;
+    let answer = case.call(Form::Rpc03, false, SECRET).await;
     assert_eq!(answer.status, 200, "{}", answer.text());
     let sent = wire(&case.target.agent);
     assert!(
@@ -132,17 +129,10 @@ async fn scopes_methods_sizes_and_failures_count_as_they_are_set() {
         ),
     ]);
     let case = Case::on(builder(Pair::Embedded, &guards), agent("hello").await).await;
-    let call = async |text: &str| {
-        case.gateway
-            .call(&case.request(Form::Rpc03, false, text))
-            .await
-    };
+    let call = async |text: &str| case.call(Form::Rpc03, false, text).await;
     assert_eq!(call(SECRET).await.status, 200);
     let answer = call(&"x".repeat(2000)).await;
-    assert_eq!(
-        (answer.status, answer.reason()),
-        (503, "guard_unavailable".into())
-    );
+    answer.refuses(503, "guard_unavailable");
     assert_eq!(
         (answer.fact("limit"), answer.fact("failure")),
         (Some("1024".into()), Some("too_large".into()))
@@ -179,10 +169,7 @@ async fn a_token_of_a_call_has_the_hash_of_what_guards_made_of_it() {
         .patch(&case.target.id, json!({"proof": "request"}))
         .await;
     assert_eq!(set.status, 200, "{}", set.text());
-    let answer = case
-        .gateway
-        .call(&case.request(Form::Rpc03, false, SECRET))
-        .await;
+    let answer = case.call(Form::Rpc03, false, SECRET).await;
     assert_eq!(answer.status, 200, "{}", answer.text());
     let sent = case.target.agent.take();
     assert!(sent.text().contains(MASK));
@@ -212,10 +199,7 @@ async fn a_forbidden_address_and_a_redirect_are_failures() {
     ] {
         let guards = json!([{"name": "g", "url": url, "phases": ["request"], "timeout": "1s"}]);
         let case = Case::on(builder(Pair::Embedded, &guards), agent("hello").await).await;
-        let answer = case
-            .gateway
-            .call(&case.request(Form::Rpc03, false, "hi"))
-            .await;
+        let answer = case.call(Form::Rpc03, false, "hi").await;
         assert_eq!(
             (answer.status, answer.fact("failure").as_deref()),
             (503, Some(failure))

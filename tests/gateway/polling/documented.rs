@@ -1,13 +1,13 @@
 //! `docs/guide/poll-agent.py` outlives a stop, a kill and an exchange of its gateway, and asks little.
 
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::json;
 
 use super::{Case, hello};
 use crate::handover::{Supervisor, signal};
-use crate::harness::{Builder, Gateway, Pair, Request, card};
+use crate::harness::{Builder, Gateway, Pair, Request, card, until_holds};
 
 const SOON: Duration = Duration::from_secs(60);
 
@@ -47,12 +47,9 @@ impl Case {
     /// Sends a message, and waits until it is replied to.
     async fn served(&self, what: &str, agent: &mut Documented) {
         let task = self.sent().await;
-        let deadline = Instant::now() + SOON;
-        while self.task(&task).await["status"]["state"] != "completed" {
-            assert!(agent.lives(), "{what}: the agent ended");
-            assert!(Instant::now() < deadline, "{what}: no reply");
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
+        let is_replied = async || self.task(&task).await["status"]["state"] == "completed";
+        until_holds(what, is_replied).await;
+        assert!(agent.lives(), "{what}: the agent ended");
     }
 }
 
@@ -92,7 +89,7 @@ async fn the_documented_agent_works_off_a_backlog_within_the_default_rate() {
         .set("rate.caller_burst", "20");
     let case = Case::with(builder, card("poller")).await;
     let mut last = String::new();
-    for _ in 0..120 {
+    for _ in 0..60 {
         let body = json!({"jsonrpc": "2.0", "id": 1, "method": "message/send", "params": hello()});
         // The sender keeps to its rate.
         last = loop {
@@ -105,16 +102,12 @@ async fn the_documented_agent_works_off_a_backlog_within_the_default_rate() {
         };
     }
     let mut agent = Documented::start(&case.gateway, &case.token);
-    let deadline = Instant::now() + SOON;
-    loop {
-        let asked =
-            json!({"jsonrpc": "2.0", "id": 1, "method": "tasks/get", "params": {"id": last}});
-        let asked = Request::post("/workspaces/poller/a2a", asked.to_string());
-        let task = case.gateway.as_operator(asked).await.json();
-        if task["result"]["status"]["state"] == "completed" {
-            break;
-        }
-        assert!(agent.lives() && Instant::now() < deadline, "{task}");
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
+    let asked = json!({"jsonrpc": "2.0", "id": 1, "method": "tasks/get", "params": {"id": last}});
+    let asked = Request::post("/workspaces/poller/a2a", asked.to_string());
+    let is_done = async || {
+        let task = case.gateway.as_operator(asked.clone()).await.json();
+        task["result"]["status"]["state"] == "completed"
+    };
+    until_holds("the backlog is worked off", is_done).await;
+    assert!(agent.lives());
 }

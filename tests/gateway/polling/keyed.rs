@@ -1,7 +1,5 @@
 //! Calls with a key to an agent that polls (contract §6.2): in its inbox once, whoever sends them again.
 
-use std::time::Duration;
-
 use serde_json::{Value, json};
 
 use super::{Case, data, hello};
@@ -50,15 +48,15 @@ on_both_pairs! {
         let mut other = hello();
         other["message"]["parts"][0]["text"] = json!("other");
         let conflict = case.gateway.call(&case.keyed("k-1", &call("message/send", &other))).await;
-        assert_eq!((conflict.status, &*conflict.reason()), (409, "idempotency_conflict"));
+        conflict.refuses(409, "idempotency_conflict");
         let theirs = case.keyed("k-1", &body).without("authorization").bearer(ADMIN);
         assert_eq!(case.gateway.call(&theirs).await.field(REPLAY), None);
         assert_eq!(case.inbox().await.len(), 2);
         // It outlives the process, and the task's end: the answer is the first one, and who waits gets the last.
         let task = all[0].json()["activity_id"].as_str().unwrap().to_owned();
-        let waits = request.clone().field("Prefer", "wait=10");
+        let waits = request.clone().field("Prefer", "wait=60");
         let reply = async {
-            tokio::time::sleep(Duration::from_millis(300)).await;
+            case.until_waiting(1.0).await;
             let done = json!({"jsonrpc": "2.0", "id": 1, "result": {"kind": "message", "role": "agent",
                 "messageId": "a-1", "parts": [{"kind": "text", "text": "done"}]}});
             assert_eq!(case.replied(&task, done).await.status, 200);
@@ -66,7 +64,6 @@ on_both_pairs! {
         let (waited, ()) = tokio::join!(case.again(&waits), reply);
         assert_eq!(waited.json()["result"]["parts"][0]["text"], "done", "{}", waited.text());
         case.gateway.restart().await;
-        case.gateway.await_ready().await;
         assert_eq!(case.again(&request).await.text(), first);
         let waited = case.again(&waits).await;
         assert_eq!(waited.json()["result"]["parts"][0]["text"], "done", "{}", waited.text());
@@ -79,10 +76,7 @@ async fn a_stream_that_is_asked_for_again_begins_anew_and_sends_nothing_twice() 
     let case = Case::new(Pair::Embedded).await;
     let request = case.keyed("s-1", &call("message/stream", &hello()));
     let reply = async {
-        while case.inbox().await.is_empty() {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-        let id = case.inbox().await[0]["id"].as_str().unwrap().to_owned();
+        let id = case.until_sent(1).await;
         for state in ["working", "completed"] {
             let said = json!({"status": {"state": state}});
             assert_eq!(case.replied(&id, said).await.status, 200);
@@ -147,7 +141,7 @@ async fn a_plain_http_message_with_a_key_is_sent_once_too() {
     lost["message"]["taskId"] = json!("no-such-task");
     let wrong = case.keyed("w", &call("message/send", &lost));
     let wrong = case.gateway.call(&wrong).await;
-    assert_eq!((wrong.status, &*wrong.reason()), (200, "task_not_found"));
+    wrong.refuses(200, "task_not_found");
     let right = case.keyed("w", &call("message/send", &hello()));
     let right = case.gateway.call(&right).await;
     assert_eq!((right.status, right.field(REPLAY)), (200, None));

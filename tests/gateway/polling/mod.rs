@@ -12,7 +12,7 @@ mod waits;
 
 use serde_json::{Value, json};
 
-use crate::harness::{Agent, Answer, Builder, Gateway, Pair, Request, Seat, card};
+use crate::harness::{Agent, Answer, Builder, Gateway, Pair, Request, Seat, card, until_holds};
 
 /// A caller, and a workspace that polls.
 pub(crate) struct Case {
@@ -77,11 +77,37 @@ impl Case {
         items.reverse();
         items
     }
+
+    /// Waits until so many entries are in the inbox; answers the name of the newest.
+    async fn until_sent(&self, count: usize) -> String {
+        until_holds("it is in the inbox", async || {
+            self.inbox().await.len() == count
+        })
+        .await;
+        let newest = self.inbox().await.pop().unwrap();
+        newest["id"].as_str().unwrap().to_owned()
+    }
+
+    /// Waits until so many callers wait for a reply.
+    async fn until_waiting(&self, count: f64) {
+        let name = "a2a_gateway_inbox_readers";
+        let waiting = async || self.gateway.metric(name, &["kind=\"sender\""]).await == count;
+        until_holds("callers wait", waiting).await;
+    }
 }
 
 /// Creates a workspace that polls; answers with its token.
 pub(crate) async fn poller(gateway: &Gateway, id: &str, card: Value) -> String {
-    let enrolment = gateway.create(json!({"id": id, "name": id})).await;
+    poller_below(gateway, "", id, card).await
+}
+
+/// The same below another workspace.
+async fn poller_below(gateway: &Gateway, parent: &str, id: &str, card: Value) -> String {
+    let mut workspace = json!({"id": id, "name": id});
+    if !parent.is_empty() {
+        workspace["parent_id"] = parent.into();
+    }
+    let enrolment = gateway.create(workspace).await;
     let body = json!({"id": id, "delivery_mode": "poll", "agent_card": card});
     let request = Request::post("/registry/register", body.to_string()).bearer(&enrolment);
     let answer = gateway.call(&request).await;

@@ -55,7 +55,7 @@ on_both_pairs! {
         ] {
             let refused = reply(&data).await;
             assert_eq!((refused.status, refused.reason().as_str()), (400, "invalid_params"), "{data}");
-            assert!(refused.text().contains(why), "{}", refused.text());
+            refused.says(why);
         }
         let deepest = reply(&nested(98)).await;
         assert_eq!(deepest.status, 200, "{}", deepest.text());
@@ -67,14 +67,9 @@ on_both_pairs! {
     async fn a_reply_reaches_whoever_waits_for_it(pair: Pair) {
         let case = Case::new(pair).await;
         let body = json!({"jsonrpc": "2.0", "id": 7, "method": "message/send", "params": hello()});
-        let waiting = case.request(&body).field("Prefer", "wait=30");
+        let waiting = case.request(&body).field("Prefer", "wait=60");
         let replying = async {
-            let activity = loop {
-                if let Some(item) = case.inbox().await.pop() {
-                    break item["id"].as_str().unwrap().to_owned();
-                }
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            };
+            let activity = case.until_sent(1).await;
             let working = case.replied(&activity, json!({"status": {"state": "working"}})).await;
             assert_eq!(working.status, 200, "{}", working.text());
             let done = case.replied(&activity, json!({"jsonrpc": "2.0", "id": 7, "result": said("done")})).await;
@@ -84,7 +79,7 @@ on_both_pairs! {
         };
         let (answer, activity) = tokio::join!(case.gateway.call(&waiting), replying);
         assert_eq!(answer.status, 200, "{}", answer.text());
-        assert_eq!(answer.field("preference-applied"), Some("wait=30"));
+        assert_eq!(answer.field("preference-applied"), Some("wait=60"));
         let result = &answer.json()["result"];
         assert_eq!((&answer.json()["id"], &result["kind"]), (&json!(7), &json!("message")));
         assert_eq!(result["parts"][0]["text"], "done");
@@ -93,45 +88,55 @@ on_both_pairs! {
         assert_eq!(task["status"]["message"]["parts"][0]["text"], "done");
         assert_eq!(case.inbox().await[0]["status"], "completed");
     }
+}
 
-    async fn a_stream_begins_with_the_task_and_ends_with_its_last_update(pair: Pair) {
-        let case = Case::new(pair).await;
-        let body = json!({"jsonrpc": "2.0", "id": 2, "method": "message/stream", "params": hello()});
-        let request = case.request(&body);
-        let piece = |text: &str, append: bool| json!({"artifact": {"artifactId": "a",
-            "parts": [{"kind": "text", "text": text}]}, "append": append});
-        let replying = async {
-            let activity = loop {
-                if let Some(item) = case.inbox().await.pop() {
-                    break item["id"].as_str().unwrap().to_owned();
-                }
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            };
-            for body in [
-                json!({"status": {"state": "working"}}),
-                piece("one ", false),
-                piece("two", true),
-                json!({"status": {"state": "completed"}}),
-            ] {
-                let answer = case.replied(&activity, body).await;
-                assert_eq!(answer.status, 200, "{}", answer.text());
-            }
-            activity
-        };
-        let (answer, activity) = tokio::join!(case.gateway.call(&request), replying);
-        assert_eq!(answer.status, 200, "{}", answer.text());
-        assert_eq!(answer.field("content-type"), Some("text/event-stream"));
-        let events = data(&answer);
-        let kinds: Vec<_> = events.iter().map(|event| event["result"]["kind"].clone()).collect();
-        assert_eq!(kinds, ["task", "status-update", "artifact-update", "artifact-update", "status-update"]);
-        assert!(events.iter().all(|event| event["id"] == 2));
-        assert_eq!(events[0]["result"]["id"], *activity);
-        assert_eq!(events[4]["result"]["final"], true);
-        assert_eq!(events[4]["result"]["taskId"], *activity);
-        let task = case.task(&activity).await;
-        let parts = task["artifacts"][0]["parts"].as_array().unwrap();
-        assert_eq!((parts.len(), &parts[1]["text"]), (2, &json!("two")));
-    }
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_begins_with_the_task_and_ends_with_its_last_update() {
+    let case = Case::new(Pair::Embedded).await;
+    let body = json!({"jsonrpc": "2.0", "id": 2, "method": "message/stream", "params": hello()});
+    let request = case.request(&body);
+    let piece = |text: &str, append: bool| {
+        json!({"artifact": {"artifactId": "a",
+        "parts": [{"kind": "text", "text": text}]}, "append": append})
+    };
+    let replying = async {
+        let activity = case.until_sent(1).await;
+        for body in [
+            json!({"status": {"state": "working"}}),
+            piece("one ", false),
+            piece("two", true),
+            json!({"status": {"state": "completed"}}),
+        ] {
+            let answer = case.replied(&activity, body).await;
+            assert_eq!(answer.status, 200, "{}", answer.text());
+        }
+        activity
+    };
+    let (answer, activity) = tokio::join!(case.gateway.call(&request), replying);
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    assert_eq!(answer.field("content-type"), Some("text/event-stream"));
+    let events = data(&answer);
+    let kinds: Vec<_> = events
+        .iter()
+        .map(|event| event["result"]["kind"].clone())
+        .collect();
+    assert_eq!(
+        kinds,
+        [
+            "task",
+            "status-update",
+            "artifact-update",
+            "artifact-update",
+            "status-update"
+        ]
+    );
+    assert!(events.iter().all(|event| event["id"] == 2));
+    assert_eq!(events[0]["result"]["id"], *activity);
+    assert_eq!(events[4]["result"]["final"], true);
+    assert_eq!(events[4]["result"]["taskId"], *activity);
+    let task = case.task(&activity).await;
+    let parts = task["artifacts"][0]["parts"].as_array().unwrap();
+    assert_eq!((parts.len(), &parts[1]["text"]), (2, &json!("two")));
 }
 
 #[tokio::test]
@@ -224,15 +229,9 @@ async fn an_error_is_answered_as_one_and_a_wait_ends_in_its_time() {
     assert!(began.elapsed() >= Duration::from_secs(1));
     assert_eq!(queued.json()["status"], "queued");
     assert_eq!(queued.field("preference-applied"), None);
-    let waiting = case.request(&body).field("Prefer", "wait=20");
+    let waiting = case.request(&body).field("Prefer", "wait=60");
     let replying = async {
-        let activity = loop {
-            let items = case.inbox().await;
-            if items.len() == 2 {
-                break items[1]["id"].as_str().unwrap().to_owned();
-            }
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        };
+        let activity = case.until_sent(2).await;
         let error = json!({"error": {"code": -32603, "message": "it broke", "data": {"x": 1}}});
         assert_eq!(case.replied(&activity, error).await.status, 200);
         activity
@@ -256,7 +255,7 @@ async fn only_the_workspace_itself_replies_and_only_what_can_be_read() {
     let elsewhere = format!("/workspaces/other/activity/{id}/reply");
     let elsewhere = Request::post(elsewhere, done.to_string()).bearer(&other);
     let answer = case.gateway.call(&elsewhere).await;
-    assert_eq!((answer.status, &*answer.reason()), (404, "task_not_found"));
+    answer.refuses(404, "task_not_found");
     for wrong in [
         json!({}),
         json!({"result": "done"}),
@@ -274,5 +273,5 @@ async fn only_the_workspace_itself_replies_and_only_what_can_be_read() {
     assert_eq!(case.task(&id).await["status"]["state"], "submitted");
     assert_eq!(case.replied(&id, done.clone()).await.status, 200);
     let again = case.replied(&id, done).await;
-    assert_eq!((again.status, &*again.reason()), (409, "conflict"));
+    again.refuses(409, "conflict");
 }

@@ -54,7 +54,7 @@ async fn the_routes_of_1_0_are_answered_in_its_words() {
     assert_eq!(stream.field("content-type"), Some("text/event-stream"));
     assert_eq!(data(&stream)[0]["task"]["id"], id, "{}", stream.text());
     let old = case.gateway.call(&at("POST", "v1/message:send")).await;
-    assert_eq!((old.status, &*old.reason()), (404, "not_found"));
+    old.refuses(404, "not_found");
 }
 
 #[tokio::test]

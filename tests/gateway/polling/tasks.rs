@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::{Case, hello};
-use crate::harness::{Agent, Pair, Request};
+use super::{Case, hello, poller_below};
+use crate::harness::{Agent, Pair, Request, card};
 use crate::on_both_pairs;
 
 on_both_pairs! {
@@ -12,13 +12,7 @@ on_both_pairs! {
         let boss = case.gateway.seat("boss", "", Agent::json("{}").await).await;
         let ann = case.gateway.seat("ann", "boss", Agent::json("{}").await).await;
         let bob = case.gateway.seat("bob", "boss", Agent::json("{}").await).await;
-        let dev = {
-            let made = json!({"id": "dev", "name": "dev", "parent_id": "boss"});
-            let enrolment = case.gateway.create(made).await;
-            let body = json!({"id": "dev", "delivery_mode": "poll", "agent_card": {"name": "dev"}});
-            let request = Request::post("/registry/register", body.to_string()).bearer(&enrolment);
-            case.gateway.call(&request).await.json()["token"].as_str().unwrap().to_owned()
-        };
+        let dev = poller_below(&case.gateway, "boss", "dev", card("dev")).await;
         let ask = |token: &str, method: &str, params: Value| {
             let body = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params});
             Request::post("/workspaces/dev/a2a", body.to_string()).bearer(token)
@@ -29,7 +23,6 @@ on_both_pairs! {
         for restarted in [false, true] {
             if restarted {
                 case.gateway.restart().await;
-                case.gateway.await_ready().await;
             }
             for method in ["tasks/get", "tasks/cancel", "tasks/resubscribe", "GetTask", "CancelTask", "SubscribeToTask"] {
                 let refused = case.gateway.call(&ask(&bob.token, method, json!({"id": id}))).await;
@@ -55,44 +48,62 @@ on_both_pairs! {
         let reply = Request::post(format!("/workspaces/dev/activity/{id}/reply"), r#"{"status":{"state":"completed"}}"#);
         assert_eq!(case.gateway.call(&reply.bearer(&dev)).await.status, 200);
     }
+}
 
-    async fn a_task_goes_on_with_another_message_until_it_is_over(pair: Pair) {
-        let case = Case::new(pair).await;
-        let id = case.sent().await;
-        let ask = json!({"status": {"state": "input-required"}});
-        assert_eq!(case.replied(&id, ask).await.status, 200);
-        let mut more = hello();
-        more["message"]["taskId"] = json!(id);
-        more["message"]["messageId"] = json!("m-2");
-        let queued = case.call("message/send", more.clone()).await.json();
-        assert_eq!(queued["result"]["id"], *id, "{queued}");
-        let second = queued["activity_id"].as_str().unwrap().to_owned();
-        assert_ne!(second, id);
-        assert_eq!(case.task(&id).await["status"]["state"], "submitted");
-        let items = case.inbox().await;
-        assert_eq!((items.len(), &items[1]["task_id"]), (2, &json!(id)));
-        // It may answer by the name of either entry.
-        let done = json!({"status": {"state": "completed"}});
-        assert_eq!(case.replied(&second, done).await.json()["task_id"], *id);
-        assert_eq!(case.task(&id).await["status"]["state"], "completed");
-        let late = case.call("message/send", more).await;
-        assert_eq!((late.status, &late.json()["error"]["code"]), (400, &json!(-32602)), "{}", late.text());
-        assert_eq!(case.inbox().await.len(), 2);
-    }
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_task_goes_on_with_another_message_until_it_is_over() {
+    let case = Case::new(Pair::Embedded).await;
+    let id = case.sent().await;
+    let ask = json!({"status": {"state": "input-required"}});
+    assert_eq!(case.replied(&id, ask).await.status, 200);
+    let mut more = hello();
+    more["message"]["taskId"] = json!(id);
+    more["message"]["messageId"] = json!("m-2");
+    let queued = case.call("message/send", more.clone()).await.json();
+    assert_eq!(queued["result"]["id"], *id, "{queued}");
+    let second = queued["activity_id"].as_str().unwrap().to_owned();
+    assert_ne!(second, id);
+    assert_eq!(case.task(&id).await["status"]["state"], "submitted");
+    let items = case.inbox().await;
+    assert_eq!((items.len(), &items[1]["task_id"]), (2, &json!(id)));
+    // It may answer by the name of either entry.
+    let done = json!({"status": {"state": "completed"}});
+    assert_eq!(case.replied(&second, done).await.json()["task_id"], *id);
+    assert_eq!(case.task(&id).await["status"]["state"], "completed");
+    let late = case.call("message/send", more).await;
+    assert_eq!(
+        (late.status, &late.json()["error"]["code"]),
+        (400, &json!(-32602)),
+        "{}",
+        late.text()
+    );
+    assert_eq!(case.inbox().await.len(), 2);
+}
 
-    async fn a_task_that_is_given_up_is_over_and_its_agent_hears_of_it(pair: Pair) {
-        let case = Case::new(pair).await;
-        let id = case.sent().await;
-        let canceled = case.call("tasks/cancel", json!({"id": id})).await.json();
-        assert_eq!(canceled["result"]["status"]["state"], "canceled", "{canceled}");
-        let items = case.inbox().await;
-        assert_eq!((items.len(), &items[1]["method"]), (2, &json!("tasks/cancel")));
-        assert_eq!(items[1]["request_body"]["params"]["id"], *id);
-        let late = case.replied(&id, json!({"status": {"state": "completed"}})).await;
-        assert_eq!((late.status, &*late.reason()), (409, "conflict"));
-        let again = case.call("tasks/cancel", json!({"id": id})).await;
-        assert_eq!((again.status, &again.json()["error"]["code"]), (200, &json!(-32002)));
-    }
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_task_that_is_given_up_is_over_and_its_agent_hears_of_it() {
+    let case = Case::new(Pair::Embedded).await;
+    let id = case.sent().await;
+    let canceled = case.call("tasks/cancel", json!({"id": id})).await.json();
+    assert_eq!(
+        canceled["result"]["status"]["state"], "canceled",
+        "{canceled}"
+    );
+    let items = case.inbox().await;
+    assert_eq!(
+        (items.len(), &items[1]["method"]),
+        (2, &json!("tasks/cancel"))
+    );
+    assert_eq!(items[1]["request_body"]["params"]["id"], *id);
+    let late = case
+        .replied(&id, json!({"status": {"state": "completed"}}))
+        .await;
+    late.refuses(409, "conflict");
+    let again = case.call("tasks/cancel", json!({"id": id})).await;
+    assert_eq!(
+        (again.status, &again.json()["error"]["code"]),
+        (200, &json!(-32002))
+    );
 }
 
 #[tokio::test]

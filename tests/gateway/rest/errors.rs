@@ -1,12 +1,10 @@
 //! The form of the gateway's own answers: a google.rpc.Status over HTTP+JSON, a JSON-RPC error at the base, and 200 for
 //! the errors that A2A defines there.
 
-use std::time::Duration;
-
 use serde_json::{Value, json};
 
-use super::Case;
 use super::raw::with_rest;
+use super::{Case, seat};
 use crate::harness::{
     Agent, Builder, Connection, Pair, Recorded, Request, SSE_HEAD, Seat, Step, assert_refusal,
     card, chunk, ok_json,
@@ -208,7 +206,6 @@ async fn breaking(end: &'static str) -> Agent {
             Step::Write(event(r#"{"result":{"task":{"id":"t"}}}"#)),
             Step::Write(event(r#"{"result":{"statusUpdate":{"taskId":"t"}}}"#)),
             Step::Write(chunk("data: {\"res")),
-            Step::Wait(Duration::from_millis(50)),
             Step::Close,
         ]
     })
@@ -220,25 +217,36 @@ async fn a_cut_stream_ends_with_an_error_by_its_binding_in_the_agents_line_ends(
     let message = r#"{"message":{"messageId":"m","role":"user","parts":[]}}"#;
     let call =
         format!(r#"{{"jsonrpc":"2.0","id":"c-1","method":"message/stream","params":{message}}}"#);
-    for (end, kept) in [("\n", "1000"), ("\r\n", "1000"), ("\n", "0"), ("\r\n", "0")] {
-        for (tail, body, with_interface) in [
+    let gateway = async |kept| {
+        let settings = [("stream.log_events", kept)];
+        Case::with(&settings, card("target"), breaking("\n").await).await
+    };
+    let mut cases = [("1000", gateway("1000").await), ("0", gateway("0").await)];
+    for (number, (end, at)) in [("\n", 0), ("\r\n", 0), ("\n", 1), ("\r\n", 1)]
+        .into_iter()
+        .enumerate()
+    {
+        let (kept, case) = &mut cases[at];
+        let rows = [
             ("message:stream", message, true),
             ("v1/message:stream", message, true),
             ("tasks/send/stream", message, false),
             ("tasks/send/stream", &*call, false),
             ("", &*call, true),
-        ] {
+        ];
+        for (row, (tail, body, with_interface)) in rows.into_iter().enumerate() {
             let card = if with_interface {
                 with_rest(true)
             } else {
                 card("target")
             };
-            let settings = [("stream.log_events", kept)];
-            let case = Case::with(&settings, card, breaking(end).await).await;
+            let id = format!("target-{number}-{row}");
+            let made = json!({"id": id, "name": id});
+            case.target = seat(&case.gateway, made, card, breaking(end).await).await;
             let answer = case.post(tail, body).await;
             let what = format!("{tail} {end:?} {kept}");
             // Events of a stream that is not kept have no number.
-            let text = match kept {
+            let text = match *kept {
                 "0" => answer.text(),
                 _ => answer.clone().unnumbered().text(),
             };
@@ -278,8 +286,8 @@ async fn a_cut_stream_ends_with_an_error_by_its_binding_in_the_agents_line_ends(
             assert_eq!(info["reason"], "AGENT_PROTOCOL_ERROR", "{what}");
             assert_eq!(info["domain"], "a2a-gateway", "{what}");
             assert_eq!(info["metadata"]["stream"], *name, "{what}");
-            if kept != "0" {
-                let path = format!("/workspaces/target/streams/{name}");
+            if *kept != "0" {
+                let path = format!("/workspaces/{}/streams/{name}", case.target.id);
                 let again = Request::get(path)
                     .bearer(&case.caller.token)
                     .field("Last-Event-ID", format!("{name}-2"));

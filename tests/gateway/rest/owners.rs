@@ -177,10 +177,7 @@ async fn by_the_http_json_binding() {
     assert_eq!(off.status, 200, "{}", off.text());
     let configs = format!("{base}/tasks/t-ann/pushNotificationConfigs");
     let answer = team.ask("GET", &configs, &team.ann.token, "").await;
-    assert_eq!(
-        (answer.status, answer.reason().as_str()),
-        (400, "push_not_supported")
-    );
+    answer.refuses(400, "push_not_supported");
     let json = answer.json();
     let info = &json["error"]["details"][0];
     assert_eq!(

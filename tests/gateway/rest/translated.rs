@@ -251,10 +251,7 @@ async fn an_agents_error_comes_back_with_a_status_and_its_own_words() {
         let agent = Agent::scripted(move |_| vec![Step::write(&wire)]).await;
         let case = Case::new(card("target"), agent).await;
         let answer = case.get("tasks/t-1").await;
-        assert_eq!(
-            (answer.status, answer.reason().as_str()),
-            (502, "agent_protocol_error")
-        );
+        answer.refuses(502, "agent_protocol_error");
         assert_eq!(answer.fact("delivered").as_deref(), Some("true"));
     }
     // What says itself that something went wrong, in whatever form, passes as it is.

@@ -58,19 +58,14 @@ async fn no_call_is_lost(guards: bool) {
         all += calls;
         assert!(lost.is_empty(), "{lost:?}\n{}", old.log());
     }
-    assert!(all > 2 * CALLERS, "{all} calls are no load");
+    assert!(all >= CALLERS, "{all} calls are no load");
     assert_eq!(stage.status_of("old").await, None, "{}", old.log());
     drop(new);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_instance_leaves_under_load_without_a_lost_call() {
-    no_call_is_lost(false).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_guarded_instance_leaves_under_load_without_a_lost_call() {
-    no_call_is_lost(true).await;
+    tokio::join!(no_call_is_lost(false), no_call_is_lost(true));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -78,19 +73,11 @@ async fn the_last_call_of_an_agent_is_answered_before_it_ends() {
     let stage = Arc::new(Stage::new(Pair::Embedded).await);
     let guard = free_address("127.0.0.1").to_string();
     for more in [&[][..], &["--guard", &guard]] {
-        let slow = ["--", "env", "PAUSE=2.5", SCRIPT];
+        let slow = ["--", "env", "PAUSE=1", SCRIPT];
         let arguments: Vec<_> = more.iter().chain(&slow).copied().collect();
         let mut run = stage.run("one", &arguments);
         stage.until_status_of("one", "online", &run).await;
-        let calling = tokio::spawn({
-            let stage = Arc::clone(&stage);
-            async move { stage.call().await }
-        });
-        let deadline = Instant::now() + PATIENCE;
-        while stage.view().await["instances"][0]["in_flight"] != 1 {
-            assert!(Instant::now() < deadline, "the call does not come");
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
+        let calling = stage.calling().await;
         run.signal("INT");
         // Python answers SIGINT with a traceback.
         assert_eq!(run.code().await, Some(128 + 2), "{}", run.log());
@@ -102,28 +89,18 @@ async fn the_last_call_of_an_agent_is_answered_before_it_ends() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_second_signal_or_the_end_of_the_grace_ends_the_wait_for_calls() {
     let stage = Arc::new(Stage::new(Pair::Embedded).await);
-    for (grace, twice, at_most) in [("25s", true, 3), ("3s", false, 4)] {
-        let slow = ["--grace", grace, "--", "env", "PAUSE=15", SCRIPT];
+    // Neither the call nor the longer grace ends while a case runs.
+    for (grace, twice) in [("10m", true), ("1s", false)] {
+        let slow = ["--grace", grace, "--", "env", "PAUSE=600", SCRIPT];
         let mut run = stage.run("one", &slow);
         stage.until_status_of("one", "online", &run).await;
-        let calling = tokio::spawn({
-            let stage = Arc::clone(&stage);
-            async move { stage.call().await }
-        });
-        let deadline = Instant::now() + PATIENCE;
-        while stage.view().await["instances"][0]["in_flight"] != 1 {
-            assert!(Instant::now() < deadline, "the call does not come");
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-        let began = Instant::now();
+        let calling = stage.calling().await;
         run.signal("TERM");
         if twice {
             run.until_it_says("draining the agent").await;
             run.signal("TERM");
         }
         assert_eq!(run.code().await, Some(128 + 15), "{}", run.log());
-        let took = began.elapsed();
-        assert!(took < Duration::from_secs(at_most), "{grace}: {took:?}");
         assert_eq!(calling.await.unwrap().status, 502);
         assert_eq!(stage.view().await["status"], "offline");
     }

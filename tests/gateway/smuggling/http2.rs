@@ -258,8 +258,7 @@ async fn frames_out_of_place_end_the_connection_and_nothing_else() {
 /// Each flood is cut or outlasted, and honest callers are served beside it and after it.
 #[tokio::test]
 async fn floods_are_cut() {
-    // Who comes beside a flood has long enough although the one thread is busy with it.
-    let case = Case::with(builder().set("timeouts.request_head", "10s")).await;
+    let case = Case::new().await;
     let honest = [POST, SCHEME, PATH, AUTHORITY, TOKEN, TYPE];
     let resets: Vec<u8> = (0..3000_u32)
         .flat_map(|n| {
@@ -377,18 +376,17 @@ async fn a_connection_on_which_nothing_happens_is_closed() {
         .set("server.keepalive", "2s");
     let secure = Secure::start(builder).await;
     let certificate = Arc::clone(&secure.certificate);
-    let patience = Duration::from_secs(12);
     let no_preface = async {
         let mut tls = certificate.connect(secure.address, &["h2"]).await.unwrap();
         let _ = tokio::io::AsyncWriteExt::write_all(&mut tls, b"PRI * HT").await;
         let mut rest = Vec::new();
         let read = tokio::io::AsyncReadExt::read_to_end(&mut tls, &mut rest);
-        timeout(patience, read).await.is_ok()
+        timeout(PROMPT, read).await.is_ok()
     };
     let open = |certificate: Arc<Certificate>, bytes: Vec<u8>| async move {
         let mut wire = Wire::open(&certificate, secure.address).await;
         wire.send(&bytes).await;
-        wire.closed_within(patience).await
+        wire.closed_within(PROMPT).await
     };
     let half_a_head = frame(HEADERS, 0, 1, &block(&[POST, SCHEME]));
     let fields = [
