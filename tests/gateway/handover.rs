@@ -173,7 +173,7 @@ async fn processes_follow_each_other_and_no_call_fails() {
     let folder = tempfile::tempdir().unwrap();
     let mut supervisor = Supervisor::new(folder.path());
     let notify = folder.path().join("notify");
-    let builder = Builder::new(Pair::External).set("server.threads", "2");
+    let builder = Builder::new(Pair::External).process().set("server.threads", "2");
     let builder = builder.env("NOTIFY_SOCKET", notify.to_str().unwrap());
     let mut gateway = builder.start().await;
     let mut before = supervisor.next();
@@ -234,7 +234,7 @@ async fn a_supervisor_that_does_not_read_holds_nobody_up() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_process_with_stores_of_its_own_is_not_followed() {
-    let gateway = Gateway::start(Pair::Embedded).await;
+    let gateway = Gateway::process(Pair::Embedded).await;
     let (caller, target) = gateway.pair(agent().await).await;
     gateway.signal("USR2");
     gateway.until_told("No new process can take over", 1).await;
@@ -247,7 +247,7 @@ async fn a_process_that_cannot_be_followed_goes_on() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("gateway.toml");
     fs::write(&file, "").unwrap();
-    let gateway = Builder::new(Pair::External).file(&file).start().await;
+    let gateway = Builder::new(Pair::External).process().file(&file).start().await;
     let (caller, target) = gateway.pair(agent().await).await;
     fs::write(&file, "this is no configuration").unwrap();
     gateway.signal("USR2");

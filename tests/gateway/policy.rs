@@ -20,7 +20,7 @@ const OFF: &str = "[rate]\ncaller_per_second = 0\nfailures_per_second = 0\n";
 const CLOSED: Duration = Duration::from_secs(6);
 
 async fn start(written: &Written) -> Gateway {
-    let builder = Builder::new(Pair::Embedded).file(written.path());
+    let builder = Builder::new(Pair::Embedded).process().file(written.path());
     builder.start().await
 }
 

@@ -164,7 +164,7 @@ fn failed_accepts(gateway: &Gateway, listener: &str) -> Vec<u64> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_files_the_log_has_a_line_a_second_and_operators_get_in() {
-    let gateway = Gateway::start(Pair::Embedded).await;
+    let gateway = Gateway::process(Pair::Embedded).await;
     let files = std::fs::read_dir(format!("/proc/{}/fd", gateway.pid())).unwrap();
     let limit = files.count() + 20;
     let lower = |limit: String| {

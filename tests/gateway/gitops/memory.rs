@@ -31,7 +31,7 @@ async fn reader(gateway: &Gateway) -> String {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn dry_runs_of_readers_are_compared_one_at_a_time_within_a_bound() {
-    let gateway = Builder::new(Pair::Embedded).start().await;
+    let gateway = Builder::new(Pair::Embedded).process().start().await;
     let readers = [
         reader(&gateway).await,
         reader(&gateway).await,

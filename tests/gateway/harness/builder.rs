@@ -175,7 +175,10 @@ impl Builder {
         log.open(self.dir.path().join("log")).expect("a log file")
     }
 
-    fn start_here(&self, settings: Vec<String>) -> Beside {
+    fn start_here(&self, mut settings: Vec<String>) -> Beside {
+        // Else below the folder in which the tests run.
+        let spool = self.dir.path().join("data/audit");
+        settings.push(format!("audit.spool_dir={}", spool.display()));
         let layers = || Layers {
             file: self.file.clone(),
             environment: vec![("A2A_GATEWAY_ADMIN_TOKEN".into(), ADMIN.into())],

@@ -6,7 +6,7 @@ use crate::harness::relay::Relay;
 
 /// The file is bad before the signal and at its beginning.
 async fn no_call_is_lost_to_a_bad_token_file(guard: &[&str]) {
-    let stage = Arc::new(Stage::of(Builder::new(Pair::Embedded), "6s").await);
+    let stage = Arc::new(Stage::of(Builder::new(Pair::Embedded).process(), "6s").await);
     // A heartbeat finds the bad file before the call is over.
     let slow = ["--", "env", "PAUSE=4", SCRIPT];
     let arguments: Vec<_> = guard.iter().chain(&slow).copied().collect();
@@ -69,7 +69,7 @@ async fn a_token_on_its_way_is_kept_though_the_agent_leaves() {
 async fn neither_a_gateway_nor_a_file_that_hangs_takes_the_agents_time() {
     for is_pipe in [true, false] {
         let stage = Stage::new(Pair::Embedded).await;
-        let patient = format!("trap 'sleep 0.2; exit 3' TERM; {SCRIPT} & while :; do wait; done");
+        let patient = format!("trap 'sleep 0.2; exit 3' TERM; '{SCRIPT}' & while :; do wait; done");
         let arguments = ["--grace", "3s", "--", "sh", "-c", &patient];
         let mut run = stage.run("one", &arguments);
         stage.until_status_of("one", "online", &run).await;
@@ -93,7 +93,7 @@ async fn neither_a_gateway_nor_a_file_that_hangs_takes_the_agents_time() {
 async fn each_further_signal_is_passed_on() {
     let stage = Stage::new(Pair::Embedded).await;
     let stubborn = format!(
-        "trap 'echo interrupted' INT; trap 'echo asked to quit' QUIT; trap 'exit 3' TERM; {SCRIPT} & \
+        "trap 'echo interrupted' INT; trap 'echo asked to quit' QUIT; trap 'exit 3' TERM; '{SCRIPT}' & \
          while :; do wait; done"
     );
     let mut run = stage.run("one", &["--grace", "10m", "--", "sh", "-c", &stubborn]);

@@ -227,7 +227,7 @@ async fn the_operators_token_is_neither_in_the_agents_environment_nor_in_that_of
 
 crate::on_both_pairs! {
     async fn a_gateway_that_was_away_or_killed_is_joined_again(pair: Pair) {
-        let mut stage = Stage::of(Builder::new(pair), "2s").await;
+        let mut stage = Stage::of(Builder::new(pair).process(), "2s").await;
         stage.gateway.kill();
         let run = stage.run("one", &["--", SCRIPT]);
         run.until_it_says("The gateway does not hear the agent").await;

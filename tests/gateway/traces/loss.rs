@@ -24,7 +24,7 @@ async fn calls(case: &Case, count: usize) -> Duration {
 }
 
 async fn grpc(collector: &Collector) -> Builder {
-    Builder::new(Pair::Embedded)
+    Builder::new(Pair::Embedded).process()
         .set("telemetry.otlp_endpoint", &collector.grpc())
         .set("telemetry.otlp_protocol", "grpc")
 }
