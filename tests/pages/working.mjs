@@ -42,6 +42,7 @@ export class Working {
   }
 
   async #answer(request, response) {
+    if (request.method !== "POST") return response.writeHead(404).end();
     const chunks = [];
     for await (const chunk of request) chunks.push(chunk);
     const { id, method, params } = JSON.parse(Buffer.concat(chunks));

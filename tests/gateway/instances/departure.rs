@@ -20,7 +20,7 @@ async fn urls_of(set: &Set, id: &str) -> Vec<String> {
 /// A change of all instances writes what it read of them; a drain at the same time is not lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_drain_outlives_a_concurrent_change_of_all_instances() {
-    let (set, _, [one, two]) = Set::of_two(Pair::External).await;
+    let (set, _, [one, _two]) = Set::of_two(Pair::External).await;
     sqlx::any::install_default_drivers();
     let pool = sqlx::any::AnyPoolOptions::new().max_connections(1);
     let pool = pool.connect(&set.gateway.sql_url()).await.unwrap();

@@ -148,7 +148,7 @@ async fn the_instances_are_listed_to_the_workspace_and_operators_only() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_card_shows_the_url_of_any_instance() {
-    let (set, token, [one, two]) = Set::of_two(Pair::Embedded).await;
+    let (set, _, [one, two]) = Set::of_two(Pair::Embedded).await;
     let mut told = card("target");
     told["description"] = format!("reach {} or {} here", one.url(), two.url()).into();
     let body = json!({"workspace_id": "target", "agent_card": told});
@@ -184,7 +184,7 @@ async fn no_card_shows_the_url_of_any_instance() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_instance_that_drains_takes_no_new_calls_until_it_registers_again() {
-    let (set, _, [one, _two]) = Set::of_two(Pair::Embedded).await;
+    let (set, token, [one, two]) = Set::of_two(Pair::Embedded).await;
     set.drain("one").await;
     set.assert_statuses(&[("one", "draining"), ("two", "online")])
         .await;

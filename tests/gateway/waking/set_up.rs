@@ -93,7 +93,8 @@ async fn what_a_waker_answers_is_recorded_and_a_redirect_is_not_followed() {
             detail["status"] = status.into();
         }
         assert_eq!(wakes().await, [(reason.to_owned(), detail)]);
-        let counted = asleep.gateway.metric("a2a_gateway_wakes_total", &[outcome]);
+        let labels = [outcome];
+        let counted = asleep.gateway.metric("a2a_gateway_wakes_total", &labels);
         assert_eq!(counted.await, 1.0);
         // The agent may still come by itself.
         asleep.heartbeat().await;
