@@ -28,6 +28,7 @@ async fn recovers(db: &Db) {
 async fn opened(url: &str, timeout: Duration) -> Db {
     open_db(url).migrate().await.unwrap();
     let db = open_db_with(url, timeout);
+    until_holds("it finds its schema", async || db.migrate().await.is_ok()).await;
     recovers(&db).await;
     db
 }
