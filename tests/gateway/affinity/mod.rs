@@ -14,7 +14,6 @@ use serde_json::{Value, json};
 use self::agents::{Cluster, with_text};
 use crate::explain::{explain, step};
 use crate::harness::{Builder, Pair, Request, until_holds};
-use crate::on_both_pairs;
 
 /// No breaker closes, and no call ceases to count, while a case runs.
 fn builder() -> Builder {
@@ -30,36 +29,6 @@ async fn breaker(cluster: &Cluster, turn: usize, instance: &str) -> String {
     let mut instances = instances.as_array().unwrap().iter();
     let found = instances.find(|one| one["instance_id"] == instance);
     found.unwrap()["breaker"].as_str().unwrap().to_owned()
-}
-
-on_both_pairs! {
-    async fn a_task_and_a_context_stay_with_their_instance_at_every_replica(pair: Pair) {
-        let cluster = Cluster::start(pair, builder).await;
-        let mut by_instance: HashMap<String, usize> = HashMap::new();
-        for _ in 0..40 {
-            let (task, instance) = cluster.task(json!({})).await;
-            let (id, context) = (&task["id"], &task["contextId"]);
-            *by_instance.entry(instance.clone()).or_default() += 1;
-            for (method, params) in [
-                ("tasks/get", json!({"id": id})),
-                ("tasks/get", json!({"id": id})),
-                ("message/send", json!({"message": with_text(json!({"taskId": id}))})),
-                ("message/send", json!({"message": with_text(json!({"contextId": context}))})),
-                ("message/send", json!({"message": with_text(json!({"referenceTaskIds": [id]}))})),
-                ("tasks/cancel", json!({"id": id})),
-            ] {
-                let answer = cluster.call(method, params.clone()).await;
-                let result = &answer.json()["result"];
-                assert_eq!(result["metadata"]["instance"], *instance, "{params}: {}", answer.text());
-            }
-        }
-        assert_eq!(by_instance.len(), 3, "all take part: {by_instance:?}");
-        let choices = async |by: &'static str| cluster.metric("a2a_gateway_instance_choices_total", &[by]).await;
-        assert_eq!(choices("by=\"load\"").await, 40.0);
-        assert_eq!(choices("by=\"context\"").await, 40.0);
-        assert_eq!(choices("by=\"task\"").await, 200.0);
-        assert_eq!(choices("by=\"rebound\"").await, 0.0);
-    }
 }
 
 /// Opens the breaker of an instance at each gateway, by calls about a task that it has. Returns both.
@@ -305,4 +274,51 @@ async fn an_open_breaker_of_one_instance_leaves_the_calls_to_the_others() {
         })
         .await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_task_and_a_context_stay_with_their_instance_at_every_replica() {
+    let cluster = Cluster::start(Pair::External, builder).await;
+    let mut by_instance: HashMap<String, usize> = HashMap::new();
+    for _ in 0..40 {
+        let (task, instance) = cluster.task(json!({})).await;
+        let (id, context) = (&task["id"], &task["contextId"]);
+        *by_instance.entry(instance.clone()).or_default() += 1;
+        for (method, params) in [
+            ("tasks/get", json!({"id": id})),
+            ("tasks/get", json!({"id": id})),
+            (
+                "message/send",
+                json!({"message": with_text(json!({"taskId": id}))}),
+            ),
+            (
+                "message/send",
+                json!({"message": with_text(json!({"contextId": context}))}),
+            ),
+            (
+                "message/send",
+                json!({"message": with_text(json!({"referenceTaskIds": [id]}))}),
+            ),
+            ("tasks/cancel", json!({"id": id})),
+        ] {
+            let answer = cluster.call(method, params.clone()).await;
+            let result = &answer.json()["result"];
+            assert_eq!(
+                result["metadata"]["instance"],
+                *instance,
+                "{params}: {}",
+                answer.text()
+            );
+        }
+    }
+    assert_eq!(by_instance.len(), 3, "all take part: {by_instance:?}");
+    let choices = async |by: &'static str| {
+        cluster
+            .metric("a2a_gateway_instance_choices_total", &[by])
+            .await
+    };
+    assert_eq!(choices("by=\"load\"").await, 40.0);
+    assert_eq!(choices("by=\"context\"").await, 40.0);
+    assert_eq!(choices("by=\"task\"").await, 200.0);
+    assert_eq!(choices("by=\"rebound\"").await, 0.0);
 }

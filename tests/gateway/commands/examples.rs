@@ -430,7 +430,7 @@ async fn end(mut child: Child, goes_on: bool, line: &str) -> Option<i32> {
 async fn every_example_of_every_help_runs() {
     let cap = tempfile::NamedTempFile::new().unwrap();
     let caps = "[[cap]]\nname = \"run-messages\"\nper = \"run\"\ncount = \"messages\"\nlimit = 5\n";
-    let rates = "[rate]\ncaller_per_second = 0\n";
+    let rates = "[rate]\ncaller_per_second = 0\n[stores]\ntimeout = \"60s\"\n";
     std::fs::write(cap.path(), format!("{rates}{caps}")).unwrap();
     let builder = Builder::new(Pair::Embedded);
     let result = json!({"jsonrpc": "2.0", "id": 1, "result": {"kind": "message", "parts": [{"kind": "text", "text": "hi"}]}});

@@ -7,9 +7,7 @@ use tokio::sync::Semaphore;
 
 use super::{Case, ended, ends, pausing, plain, streaming};
 use crate::harness::servers::{self, Redis};
-use crate::harness::{
-    Agent, Builder, Connection, Gateway, Pair, Step, holds_for, unnumbered, until_holds,
-};
+use crate::harness::{Agent, Builder, Gateway, Pair, Step, holds_for, unnumbered, until_holds};
 
 struct Replicas {
     case: Case,
@@ -31,15 +29,12 @@ impl Replicas {
         Self { case, other, redis }
     }
 
-    /// The other one has that event, too.
-    async fn resumed_head(&self, stream: &str, after: usize) {
+    /// An event that was never sent is none there either.
+    async fn assert_unsent(&self, stream: &str, event: usize) {
         let request = self.case.resume(stream);
-        let request = request.field("Last-Event-ID", format!("{stream}-{after}"));
-        let mut reader = Connection::open(self.other.public).await;
-        reader
-            .send(&request.wire(&self.other.public.to_string()))
-            .await;
-        assert_eq!(reader.read_head().await.expect("a head").status, 200);
+        let request = request.field("Last-Event-ID", format!("{stream}-{event}"));
+        let answer = self.other.call(&request).await;
+        assert_eq!(answer.reason(), "invalid_params", "{}", answer.text());
     }
 
     async fn resumed(&self, stream: &str, after: usize) -> String {
@@ -102,42 +97,23 @@ async fn a_reader_elsewhere_keeps_it_going_and_hears_of_the_death_of_its_gateway
     let mut replicas = Replicas::new(agent, &[("stream.linger", "3s")]).await;
     let (leaves, _, stream) = replicas.case.reading("data: 2\n").await;
     let mut reader = replicas.case.follow(&replicas.other, &stream).await;
+    let mut seen = String::new();
+    while !seen.contains("data: 2\n") {
+        let chunk = reader.next_chunk().await.expect("an event");
+        seen.push_str(std::str::from_utf8(&chunk).unwrap());
+    }
     drop(leaves);
+    replicas.assert_unsent(&stream, 40).await;
     let goes_on = async || replicas.case.target.agent.closed_by_gateway().is_empty();
     holds_for(Duration::from_secs(5), "it is read, so it goes on", goes_on).await;
     replicas.case.gateway.kill();
-    let mut seen = String::new();
     while let Some(chunk) = reader.next_chunk().await {
         seen.push_str(std::str::from_utf8(&chunk).unwrap());
     }
-    assert!(seen.contains("data: 2\n"), "{seen}");
-    assert!(seen.contains("\"AGENT_PROTOCOL_ERROR\""), "{seen}");
-    assert!(seen.contains("\"delivered\":\"unknown\""), "{seen}");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_saw_more_than_its_dead_gateway_copied_hears_that_it_is_lost() {
-    let agent = streaming(plain(1..=2), Step::Hang).await;
-    let mut replicas = Replicas::new(agent, &[]).await;
-    let (_, stream) = replicas.case.left_behind("data: 2\n").await;
-    replicas.resumed_head(&stream, 2).await;
-    replicas.case.gateway.kill();
-    let text = replicas.resumed(&stream, 40).await;
-    assert!(text.contains("\"AGENT_PROTOCOL_ERROR\""), "{text}");
-    assert!(text.contains("\"delivered\":\"unknown\""), "{text}");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_event_that_was_never_sent_is_none_there_either() {
-    for end in [ended(), Step::Hang] {
-        let agent = streaming(plain(1..=2), end).await;
-        let replicas = Replicas::new(agent, &[]).await;
-        let (_, stream) = replicas.case.left_behind("data: 2\n").await;
-        replicas.resumed_head(&stream, 2).await;
-        let request = replicas.case.resume(&stream);
-        let request = request.field("Last-Event-ID", format!("{stream}-40"));
-        let answer = replicas.other.call(&request).await;
-        assert_eq!(answer.reason(), "invalid_params", "{}", answer.text());
+    // Who saw more than the dead one copied hears that it is lost.
+    for text in [seen, replicas.resumed(&stream, 40).await] {
+        assert!(text.contains("\"AGENT_PROTOCOL_ERROR\""), "{text}");
+        assert!(text.contains("\"delivered\":\"unknown\""), "{text}");
     }
 }
 
@@ -169,6 +145,7 @@ async fn what_the_store_lost_is_copied_to_it_again() {
     let (whole, stream) = replicas.case.whole().await;
     let rest = &whole[ends(&whole, &stream)[4]..];
     assert_eq!(replicas.resumed(&stream, 5).await, rest);
+    replicas.assert_unsent(&stream, 40).await;
     replicas.redis.kill();
     // It comes back empty.
     replicas.redis.restart();
