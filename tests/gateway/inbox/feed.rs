@@ -56,6 +56,10 @@ on_both_pairs! {
         let mut filtered = open(&gateway, &filtered).await;
         assert!(filtered.is_silent(Duration::from_millis(300)).await);
 
+        // A large one comes whole and in one line.
+        let long = "\n\r x".repeat(16_000);
+        tell(&gateway, "dev", &dev, &long).await;
+        assert_eq!(text(&again.event().await), long);
         for id in ["no", "\u{e4}"] {
             let gone = gateway.call(&follow(&dev).field("Last-Event-ID", id)).await;
             assert_eq!((gone.status, &*gone.reason()), (410, "cursor_gone"));
@@ -132,14 +136,4 @@ async fn a_silent_feed_is_kept_open_by_comments() {
         "{:?}",
         began.elapsed()
     );
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_large_entry_comes_whole_and_in_one_line() {
-    let gateway = Gateway::start(Pair::Embedded).await;
-    let dev = seat(&gateway, "dev", None, None).await;
-    let long = "\n\r x".repeat(16_000);
-    tell(&gateway, "dev", &dev, &long).await;
-    let mut feed = open(&gateway, &follow(&dev)).await;
-    assert_eq!(text(&feed.event().await), long);
 }

@@ -39,10 +39,16 @@ async fn about(gateway: &Gateway, token: &str, at: &Seat, method: &str, id: &str
     gateway.call(&request).await
 }
 
-async fn state(gateway: &Gateway, of: &Seat, at: &Seat, id: &str) -> String {
+/// The task as its owner reads it.
+async fn task(gateway: &Gateway, of: &Seat, at: &Seat, id: &str) -> Value {
     let answer = about(gateway, &of.token, at, "tasks/get", id).await;
     assert_eq!(answer.status, 200, "{}", answer.text());
-    answer.json()["result"]["status"]["state"]
+    answer.json()
+}
+
+async fn state(gateway: &Gateway, of: &Seat, at: &Seat, id: &str) -> String {
+    let task = task(gateway, of, at, id).await;
+    task["result"]["status"]["state"]
         .as_str()
         .unwrap()
         .to_owned()
@@ -84,7 +90,7 @@ on_both_pairs! {
         assert_eq!(asked.field("x-a2a-extensions"), Some("e-1"));
         assert_eq!(asked.field("traceparent"), Some("t-1"));
         assert!(asked.field("prefer").is_none());
-        let done = about(&gateway, &caller.token, &target, "tasks/get", &id).await.json();
+        let done = task(&gateway, &caller, &target, &id).await;
         assert_eq!(done["id"], 7);
         assert_eq!(done["result"]["id"], id.as_str());
         assert_eq!(done["result"]["status"]["message"]["parts"][0]["text"], "echo: hi");
@@ -152,7 +158,7 @@ on_both_pairs! {
         gateway.kill();
         gateway.restart().await;
         until("the end", async || state(&gateway, &caller, &target, &id).await == "failed").await;
-        let task = about(&gateway, &caller.token, &target, "tasks/get", &id).await.json();
+        let task = task(&gateway, &caller, &target, &id).await;
         assert_eq!(task["result"]["metadata"]["error"]["clock"], "deadline");
         assert_eq!(target.agent.count(), 0);
     }
@@ -206,9 +212,7 @@ async fn an_answer_that_cannot_be_read_is_a_failure() {
             state(&gateway, &caller, &odd, &id).await == "failed"
         })
         .await;
-        let task = about(&gateway, &caller.token, &odd, "tasks/get", &id)
-            .await
-            .json();
+        let task = task(&gateway, &caller, &odd, &id).await;
         let error = &task["result"]["metadata"]["error"];
         assert_eq!(
             (&error["reason"], &error["delivered"]),
@@ -227,15 +231,11 @@ async fn the_agents_task_is_shown_under_our_id() {
     let id = keep(&gateway, &caller, &target, CALL).await;
     pause(&gateway, "target", "resume").await;
     until("the result", async || {
-        about(&gateway, &caller.token, &target, "tasks/get", &id)
-            .await
-            .json()["result"]["metadata"]["agent_task_id"]
+        task(&gateway, &caller, &target, &id).await["result"]["metadata"]["agent_task_id"]
             == "theirs"
     })
     .await;
-    let task = about(&gateway, &caller.token, &target, "tasks/get", &id)
-        .await
-        .json();
+    let task = task(&gateway, &caller, &target, &id).await;
     assert_eq!(task["result"]["id"], id.as_str());
     assert_eq!(task["result"]["contextId"], "c");
     assert_eq!(task["result"]["artifacts"][0]["parts"][0]["text"], "half");
