@@ -108,7 +108,7 @@ fn what_is_printed_leads_from_the_files_to_an_answer() {
     let script = script.replace("127.0.0.1:8001", &agent);
     let said = passed(
         Command::new("timeout")
-            .args(["120", "bash", "-euo", "pipefail", "-c", &script])
+            .args(["600", "bash", "-euo", "pipefail", "-c", &script])
             .current_dir(folder.path()),
     );
     assert!(said.contains("echo: hello, gateway"), "{said}");
@@ -341,7 +341,7 @@ fn a_terminal_is_asked_what_no_flag_says() {
     let folder = tempfile::tempdir().unwrap();
     let line = format!("{PROGRAM} init --for compose {}", folder.path().display());
     let mut child = Command::new("timeout")
-        .args(["20", "script", "-qec", &line, "/dev/null"])
+        .args(["120", "script", "-qec", &line, "/dev/null"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()

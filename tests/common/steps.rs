@@ -60,7 +60,7 @@ fn run(name: &str, steps: &str, folder: &Path) -> String {
     let script = format!("PATH='{programs}':$PATH\n{end}\n{steps}");
     let mut shell = Command::new("timeout");
     shell
-        .args(["180", "bash", "-euo", "pipefail", "-c", &script])
+        .args(["600", "bash", "-euo", "pipefail", "-c", &script])
         .current_dir(folder)
         .env("A2A_GATEWAY_ADMIN_URL", format!("http://{admin}"))
         .env("A2A_GATEWAY_URL", format!("http://{public}"));

@@ -11,8 +11,8 @@ async function stateAt(id, task) {
   return result?.status.state ?? JSON.stringify(error);
 }
 
-/** `page`: a canvas; `choose`, `say` and `reaches` as its script has them. */
-export async function startsOver({ page, choose, say, reaches }) {
+/** `page`: a canvas; `choose`, `say`, `reaches` and `working` as its script has them. */
+export async function startsOver({ page, choose, say, reaches, working }) {
   const answers = page.locator(".turn:not(.said)");
   const last = answers.last();
   const taskOf = async () => (await last.locator(".turn-end .mono").textContent()).replace("task ", "");
@@ -22,6 +22,7 @@ export async function startsOver({ page, choose, say, reaches }) {
     for (const [id, text, state] of [["acme-intern", "and now?", "waiting"], ["acme-dev", "plan the release", "working"]]) {
       await choose(id);
       await say(text);
+      if (state === "working") await working.begins();
       await reaches(state);
       assert((await startOver.isEnabled()) && (await startOver.textContent()) === "Cancel and start over", id);
       const task = await taskOf();
@@ -33,6 +34,8 @@ export async function startsOver({ page, choose, say, reaches }) {
       assert((await answers.count()) === 0, await page.locator("#log").textContent());
     }
     await say("once more");
+    await working.begins();
+    working.step();
     await reaches("completed");
     // Nothing is in progress: nothing is cancelled.
     assert((await startOver.textContent()) === "Start over", "its name");
@@ -40,6 +43,7 @@ export async function startsOver({ page, choose, say, reaches }) {
 
   await show("what cannot be cancelled is told of", async () => {
     await say("plan the release");
+    await working.begins();
     await reaches("working");
     const task = await taskOf();
     const refused = { status: 503, headers: { "x-a2a-refused": "store_unavailable" }, json: { error: "a store is away", reason: "store_unavailable", request_id: "r-3" } };

@@ -1,10 +1,8 @@
 //! What replicas tell one another for the console: all of it is judged, and the last word is said.
 
-use std::time::Duration;
-
 use serde_json::{Value, json};
 
-use super::{PATIENCE, feed, told};
+use super::{feed, told};
 use crate::events::Replicas;
 use crate::harness::watcher::Feed;
 
@@ -64,13 +62,7 @@ async fn what_no_replica_says_is_not_taken() {
         "{tick}"
     );
     let name = "a2a_gateway_console_samples_lost_total";
-    let lost = async {
-        while one.metric(name, &["malformed"]).await < 3.0
-            || one.metric(name, &["too_long"]).await < 1.0
-        {
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
-    };
-    tokio::time::timeout(PATIENCE, lost).await.unwrap();
+    one.until_counted(name, &["malformed"], 3.0).await;
+    one.until_counted(name, &["too_long"], 1.0).await;
     told(&mut feed, |event, _| event == "tick").await;
 }

@@ -3,14 +3,13 @@
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
-use std::time::Instant;
 
 use serde_json::json;
 
-use super::{PATIENCE, ask, told};
+use super::{ask, told};
 use crate::audit::recorded;
 use crate::harness::watcher::Feed;
-use crate::harness::{ADMIN, Agent, Builder, Gateway, Pair, Request};
+use crate::harness::{ADMIN, Agent, Builder, Gateway, Pair, Request, until_holds};
 
 /// What a browser has of a session.
 struct Session {
@@ -304,11 +303,10 @@ async fn a_session_ends_with_its_token_and_with_the_process() {
     let keys = session.request("GET", "/console/keys");
     assert_eq!(outcome(&gateway, &keys).await, done());
     write(&after);
-    let deadline = Instant::now() + PATIENCE;
-    while outcome(&gateway, &keys).await == done() {
-        assert!(Instant::now() < deadline, "{}", gateway.log());
-        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-    }
+    until_holds("its token is another", async || {
+        outcome(&gateway, &keys).await != done()
+    })
+    .await;
     assert_eq!(
         outcome(&gateway, &keys).await,
         refused(401, "unauthenticated")

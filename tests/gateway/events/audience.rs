@@ -3,14 +3,14 @@
 //! Lapses are in `beats_events`.
 
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use super::{IN_FORCE, Replicas, seat, token, until_heard};
+use super::{Replicas, seat, token, until_heard};
 use crate::harness::watcher::{Feed, Socket, handshake};
-use crate::harness::{ADMIN, Agent, CALL, Gateway, Request, calmly, card, holds_for};
+use crate::harness::{ADMIN, Agent, CALL, Gateway, Request, card, holds_for, until_holds};
 
 const WHO: [&str; 12] = [
     "operator", "acme", "other", "ada", "bob", "list", "dev", "pm", "qa", "far", "ext", "friend",
@@ -33,7 +33,7 @@ impl Watcher {
             let mut socket = Socket::open(at, &handshake("/ws").bearer(token)).await;
             tokio::spawn(async move {
                 loop {
-                    match timeout(Duration::from_secs(10), socket.next()).await {
+                    match timeout(Duration::from_secs(60), socket.next()).await {
                         Err(_) => {}
                         Ok(Ok(frame)) => heard.lock().unwrap().push(frame),
                         Ok(Err(_)) => return,
@@ -113,50 +113,30 @@ impl Stage {
         }
     }
 
+    fn due_of(&self, watcher: &Watcher) -> &[String] {
+        let due = self.due.iter().find(|(who, _)| *who == watcher.who);
+        &due.unwrap().1
+    }
+
     /// Waits until all of them have heard as much as they should. That it is nothing else, and nothing
     /// more, is asserted in the end.
     async fn settle(&self) {
-        let deadline = Instant::now() + Duration::from_secs(20);
         for watcher in &self.watchers {
-            let due = self.due.iter().find(|(who, _)| *who == watcher.who);
-            let due = &due.unwrap().1;
-            while watcher.frames.lock().unwrap().len() < due.len() {
-                let (who, replica) = (watcher.who, watcher.replica);
-                assert!(
-                    Instant::now() < deadline,
-                    "{who} on {replica}: {:#?} instead of {due:#?}",
-                    watcher.heard()
-                );
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
+            let (who, replica, due) = (watcher.who, watcher.replica, self.due_of(watcher));
+            let heard = async || watcher.frames.lock().unwrap().len() >= due.len();
+            until_holds(&format!("{who} on {replica} hears {due:#?}"), heard).await;
         }
     }
 
-    /// Waits until the last change is in force on each replica; until then none of them hears more.
-    async fn is_in_force(&self) {
-        let heard_no_more = async || {
-            self.watchers.iter().all(|watcher| {
-                let due = self.due.iter().find(|(who, _)| *who == watcher.who);
-                watcher.frames.lock().unwrap().len() <= due.unwrap().1.len()
-            })
-        };
-        holds_for(IN_FORCE, "nothing more is heard", heard_no_more).await;
-    }
-
     async fn over_for(&self, who: &str) {
-        let deadline = Instant::now() + Duration::from_secs(5);
         for watcher in self.watchers.iter().filter(|w| w.who == who) {
-            while !watcher.task.is_finished() {
-                assert!(Instant::now() < deadline, "{who} on {}", watcher.replica);
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
+            until_holds("the watcher is cut", async || watcher.task.is_finished()).await;
         }
     }
 
     fn assert_heard(&self) {
         for watcher in &self.watchers {
-            let due = self.due.iter().find(|(who, _)| *who == watcher.who);
-            let due = in_order(due.unwrap().1.clone());
+            let due = in_order(self.due_of(watcher).to_vec());
             let (who, replica) = (watcher.who, watcher.replica);
             assert_eq!(watcher.heard(), due, "{who} on {replica}");
         }
@@ -175,6 +155,16 @@ async fn done(gateway: &Gateway, method: &str, path: &str, body: Value, token: &
     answer.json()
 }
 
+/// Waits until a change by which `token` may not call `dev` any more is in force on each replica.
+async fn until_refused(replicas: &Replicas, token: &str) {
+    // Whoever may call is told that this is no JSON: neither is an event.
+    let call = Request::post("/workspaces/dev/a2a", "{").bearer(token);
+    for gateway in &replicas.all {
+        let is_in_force = async || gateway.call(&call).await.status == 403;
+        until_holds("the change is in force", is_in_force).await;
+    }
+}
+
 fn edition(number: &str) -> Value {
     let mut card = card("dev");
     card["version"] = number.into();
@@ -183,233 +173,239 @@ fn edition(number: &str) -> Value {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_change_is_heard_once_on_each_replica_by_those_who_may_know_and_by_nobody_else() {
-    calmly(async || {
-        let replicas = Replicas::start(3, &[]).await;
-        let [one, two, three] = &replicas.all[..] else {
-            panic!("three");
-        };
-        let pm = seat(one, "pm", None, Some("acme")).await;
-        let dev = seat(one, "dev", Some("pm"), Some("acme")).await;
-        let far = seat(one, "far", None, Some("acme")).await;
-        let ext = seat(one, "ext", None, Some("other")).await;
-        let friend = seat(one, "friend", None, Some("other")).await;
-        seat(one, "qa", Some("pm"), Some("acme")).await;
-        let (qa, qa_id) = token(one, "/workspaces/qa/tokens", json!({})).await;
-        let canvas = |org: Value, list: Value| json!({"user": "ada", "org": org, "workspaces": list});
-        let acme = token(one, "/orgs/acme/tokens", json!({})).await.0;
-        let other = token(one, "/orgs/other/tokens", json!({})).await.0;
-        let ada = token(one, "/canvas/tokens", canvas(json!("acme"), json!(null)))
-            .await
-            .0;
-        let bob = token(one, "/canvas/tokens", canvas(json!("other"), json!(null)))
-            .await
-            .0;
-        let list = token(one, "/canvas/tokens", canvas(json!(null), json!(["dev"])))
-            .await
-            .0;
-        let grant = json!({"caller_id": "friend", "target_id": "dev"});
-        let grant = done(one, "POST", "/grants", grant, ADMIN).await;
-        let tokens = [
-            ADMIN, &acme, &other, &ada, &bob, &list, &dev, &pm, &qa, &far, &ext, &friend,
-        ];
-        for gateway in &replicas.all {
-            until_heard(gateway, "WORKSPACE_OFFLINE", "qa").await;
+    let replicas = Replicas::start(3, &[]).await;
+    let [one, two, three] = &replicas.all[..] else {
+        panic!("three");
+    };
+    let pm = seat(one, "pm", None, Some("acme")).await;
+    let dev = seat(one, "dev", Some("pm"), Some("acme")).await;
+    let far = seat(one, "far", None, Some("acme")).await;
+    let ext = seat(one, "ext", None, Some("other")).await;
+    let friend = seat(one, "friend", None, Some("other")).await;
+    seat(one, "qa", Some("pm"), Some("acme")).await;
+    let (qa, qa_id) = token(one, "/workspaces/qa/tokens", json!({})).await;
+    let canvas = |org: Value, list: Value| json!({"user": "ada", "org": org, "workspaces": list});
+    let acme = token(one, "/orgs/acme/tokens", json!({})).await.0;
+    let other = token(one, "/orgs/other/tokens", json!({})).await.0;
+    let ada = token(one, "/canvas/tokens", canvas(json!("acme"), json!(null)))
+        .await
+        .0;
+    let bob = token(one, "/canvas/tokens", canvas(json!("other"), json!(null)))
+        .await
+        .0;
+    let list = token(one, "/canvas/tokens", canvas(json!(null), json!(["dev"])))
+        .await
+        .0;
+    let grant = json!({"caller_id": "friend", "target_id": "dev"});
+    let grant = done(one, "POST", "/grants", grant, ADMIN).await;
+    let tokens = [
+        ADMIN, &acme, &other, &ada, &bob, &list, &dev, &pm, &qa, &far, &ext, &friend,
+    ];
+    for gateway in &replicas.all {
+        until_heard(gateway, "WORKSPACE_OFFLINE", "qa").await;
+    }
+    let mut stage = Stage {
+        watchers: Vec::new(),
+        due: WHO.iter().map(|who| (*who, Vec::new())).collect(),
+    };
+    for (n, gateway) in replicas.all.iter().enumerate() {
+        for (who, token) in WHO.into_iter().zip(tokens) {
+            stage
+                .watchers
+                .push(Watcher::open(gateway, n, who, token).await);
         }
-        let mut stage = Stage {
-            watchers: Vec::new(),
-            due: WHO.iter().map(|who| (*who, Vec::new())).collect(),
-        };
-        for (n, gateway) in replicas.all.iter().enumerate() {
-            for (who, token) in WHO.into_iter().zip(tokens) {
-                stage
-                    .watchers
-                    .push(Watcher::open(gateway, n, who, token).await);
-            }
-        }
-        let agent = Agent::json(r#"{"jsonrpc":"2.0","id":"c-1","result":{"secret":"ANSWER"}}"#).await;
-        let status = |word: &str| json!({"status": word});
-        let near = ["operator", "acme", "ada", "dev", "pm", "qa"];
-        let all = [
-            "operator", "acme", "ada", "dev", "pm", "qa", "list", "friend",
-        ];
+    }
+    let agent = Agent::json(r#"{"jsonrpc":"2.0","id":"c-1","result":{"secret":"ANSWER"}}"#).await;
+    let status = |word: &str| json!({"status": word});
+    let near = ["operator", "acme", "ada", "dev", "pm", "qa"];
+    let all = [
+        "operator", "acme", "ada", "dev", "pm", "qa", "list", "friend",
+    ];
 
-        // Created below `pm`, so a sibling of `dev` and `qa`.
-        let kid = json!({"id": "kid", "name": "kid", "parent_id": "pm", "org": "acme"});
-        done(two, "POST", "/workspaces", kid, &acme).await;
-        stage.due("WORKSPACE_OFFLINE", "kid", &status("provisioning"), &near);
-        stage.settle().await;
+    // Created below `pm`, so a sibling of `dev` and `qa`.
+    let kid = json!({"id": "kid", "name": "kid", "parent_id": "pm", "org": "acme"});
+    done(two, "POST", "/workspaces", kid, &acme).await;
+    stage.due("WORKSPACE_OFFLINE", "kid", &status("provisioning"), &near);
+    stage.settle().await;
 
-        // Registered; again with the same card; another card.
-        let register = |card: Value| json!({"id": "dev", "url": agent.url(), "agent_card": card});
-        done(
-            three,
-            "POST",
-            "/registry/register",
-            register(edition("1")),
-            &dev,
-        )
-        .await;
-        stage.due("WORKSPACE_ONLINE", "dev", &status("online"), &all);
-        stage.due("AGENT_CARD_UPDATED", "dev", &json!({"card": "1"}), &all);
-        stage.settle().await;
-        done(
-            one,
-            "POST",
-            "/registry/register",
-            register(edition("1")),
-            &dev,
-        )
-        .await;
-        stage.due("WORKSPACE_ONLINE", "dev", &status("online"), &all);
-        stage.settle().await;
-        let update = |number: &str| json!({"workspace_id": "dev", "agent_card": edition(number)});
-        done(two, "POST", "/registry/update-card", update("2"), &dev).await;
-        stage.due("AGENT_CARD_UPDATED", "dev", &json!({"card": "2"}), &all);
-        stage.settle().await;
-
-        // Heartbeats: in trouble, well, and at work.
-        let beats = [
-            json!({"workspace_id": "dev", "error_rate": 0.75}),
-            json!({"workspace_id": "dev", "uptime_seconds": 17}),
-            json!({"workspace_id": "dev", "active_tasks": 3, "current_task": "builds"}),
-        ];
-        for (n, beat) in beats.into_iter().enumerate() {
-            done(one, "POST", "/registry/heartbeat", beat, &dev).await;
-            let (mut tasks, mut uptime) = (0, Value::Null);
-            match n {
-                0 => {
-                    let payload = json!({"status": "degraded", "error_rate": 0.75});
-                    stage.due("WORKSPACE_DEGRADED", "dev", &payload, &all);
-                }
-                1 => {
-                    uptime = 17.into();
-                    stage.due("WORKSPACE_ONLINE", "dev", &status("online"), &all);
-                }
-                _ => {
-                    tasks = 3;
-                    let payload = json!({"current_task": "builds", "active_tasks": 3});
-                    stage.due("TASK_UPDATED", "dev", &payload, &all);
-                }
-            }
-            let payload = json!({"active_tasks": tasks, "uptime_seconds": uptime});
-            stage.due("WORKSPACE_HEARTBEAT", "dev", &payload, &all);
-            stage.settle().await;
-        }
-
-        // Paused, twice, and resumed.
-        done(two, "POST", "/workspaces/dev/pause", Value::Null, &acme).await;
-        done(three, "POST", "/workspaces/dev/pause", Value::Null, ADMIN).await;
-        stage.due("WORKSPACE_OFFLINE", "dev", &status("paused"), &all);
-        stage.settle().await;
-        done(one, "POST", "/workspaces/dev/resume", Value::Null, ADMIN).await;
-        stage.due("WORKSPACE_ONLINE", "dev", &status("online"), &all);
-        stage.settle().await;
-        stage.is_in_force().await;
-
-        // A message, and one that is refused.
-        let call = CALL.replace("\"hi\"", "\"QUESTION\"");
-        let refused = Request::post("/workspaces/dev/a2a", &call).bearer(&far);
-        assert_eq!(three.call(&refused).await.status, 403);
-        let call: Value = serde_json::from_str(&call).unwrap();
-        done(three, "POST", "/workspaces/dev/a2a", call, &qa).await;
-        let payload = json!({"method": "send_message", "outcome": "answered"});
-        stage.due("A2A_RESPONSE", "dev", &payload, &all);
-        stage.settle().await;
-
-        // What changes neither state nor place is no event, a secret least of all.
-        let silent = json!({"role": "ROLE", "upstream_auth": "SECRET", "internal_url": "http://127.0.0.1:9/INTERNAL"});
-        done(one, "PATCH", "/workspaces/dev", silent, ADMIN).await;
-
-        // The grant is taken back.
-        let grant = format!("/grants/{}", grant["id"].as_str().unwrap());
-        done(two, "DELETE", &grant, Value::Null, ADMIN).await;
-        stage.is_in_force().await;
-        let rest = ["operator", "acme", "ada", "dev", "pm", "qa", "list"];
-        done(three, "POST", "/registry/update-card", update("3"), &dev).await;
-        stage.due("AGENT_CARD_UPDATED", "dev", &json!({"card": "3"}), &rest);
-        stage.settle().await;
-
-        // Moved to another org: those who saw it hear that it went, and not where to.
-        let there = json!({"parent_id": "ext", "org": "other"});
-        done(one, "PATCH", "/workspaces/dev", there.clone(), ADMIN).await;
-        let (stay, left) = (
-            ["operator", "other", "bob", "dev", "ext", "list"],
-            ["acme", "ada", "pm", "qa"],
-        );
-        stage.due("WORKSPACE_MOVED", "dev", &there, &stay);
-        stage.due("WORKSPACE_MOVED", "dev", &json!({}), &left);
-        stage.settle().await;
-        stage.is_in_force().await;
-        done(two, "POST", "/registry/update-card", update("4"), &dev).await;
-        stage.due("AGENT_CARD_UPDATED", "dev", &json!({"card": "4"}), &stay);
-        stage.settle().await;
-
-        // A revoked token hears nothing more.
-        let path = format!("/workspaces/qa/tokens/{qa_id}");
-        done(three, "DELETE", &path, Value::Null, ADMIN).await;
-        stage.over_for("qa").await;
-        let kid = json!({"id": "kid-2", "name": "kid", "parent_id": "pm", "org": "acme"});
-        done(one, "POST", "/workspaces", kid, ADMIN).await;
-        let near = ["operator", "acme", "ada", "pm"];
-        stage.due("WORKSPACE_OFFLINE", "kid-2", &status("provisioning"), &near);
-        stage.settle().await;
-
-        // It leaves, twice, and is removed.
-        for _ in 0..2 {
-            let body = json!({"workspace_id": "dev"});
-            done(two, "POST", "/registry/deregister", body, &dev).await;
-        }
-        stage.due("WORKSPACE_OFFLINE", "dev", &status("offline"), &stay);
-        stage.settle().await;
-        // Whether it still hears of its own end is a race with the end of its token.
-        stage.watchers.retain(|watcher| {
-            if watcher.who == "dev" {
-                let due = stage.due.iter().find(|(who, _)| *who == "dev").unwrap();
-                assert_eq!(watcher.heard(), in_order(due.1.clone()), "dev");
-                watcher.task.abort();
-            }
-            watcher.who != "dev"
-        });
-        done(three, "DELETE", "/workspaces/dev", Value::Null, ADMIN).await;
-        let stay = ["operator", "other", "bob", "ext", "list"];
-        stage.due("WORKSPACE_REMOVED", "dev", &json!({}), &stay);
-        stage.settle().await;
-        stage.is_in_force().await;
-        stage.assert_heard();
-
-        let operators = stage.watchers.iter().filter(|w| w.who == "operator");
-        let mut order = operators.map(|watcher| {
-            let frames = watcher.frames();
-            let kept = frames.iter().filter(|frame| {
-                let event = frame["event"].as_str().unwrap();
-                event.starts_with("WORKSPACE_") && event != "WORKSPACE_HEARTBEAT"
-            });
-            kept.map(|frame| frame["id"].clone()).collect::<Vec<_>>()
-        });
-        let first = order.next().unwrap();
-        assert!(order.all(|ids| ids == first), "one order, and the same ids");
-
-        // Whoever comes back hears what it may know now, not what it could have heard then.
-        let everything = format!("/events?last_event_id={}", first[0].as_str().unwrap());
-        let mut again = Feed::open(two.public, &Request::get(everything).bearer(&friend)).await;
-        assert!(again.is_silent(Duration::from_millis(500)).await);
-
-        let address = agent.url().trim_start_matches("http://").to_owned();
-        for frame in stage.watchers.iter().flat_map(Watcher::frames) {
-            // A card has the gateway's own base in it.
-            let bases = [one, two, three].map(|at| format!("http://{}/workspaces/dev/a2a", at.public));
-            let text = frame.to_string();
-            let text = bases.iter().fold(text, |text, base| text.replace(base, ""));
-            for secret in [
-                "ANSWER", "QUESTION", "SECRET", "INTERNAL", "ROLE", "/a2a", "a2aw_", "a2ao_", "a2aa_",
-                "a2ae_", "a2ax_", &address,
-            ]
-            .into_iter()
-            .chain(tokens)
-            {
-                assert!(!text.contains(secret), "{secret}: {text}");
-            }
-        }
-    })
+    // Registered; again with the same card; another card.
+    let register = |card: Value| json!({"id": "dev", "url": agent.url(), "agent_card": card});
+    done(
+        three,
+        "POST",
+        "/registry/register",
+        register(edition("1")),
+        &dev,
+    )
     .await;
+    stage.due("WORKSPACE_ONLINE", "dev", &status("online"), &all);
+    stage.due("AGENT_CARD_UPDATED", "dev", &json!({"card": "1"}), &all);
+    stage.settle().await;
+    done(
+        one,
+        "POST",
+        "/registry/register",
+        register(edition("1")),
+        &dev,
+    )
+    .await;
+    stage.due("WORKSPACE_ONLINE", "dev", &status("online"), &all);
+    stage.settle().await;
+    let update = |number: &str| json!({"workspace_id": "dev", "agent_card": edition(number)});
+    done(two, "POST", "/registry/update-card", update("2"), &dev).await;
+    stage.due("AGENT_CARD_UPDATED", "dev", &json!({"card": "2"}), &all);
+    stage.settle().await;
+
+    // Heartbeats: in trouble, well, and at work.
+    let beats = [
+        json!({"workspace_id": "dev", "error_rate": 0.75}),
+        json!({"workspace_id": "dev", "uptime_seconds": 17}),
+        json!({"workspace_id": "dev", "active_tasks": 3, "current_task": "builds"}),
+    ];
+    for (n, beat) in beats.into_iter().enumerate() {
+        done(one, "POST", "/registry/heartbeat", beat, &dev).await;
+        let (mut tasks, mut uptime) = (0, Value::Null);
+        match n {
+            0 => {
+                let payload = json!({"status": "degraded", "error_rate": 0.75});
+                stage.due("WORKSPACE_DEGRADED", "dev", &payload, &all);
+            }
+            1 => {
+                uptime = 17.into();
+                stage.due("WORKSPACE_ONLINE", "dev", &status("online"), &all);
+            }
+            _ => {
+                tasks = 3;
+                let payload = json!({"current_task": "builds", "active_tasks": 3});
+                stage.due("TASK_UPDATED", "dev", &payload, &all);
+            }
+        }
+        let payload = json!({"active_tasks": tasks, "uptime_seconds": uptime});
+        stage.due("WORKSPACE_HEARTBEAT", "dev", &payload, &all);
+        stage.settle().await;
+    }
+
+    // Paused, twice, and resumed.
+    done(two, "POST", "/workspaces/dev/pause", Value::Null, &acme).await;
+    done(three, "POST", "/workspaces/dev/pause", Value::Null, ADMIN).await;
+    stage.due("WORKSPACE_OFFLINE", "dev", &status("paused"), &all);
+    stage.settle().await;
+    done(one, "POST", "/workspaces/dev/resume", Value::Null, ADMIN).await;
+    stage.due("WORKSPACE_ONLINE", "dev", &status("online"), &all);
+    stage.settle().await;
+
+    // A message, and one that is refused.
+    let call = CALL.replace("\"hi\"", "\"QUESTION\"");
+    let refused = Request::post("/workspaces/dev/a2a", &call).bearer(&far);
+    assert_eq!(three.call(&refused).await.status, 403);
+    let passes = Request::post("/workspaces/dev/a2a", &call).bearer(&qa);
+    let is_resumed = async || three.call(&passes).await.status == 200;
+    until_holds("it is resumed there, too", is_resumed).await;
+    let payload = json!({"method": "send_message", "outcome": "answered"});
+    stage.due("A2A_RESPONSE", "dev", &payload, &all);
+    stage.settle().await;
+
+    // What changes neither state nor place is no event, a secret least of all.
+    let silent = json!({"role": "ROLE", "upstream_auth": "SECRET", "internal_url": "http://127.0.0.1:9/INTERNAL"});
+    done(one, "PATCH", "/workspaces/dev", silent, ADMIN).await;
+
+    // The grant is taken back.
+    let grant = format!("/grants/{}", grant["id"].as_str().unwrap());
+    done(two, "DELETE", &grant, Value::Null, ADMIN).await;
+    until_refused(&replicas, &friend).await;
+    let rest = ["operator", "acme", "ada", "dev", "pm", "qa", "list"];
+    done(three, "POST", "/registry/update-card", update("3"), &dev).await;
+    stage.due("AGENT_CARD_UPDATED", "dev", &json!({"card": "3"}), &rest);
+    stage.settle().await;
+
+    // Moved to another org: those who saw it hear that it went, and not where to.
+    let there = json!({"parent_id": "ext", "org": "other"});
+    done(one, "PATCH", "/workspaces/dev", there.clone(), ADMIN).await;
+    let (stay, left) = (
+        ["operator", "other", "bob", "dev", "ext", "list"],
+        ["acme", "ada", "pm", "qa"],
+    );
+    stage.due("WORKSPACE_MOVED", "dev", &there, &stay);
+    stage.due("WORKSPACE_MOVED", "dev", &json!({}), &left);
+    stage.settle().await;
+    until_refused(&replicas, &qa).await;
+    done(two, "POST", "/registry/update-card", update("4"), &dev).await;
+    stage.due("AGENT_CARD_UPDATED", "dev", &json!({"card": "4"}), &stay);
+    stage.settle().await;
+
+    // A revoked token hears nothing more.
+    let path = format!("/workspaces/qa/tokens/{qa_id}");
+    done(three, "DELETE", &path, Value::Null, ADMIN).await;
+    stage.over_for("qa").await;
+    let kid = json!({"id": "kid-2", "name": "kid", "parent_id": "pm", "org": "acme"});
+    done(one, "POST", "/workspaces", kid, ADMIN).await;
+    let near = ["operator", "acme", "ada", "pm"];
+    stage.due("WORKSPACE_OFFLINE", "kid-2", &status("provisioning"), &near);
+    stage.settle().await;
+
+    // It leaves, twice, and is removed.
+    for _ in 0..2 {
+        let body = json!({"workspace_id": "dev"});
+        done(two, "POST", "/registry/deregister", body, &dev).await;
+    }
+    stage.due("WORKSPACE_OFFLINE", "dev", &status("offline"), &stay);
+    stage.settle().await;
+    // Whether it still hears of its own end is a race with the end of its token.
+    stage.watchers.retain(|watcher| {
+        if watcher.who == "dev" {
+            let due = stage.due.iter().find(|(who, _)| *who == "dev").unwrap();
+            assert_eq!(watcher.heard(), in_order(due.1.clone()), "dev");
+            watcher.task.abort();
+        }
+        watcher.who != "dev"
+    });
+    done(three, "DELETE", "/workspaces/dev", Value::Null, ADMIN).await;
+    let stay = ["operator", "other", "bob", "ext", "list"];
+    stage.due("WORKSPACE_REMOVED", "dev", &json!({}), &stay);
+    stage.settle().await;
+    let heard_no_more = async || {
+        let mut watchers = stage.watchers.iter();
+        watchers.all(|watcher| watcher.frames().len() <= stage.due_of(watcher).len())
+    };
+    holds_for(
+        Duration::from_millis(500),
+        "nothing more is heard",
+        heard_no_more,
+    )
+    .await;
+    stage.assert_heard();
+
+    let operators = stage.watchers.iter().filter(|w| w.who == "operator");
+    let mut order = operators.map(|watcher| {
+        let frames = watcher.frames();
+        let kept = frames.iter().filter(|frame| {
+            let event = frame["event"].as_str().unwrap();
+            event.starts_with("WORKSPACE_") && event != "WORKSPACE_HEARTBEAT"
+        });
+        kept.map(|frame| frame["id"].clone()).collect::<Vec<_>>()
+    });
+    let first = order.next().unwrap();
+    assert!(order.all(|ids| ids == first), "one order, and the same ids");
+
+    // Whoever comes back hears what it may know now, not what it could have heard then.
+    let everything = format!("/events?last_event_id={}", first[0].as_str().unwrap());
+    let mut again = Feed::open(two.public, &Request::get(everything).bearer(&friend)).await;
+    assert!(again.is_silent(Duration::from_millis(300)).await);
+
+    let address = agent.url().trim_start_matches("http://").to_owned();
+    for frame in stage.watchers.iter().flat_map(Watcher::frames) {
+        // A card has the gateway's own base in it.
+        let bases = [one, two, three].map(|at| format!("http://{}/workspaces/dev/a2a", at.public));
+        let text = frame.to_string();
+        let text = bases.iter().fold(text, |text, base| text.replace(base, ""));
+        for secret in [
+            "ANSWER", "QUESTION", "SECRET", "INTERNAL", "ROLE", "/a2a", "a2aw_", "a2ao_", "a2aa_",
+            "a2ae_", "a2ax_", &address,
+        ]
+        .into_iter()
+        .chain(tokens)
+        {
+            assert!(!text.contains(secret), "{secret}: {text}");
+        }
+    }
 }

@@ -10,16 +10,11 @@ mod handshakes;
 mod replicas;
 mod tickets;
 
-use std::time::Duration;
-
 use serde_json::{Value, json};
 
 use crate::harness::servers::{self, Redis};
 use crate::harness::watcher::Feed;
 use crate::harness::{ADMIN, Builder, Gateway, Pair, Request};
-
-/// Within this a change of access is in force on every replica.
-const IN_FORCE: Duration = Duration::from_millis(1_100);
 
 /// Waits until a gateway has heard of an event: who comes later hears nothing of it.
 pub(crate) async fn until_heard(gateway: &Gateway, event: &str, workspace: &str) {

@@ -4,16 +4,20 @@ mod cut_off;
 mod replicas;
 mod streamed;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+
+use tokio::sync::Semaphore;
 
 use crate::harness::{
     ADMIN, Agent, Answer, Builder, CALL, Connection, Gateway, Pair, Recorded, Request, Seat, Step,
-    calmly, ok_json,
+    ok_json, until_holds,
 };
 use crate::on_both_pairs;
 
 const REPLAY: &str = "idempotent-replay";
+
+const ONCE: &str = r#"{"result":1}"#;
 
 struct Case {
     gateway: Gateway,
@@ -33,6 +37,22 @@ impl Case {
             caller,
             target,
         }
+    }
+
+    /// One with an agent that answers once the test adds a permit.
+    async fn held(builder: Builder) -> (Self, Arc<Semaphore>) {
+        let gate = Arc::new(Semaphore::new(0));
+        let held = Arc::clone(&gate);
+        let answer =
+            move |_: &Recorded| vec![Step::Held(Arc::clone(&held)), Step::Write(ok_json(ONCE))];
+        (Self::new(builder, answer).await, gate)
+    }
+
+    /// Sends a call without waiting for its answer.
+    async fn begin(&self, request: &Request) -> Connection {
+        let mut connection = Connection::open(self.gateway.public).await;
+        connection.send(&request.wire("localhost")).await;
+        connection
     }
 
     fn request(&self, body: &str) -> Request {
@@ -112,36 +132,19 @@ on_both_pairs! {
 
     async fn equal_calls_at_once_are_one_and_need_one_place_at_the_target(pair: Pair) {
         let builder = Builder::new(pair).set("limits.target_concurrency", "1");
-        let case = Case::new(builder, |_| {
-            vec![Step::Wait(Duration::from_millis(700)), Step::Write(ok_json("{\"result\":1}"))]
-        })
-        .await;
+        let (case, gate) = Case::held(builder).await;
         let request = case.keyed("together");
         let calls = (0..20).map(|_| case.call(&request));
-        let answers = futures_util::future::join_all(calls).await;
+        let release = async {
+            case.gateway.until_counted("a2a_gateway_open_exchanges", &[], 20.0).await;
+            gate.add_permits(1);
+        };
+        let (answers, ()) = tokio::join!(futures_util::future::join_all(calls), release);
         let replays = answers.iter().filter(|a| a.field(REPLAY) == Some("true")).count();
         for answer in &answers {
-            assert_eq!((answer.status, answer.text().as_str()), (200, "{\"result\":1}"));
+            assert_eq!((answer.status, answer.text().as_str()), (200, ONCE));
         }
         assert_eq!((replays, case.target.agent.count()), (19, 1));
-        case.gateway.assert_idle().await;
-    }
-
-    async fn a_caller_that_leaves_finds_the_answer_when_it_comes_back(pair: Pair) {
-        let case = Case::new(Builder::new(pair), |_| {
-            vec![Step::Wait(Duration::from_millis(800)), Step::Write(ok_json("{\"result\":1}"))]
-        })
-        .await;
-        let request = case.keyed("left");
-        let mut connection = Connection::open(case.gateway.public).await;
-        connection.send(&request.wire(&case.gateway.public.to_string())).await;
-        case.target.agent.until_count(1).await;
-        drop(connection);
-        let answer = case.call(&request).await;
-        assert_eq!((answer.status, answer.field(REPLAY)), (200, Some("true")));
-        assert_eq!(answer.text(), "{\"result\":1}");
-        assert_eq!(case.target.agent.count(), 1);
-        assert!(case.target.agent.closed_by_gateway().is_empty());
         case.gateway.assert_idle().await;
     }
 
@@ -165,13 +168,11 @@ on_both_pairs! {
         let first = case.call(&broken).await;
         assert_eq!(first.fact("delivered").as_deref(), Some("true"), "{}", first.text());
         let again = case.call(&broken).await;
-        assert_eq!((again.status, again.reason().as_str()), (502, "agent_protocol_error"));
-        assert_eq!(again.fact("delivered").as_deref(), Some("unknown"));
+        assert_unknown(&again);
         assert_eq!(case.target.agent.count(), 3);
         // What was not is sent again.
-        let port = crate::harness::builder::free_address("127.0.0.1").port();
-        let url = format!("http://127.0.0.1:{port}/");
-        let moved = serde_json::json!({"url": url});
+        let nowhere = crate::harness::builder::free_address("127.0.0.1");
+        let moved = serde_json::json!({"url": format!("http://{nowhere}/")});
         assert_eq!(case.gateway.patch("target", moved).await.status, 200);
         for _ in 0..2 {
             let answer = case.call(&case.keyed("nowhere")).await;
@@ -182,22 +183,40 @@ on_both_pairs! {
 }
 
 #[tokio::test]
+async fn a_caller_that_leaves_finds_the_answer_when_it_comes_back() {
+    let (case, gate) = Case::held(Builder::new(Pair::Embedded)).await;
+    let request = case.keyed("left");
+    let left = case.begin(&request).await;
+    case.target.agent.until_count(1).await;
+    drop(left);
+    let again = case.begin(&request).await;
+    gate.add_permits(1);
+    let answer = { again }.answer().await;
+    assert_eq!((answer.status, answer.field(REPLAY)), (200, Some("true")));
+    assert_eq!(answer.text(), ONCE);
+    assert_eq!(case.target.agent.count(), 1);
+    assert!(case.target.agent.closed_by_gateway().is_empty());
+    case.gateway.assert_idle().await;
+}
+
+#[tokio::test]
 async fn a_call_that_a_dead_process_had_sent_is_unknown_and_never_sent_again() {
     let mut case = Case::new(Builder::new(Pair::Embedded), |_| vec![Step::Hang]).await;
     let request = case.keyed("killed");
-    let mut connection = Connection::open(case.gateway.public).await;
-    connection
-        .send(&request.wire(&case.gateway.public.to_string()))
-        .await;
+    let _sent = case.begin(&request).await;
     case.target.agent.until_count(1).await;
     case.gateway.restart().await;
-    let answer = case.call(&request).await;
+    assert_unknown(&case.call(&request).await);
+    assert_eq!(case.target.agent.count(), 1);
+}
+
+/// The process that made the call is gone.
+fn assert_unknown(answer: &Answer) {
     assert_eq!(
         (answer.status, answer.reason().as_str()),
         (502, "agent_protocol_error")
     );
     assert_eq!(answer.fact("delivered").as_deref(), Some("unknown"));
-    assert_eq!(case.target.agent.count(), 1);
 }
 
 #[tokio::test]
@@ -286,18 +305,15 @@ async fn keys_are_visible_text_stand_once_and_count_for_calls_that_send() {
 }
 
 #[tokio::test]
-async fn an_answer_is_kept_for_its_time() {
-    calmly(async || {
-        let builder = Builder::new(Pair::Embedded).set("idempotency.ttl", "1s");
-        let case = Case::new(builder, counting()).await;
-        let request = case.keyed("short");
-        let first = case.call(&request).await.text();
-        let lapsed = Instant::now() + Duration::from_millis(1100);
-        assert_eq!(case.call(&request).await.text(), first);
-        tokio::time::sleep_until(lapsed.into()).await;
+async fn an_answer_is_forgotten_after_its_time() {
+    let builder = Builder::new(Pair::Embedded).set("idempotency.ttl", "1s");
+    let case = Case::new(builder, counting()).await;
+    let request = case.keyed("short");
+    let first = case.call(&request).await.text();
+    let is_new = async || {
         let again = case.call(&request).await;
-        assert_eq!(again.field(REPLAY), None);
-        assert_ne!(again.text(), first);
-    })
-    .await;
+        assert_eq!(again.field(REPLAY).is_none(), again.text() != first);
+        again.field(REPLAY).is_none()
+    };
+    until_holds("it is forgotten", is_new).await;
 }

@@ -3,9 +3,7 @@
 use std::time::Duration;
 
 use super::{Case, REPLAY};
-use crate::harness::{
-    Builder, Connection, LAST_CHUNK, Pair, SSE_HEAD, Step, chunk, unnumbered, until_holds,
-};
+use crate::harness::{Builder, LAST_CHUNK, Pair, SSE_HEAD, Step, chunk, unnumbered, until_holds};
 
 fn steps() -> Vec<Step> {
     let event = |n: usize| Step::Write(chunk(format!("data: {n}\n\n")));
@@ -13,7 +11,7 @@ fn steps() -> Vec<Step> {
         Step::write(SSE_HEAD),
         event(1),
         event(2),
-        Step::Wait(Duration::from_millis(800)),
+        Step::Wait(Duration::from_millis(300)),
         event(3),
         event(4),
         Step::write(LAST_CHUNK),
@@ -29,9 +27,7 @@ async fn a_stream_is_replayed_from_its_first_event_and_followed() {
         let case = Case::new(builder, |_| steps()).await;
         let request = case.keyed("s");
         // The first caller leaves in the middle; the call goes on.
-        let mut connection = Connection::open(case.gateway.public).await;
-        let wire = request.wire(&case.gateway.public.to_string());
-        connection.send(&wire).await;
+        let mut connection = case.begin(&request).await;
         let head = connection.read_head().await.expect("a head");
         assert_eq!((head.status, head.field(REPLAY)), (200, None));
         assert_eq!(head.field("x-accel-buffering"), Some("no"));
@@ -71,19 +67,14 @@ async fn a_stream_that_is_not_kept_any_more_was_delivered() {
 
 #[tokio::test]
 async fn whoever_makes_the_call_misses_nothing_of_a_stream_that_is_longer_than_its_log() {
-    let events: Vec<String> = (0..3000)
+    let mut events: Vec<String> = (0..3000)
         .map(|n| format!("data: {n} {}\n\n", "x".repeat(1200)))
         .collect();
-    let sent = format!("{}data: {}\n\n", events.concat(), "y".repeat(1_500_000));
-    let writes: Vec<Step> = events
-        .iter()
-        .map(|event| Step::Write(chunk(event.clone())))
-        .collect();
-    let last = format!("data: {}\n\n", "y".repeat(1_500_000));
+    events.push(format!("data: {}\n\n", "y".repeat(1_500_000)));
+    let sent = events.concat();
     let case = Case::new(Builder::new(Pair::Embedded), move |_| {
         let mut steps = vec![Step::write(SSE_HEAD)];
-        steps.extend(writes.iter().cloned());
-        steps.push(Step::Write(chunk(last.clone())));
+        steps.extend(events.iter().map(|event| Step::Write(chunk(event))));
         steps.push(Step::write(LAST_CHUNK));
         steps
     })

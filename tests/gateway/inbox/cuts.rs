@@ -130,7 +130,7 @@ async fn follow(
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn feeds_that_are_cut_anywhere_go_on_at_either_gateway() {
-    let messages = messages(1_000);
+    let messages = messages(500);
     let sql = servers::postgres().database();
     let room = Room::open(Pair::External, |config| {
         config.inbox.max_messages = 1_000_000;

@@ -1,14 +1,13 @@
 //! Put, read, acknowledged, bounded, pruned.
 
-use std::time::{Duration, Instant};
-
 use a2a_gateway::a2a::dialect::Update;
 use a2a_gateway::delivery::inbox::{ActivityType, Filter, NewActivity, Source, SourceKind, Start};
 use a2a_gateway::rejection::Rejection;
 use a2a_gateway::shares::Account;
 use serde_json::json;
 
-use super::{Room, SOON, id, message, notice, reason, text};
+use super::{Room, id, message, notice, reason, text};
+use crate::harness::until_holds;
 use crate::on_both_pairs;
 
 on_both_pairs! {
@@ -185,18 +184,11 @@ on_both_pairs! {
             room.inbox.acknowledge(&id("dev"), &last).await.unwrap();
         }
         let left = async || room.after("dev", 0).await;
-        let deadline = Instant::now() + SOON;
-        while left().await.len() > 4 && Instant::now() < deadline {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
+        until_holds("the rest is pruned", async || left().await.len() <= 4).await;
         assert_eq!(left().await, ["7", "8", "9", "10"]);
         assert_eq!(room.inbox.position(&id("dev"), &last).await.unwrap(), 10);
         // Counted behind the deletion.
-        let deadline = Instant::now() + SOON;
-        while !room.metric("a2a_gateway_inbox_pruned_total 6") {
-            assert!(Instant::now() < deadline, "six are gone, and not six are counted");
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
+        until_holds("six are counted", async || room.metric("a2a_gateway_inbox_pruned_total 6")).await;
     }
 
     async fn what_is_older_than_the_retention_goes_with_its_task(pair: Pair) {
@@ -215,10 +207,7 @@ on_both_pairs! {
             query.execute(room.db.pool()).await.unwrap();
         }
         let replica = room.beside().await;
-        let deadline = Instant::now() + SOON;
-        while replica.after("dev", 0).await.len() > 1 && Instant::now() < deadline {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
+        until_holds("the old one is gone", async || replica.after("dev", 0).await.len() <= 1).await;
         assert_eq!(replica.after("dev", 0).await, ["2"]);
         let left: i64 = sqlx::query_scalar("SELECT COUNT(*) FROM task_updates").fetch_one(room.db.pool()).await.unwrap();
         assert_eq!(left, 0);

@@ -41,10 +41,8 @@ on_both_pairs! {
         assert_eq!(gateway.metric("a2a_gateway_inbox_readers", &["stream"]).await, 1.0);
         let (two, three) = (feed.event().await, feed.event().await);
         assert_eq!((text(&two), text(&three)), ("2", "3"));
-        let began = Instant::now();
         tell(&gateway, "dev", &dev, "4").await;
         assert_eq!(text(&feed.event().await), "4");
-        assert!(began.elapsed() < Duration::from_secs(5));
 
         // Cut at any place, it goes on there; the field counts more than the query.
         drop(feed);
@@ -56,25 +54,20 @@ on_both_pairs! {
         assert_eq!(text(&open(&gateway, &by_query).await.event().await), "2");
         let filtered = Request { path: "/activity?source=canvas".into(), ..follow(&dev) };
         let mut filtered = open(&gateway, &filtered).await;
-        assert!(filtered.is_silent(Duration::from_millis(500)).await);
+        assert!(filtered.is_silent(Duration::from_millis(300)).await);
 
+        // A large one comes whole and in one line.
+        let long = "\n\r x".repeat(16_000);
+        tell(&gateway, "dev", &dev, &long).await;
+        assert_eq!(text(&again.event().await), long);
         for id in ["no", "\u{e4}"] {
             let gone = gateway.call(&follow(&dev).field("Last-Event-ID", id)).await;
             assert_eq!((gone.status, &*gone.reason()), (410, "cursor_gone"));
         }
     }
 
-    async fn a_large_entry_comes_whole_and_in_one_line(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
-        let dev = seat(&gateway, "dev", None, None).await;
-        let long = "\n\r x".repeat(16_000);
-        tell(&gateway, "dev", &dev, &long).await;
-        let mut feed = open(&gateway, &follow(&dev)).await;
-        assert_eq!(text(&feed.event().await), long);
-    }
-
     async fn a_feed_says_why_it_ends(pair: Pair) {
-        let mut gateway = Builder::new(pair).set("inbox.connections_per_caller", "2").set("server.drain", "60s").start().await;
+        let mut gateway = Builder::new(pair).set("inbox.connections_per_caller", "2").set("server.drain", "10min").start().await;
         let dev = seat(&gateway, "dev", None, None).await;
         let (goes, id) = token(&gateway, "/workspaces/dev/tokens", json!({})).await;
         let mut cut = open(&gateway, &follow(&goes)).await;
@@ -90,7 +83,7 @@ on_both_pairs! {
         let end = stays.event().await;
         assert_eq!((end.event.as_deref(), &end.data["reason"]), (Some("end"), &json!("shutting_down")));
         assert_eq!(stays.next().await, None);
-        assert!(gateway.wait(Duration::from_secs(20)).success());
+        assert!(gateway.wait(Duration::from_secs(60)).success());
     }
 
     async fn a_gap_is_said_and_what_a_filter_passed_over_is_none(pair: Pair) {

@@ -1,9 +1,6 @@
-//! Departures while others are silent, drains while others write, and credentials of those that stay.
+//! Departures, drains while others write, and credentials of those that stay.
 
 use super::*;
-use crate::on_both_pairs;
-
-const TTL: &str = "2s";
 
 const SECRET: &str = "s3cret-of-the-instances";
 
@@ -20,101 +17,10 @@ async fn urls_of(set: &Set, id: &str) -> Vec<String> {
     urls
 }
 
-on_both_pairs! {
-    async fn a_workspace_whose_last_live_instance_leaves_is_offline(pair: Pair) {
-        let set = Set::on(Builder::new(pair).set("registry.heartbeat_ttl", TTL)).await;
-        let token = set.own_token().await;
-        let (one, two) = (answering().await, answering().await);
-        set.register(&token, "one", &one).await;
-        set.register(&token, "two", &two).await;
-        set.until_statuses(&[("one", "offline"), ("two", "online")], &["two"]).await;
-        set.deregister("two").await;
-        let view = set.view().await;
-        assert_eq!(view["status"], "offline", "{view}");
-        assert_eq!(set.call().await.reason(), "workspace_offline");
-        // The silent one is expected back.
-        set.assert_statuses(&[("one", "offline")]).await;
-        assert_eq!(set.beat("one").await.status, 200);
-        set.assert_calls_reach(&one).await;
-        assert_eq!(set.view().await["status"], "online");
-    }
-
-    async fn a_drain_ends_when_its_instance_lapses(pair: Pair) {
-        let set = Set::on(Builder::new(pair).set("registry.heartbeat_ttl", TTL)).await;
-        let token = set.own_token().await;
-        let (one, two) = (answering().await, answering().await);
-        set.register(&token, "one", &one).await;
-        set.register(&token, "two", &two).await;
-        set.drain("one").await;
-        set.until_statuses(&[("one", "offline"), ("two", "online")], &["two"]).await;
-        assert_eq!(set.beat("one").await.status, 200);
-        set.assert_statuses(&[("one", "online"), ("two", "online")]).await;
-        set.assert_calls_reach(&one).await;
-    }
-
-    async fn the_urls_of_an_operator_outlive_a_deregistration(pair: Pair) {
-        let set = Set::new(pair).await;
-        let (one, two) = (answering().await, answering().await);
-        let mut urls = vec![one.url(), two.url()];
-        urls.sort_unstable();
-        let body = json!({"id": "plain", "name": "plain", "liveness": "assumed", "urls": urls});
-        let answer = set.post("/workspaces", body).await;
-        assert_eq!(answer.status, 201, "{}", answer.text());
-        let tokens = Request::post("/workspaces/plain/tokens", "{}");
-        let token = set.gateway.as_operator(tokens).await.json()["token"].clone();
-        let body = json!({"workspace_id": "plain"}).to_string();
-        let leave = Request::post("/registry/deregister", body).bearer(token.as_str().unwrap());
-        let answer = set.gateway.call(&leave).await;
-        assert_eq!(answer.status, 200, "{}", answer.text());
-        assert_eq!(urls_of(&set, "plain").await, urls);
-        let resume = Request::post("/workspaces/plain/resume", "{}");
-        let answer = set.gateway.as_operator(resume).await;
-        assert_eq!(answer.json()["status"], "online", "{}", answer.text());
-        let deadline = Instant::now() + Duration::from_secs(5);
-        while one.count() == 0 || two.count() == 0 {
-            let call = Request::post("/workspaces/plain/a2a", CALL).bearer(&set.caller.token);
-            assert_eq!(set.gateway.call(&call).await.status, 200);
-            assert!(Instant::now() < deadline, "{} {}", one.count(), two.count());
-        }
-    }
-
-    async fn an_instance_keeps_its_credential_when_an_operator_registers_another(pair: Pair) {
-        let set = Set::new(pair).await;
-        let token = set.own_token().await;
-        let auth = json!({"upstream_auth": {"type": "bearer", "token": SECRET}});
-        let agents = [answering().await, answering().await, answering().await];
-        let [one, two, three] = &agents;
-        set.register(&token, "one", one).await;
-        assert_eq!(set.gateway.patch("target", auth).await.status, 200);
-        let answer = set.try_register(ADMIN, "two", &two.url()).await;
-        assert_eq!(answer.status, 200, "{}", answer.text());
-        // It names its own place, for which no operator vouches.
-        set.register(&token, "three", three).await;
-        for agent in &agents {
-            set.assert_calls_reach(agent).await;
-        }
-        let has_it = |agent: &Agent| {
-            let expected = format!("Bearer {SECRET}");
-            let all = agent.requests();
-            let have = all.iter().filter(|one| one.fields("authorization") == [&*expected]);
-            (have.count(), all.len())
-        };
-        for agent in [one, two] {
-            let (have, all) = has_it(agent);
-            assert_eq!(have, all);
-        }
-        assert_eq!(has_it(three).0, 0);
-    }
-}
-
 /// A change of all instances writes what it read of them; a drain at the same time is not lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_drain_outlives_a_concurrent_change_of_all_instances() {
-    let set = Set::new(Pair::External).await;
-    let token = set.own_token().await;
-    let (one, two) = (answering().await, answering().await);
-    set.register(&token, "one", &one).await;
-    set.register(&token, "two", &two).await;
+    let (set, _, [one, _two]) = Set::of_two(Pair::External).await;
     sqlx::any::install_default_drivers();
     let pool = sqlx::any::AnyPoolOptions::new().max_connections(1);
     let pool = pool.connect(&set.gateway.sql_url()).await.unwrap();
@@ -143,4 +49,62 @@ async fn a_drain_outlives_a_concurrent_change_of_all_instances() {
     pool.close().await;
     set.assert_statuses(&[("one", "draining"), ("two", "online")])
         .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_urls_of_an_operator_outlive_a_deregistration() {
+    let set = Set::new(Pair::Embedded).await;
+    let (one, two) = (answering().await, answering().await);
+    let mut urls = vec![one.url(), two.url()];
+    urls.sort_unstable();
+    let body = json!({"id": "plain", "name": "plain", "liveness": "assumed", "urls": urls});
+    let answer = set.post("/workspaces", body).await;
+    assert_eq!(answer.status, 201, "{}", answer.text());
+    let tokens = Request::post("/workspaces/plain/tokens", "{}");
+    let token = set.gateway.as_operator(tokens).await.json()["token"].clone();
+    let body = json!({"workspace_id": "plain"}).to_string();
+    let leave = Request::post("/registry/deregister", body).bearer(token.as_str().unwrap());
+    let answer = set.gateway.call(&leave).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    assert_eq!(urls_of(&set, "plain").await, urls);
+    let resume = Request::post("/workspaces/plain/resume", "{}");
+    let answer = set.gateway.as_operator(resume).await;
+    assert_eq!(answer.json()["status"], "online", "{}", answer.text());
+    until_holds("calls reach both", async || {
+        let call = Request::post("/workspaces/plain/a2a", CALL).bearer(&set.caller.token);
+        assert_eq!(set.gateway.call(&call).await.status, 200);
+        one.count() > 0 && two.count() > 0
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_instance_keeps_its_credential_when_an_operator_registers_another() {
+    let set = Set::new(Pair::Embedded).await;
+    let token = set.own_token().await;
+    let auth = json!({"upstream_auth": {"type": "bearer", "token": SECRET}});
+    let agents = [answering().await, answering().await, answering().await];
+    let [one, two, three] = &agents;
+    set.register(&token, "one", one).await;
+    assert_eq!(set.gateway.patch("target", auth).await.status, 200);
+    let answer = set.try_register(ADMIN, "two", &two.url()).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    // It names its own place, for which no operator vouches.
+    set.register(&token, "three", three).await;
+    for agent in &agents {
+        set.assert_calls_reach(agent).await;
+    }
+    let has_it = |agent: &Agent| {
+        let expected = format!("Bearer {SECRET}");
+        let all = agent.requests();
+        let have = all
+            .iter()
+            .filter(|one| one.fields("authorization") == [&*expected]);
+        (have.count(), all.len())
+    };
+    for agent in [one, two] {
+        let (have, all) = has_it(agent);
+        assert_eq!(have, all);
+    }
+    assert_eq!(has_it(three).0, 0);
 }

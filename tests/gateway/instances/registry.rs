@@ -6,11 +6,7 @@ use crate::on_both_pairs;
 
 on_both_pairs! {
     async fn each_instance_registers_at_its_own_url_and_takes_calls(pair: Pair) {
-        let set = Set::new(pair).await;
-        let token = set.own_token().await;
-        let (one, two) = (answering().await, answering().await);
-        set.register(&token, "one", &one).await;
-        set.register(&token, "two", &two).await;
+        let (set, _, [one, two]) = Set::of_two(pair).await;
         let answer = set.call().await;
         assert_eq!(answer.status, 200, "{}", answer.text());
         assert_eq!(one.count() + two.count(), 1);
@@ -30,102 +26,8 @@ on_both_pairs! {
         }
     }
 
-    async fn the_instances_are_listed_to_the_workspace_and_operators_only(pair: Pair) {
-        let set = Set::new(pair).await;
-        assert!(set.view().await.get("instances").is_none(), "there are none");
-        let token = set.own_token().await;
-        let (one, two) = (answering().await, answering().await);
-        set.register(&token, "one", &one).await;
-        set.register(&token, "two", &two).await;
-        let own = Request::get("/workspaces/target").bearer(&token);
-        for view in [set.view().await, set.gateway.call(&own).await.json()] {
-            let all = view["instances"].as_array().unwrap();
-            assert_eq!(all.len(), 2, "{view}");
-            let first = &all[0];
-            assert_eq!(
-                (&first["instance_id"], &first["url"], &first["status"]),
-                (&json!("one"), &json!(one.url()), &json!("online")),
-            );
-            assert_eq!((&first["in_flight"], &first["breaker"]), (&json!(0), &json!("closed")));
-            assert!(first["last_seen"].is_string(), "{first}");
-            assert_eq!(first.as_object().unwrap().len(), 6, "{first}");
-        }
-        let other = Request::get("/workspaces/target").bearer(&set.caller.token);
-        let view = set.gateway.call(&other).await.json();
-        assert_eq!((&view["id"], view.get("instances")), (&json!("target"), None), "{view}");
-        let list = set.gateway.as_operator(Request::get("/workspaces")).await;
-        assert!(!list.text().contains("\"instances\""), "{}", list.text());
-    }
-
-    async fn no_card_shows_the_url_of_any_instance(pair: Pair) {
-        let set = Set::new(pair).await;
-        let token = set.own_token().await;
-        let (one, two) = (answering().await, answering().await);
-        set.register(&token, "one", &one).await;
-        set.register(&token, "two", &two).await;
-        let mut told = card("target");
-        told["description"] = format!("reach {} or {} here", one.url(), two.url()).into();
-        let body = json!({"workspace_id": "target", "agent_card": told});
-        let answer = set.post("/registry/update-card", body).await;
-        assert_eq!(answer.status, 200, "{}", answer.text());
-        let paths = [
-            "/workspaces/target/.well-known/agent-card.json",
-            "/workspaces/target",
-            "/registry/discover/target",
-            "/registry/caller/peers",
-        ];
-        for path in paths {
-            let request = Request::get(path).bearer(&set.caller.token);
-            let answer = set.gateway.call(&request).await;
-            let mut shown = answer.json();
-            // The one URL that discovery is for.
-            for one in shown.as_array_mut().into_iter().flatten() {
-                one.as_object_mut().unwrap().remove("url");
-            }
-            if let Some(one) = shown.as_object_mut() {
-                one.remove("url");
-            }
-            let shown = shown.to_string();
-            assert!(answer.status == 200 && shown.contains("here"), "{path}: {shown}");
-            for agent in [&one, &two] {
-                assert!(!shown.contains(&agent.port.to_string()), "{path}: {shown}");
-            }
-        }
-    }
-
-    async fn an_instance_that_drains_takes_no_new_calls_until_it_registers_again(pair: Pair) {
-        let set = Set::new(pair).await;
-        let token = set.own_token().await;
-        let (one, two) = (answering().await, answering().await);
-        set.register(&token, "one", &one).await;
-        set.register(&token, "two", &two).await;
-        set.drain("one").await;
-        set.assert_statuses(&[("one", "draining"), ("two", "online")]).await;
-        let before = one.count();
-        for _ in 0..20 {
-            assert_eq!(set.call().await.status, 200);
-        }
-        assert_eq!((one.count(), two.count() >= 20), (before, true));
-        assert_eq!(set.beat("one").await.status, 200, "it still lives");
-        set.assert_statuses(&[("one", "draining"), ("two", "online")]).await;
-        set.register(&token, "one", &one).await;
-        set.assert_statuses(&[("one", "online"), ("two", "online")]).await;
-        let unknown = json!({"workspace_id": "target", "instance_id": "three"});
-        let answer = set.post("/registry/drain", unknown).await;
-        assert_refusal(&answer, "", "seen", "workspace_not_found", "no such instance");
-        // Its own and operators, as for the other routes.
-        let body = json!({"workspace_id": "target", "instance_id": "one"}).to_string();
-        let request = Request::post("/registry/drain", body).bearer(&set.caller.token);
-        let answer = set.gateway.call(&request.field("X-Request-Id", "seen")).await;
-        assert_refusal(&answer, "", "seen", "not_permitted", "another's");
-    }
-
     async fn an_instance_that_deregisters_leaves_the_others_and_the_last_one_ends_it(pair: Pair) {
-        let set = Set::new(pair).await;
-        let token = set.own_token().await;
-        let (one, two) = (answering().await, answering().await);
-        set.register(&token, "one", &one).await;
-        set.register(&token, "two", &two).await;
+        let (set, _, [one, two]) = Set::of_two(pair).await;
         assert_eq!(set.view().await["url"], json!(two.url()), "the last that registered");
         set.deregister("two").await;
         set.assert_statuses(&[("one", "online")]).await;
@@ -147,11 +49,7 @@ on_both_pairs! {
     }
 
     async fn a_deregistration_without_an_id_ends_all_instances(pair: Pair) {
-        let set = Set::new(pair).await;
-        let token = set.own_token().await;
-        let (one, two) = (answering().await, answering().await);
-        set.register(&token, "one", &one).await;
-        set.register(&token, "two", &two).await;
+        let (set, token, [_one, two]) = Set::of_two(pair).await;
         let answer = set.post("/registry/deregister", json!({"workspace_id": "target"})).await;
         assert_eq!(answer.status, 200, "{}", answer.text());
         assert_eq!(set.call().await.reason(), "workspace_offline");
@@ -164,36 +62,6 @@ on_both_pairs! {
         set.assert_calls_reach(&two).await;
         assert_eq!(set.beat("").await.status, 200);
         assert!(set.view().await.get("instances").is_none());
-    }
-
-    async fn an_agent_without_an_id_counts_as_the_instance_default(pair: Pair) {
-        let set = Set::new(pair).await;
-        let token = set.own_token().await;
-        let (old, new) = (answering().await, answering().await);
-        set.register(&token, "", &old).await;
-        assert_eq!(set.beat("").await.status, 200);
-        set.register(&token, "new", &new).await;
-        set.assert_statuses(&[("default", "online"), ("new", "online")]).await;
-        assert_eq!(set.beat("").await.status, 200, "of the instance default");
-        // A rolling change: the old one drains, and leaves.
-        set.drain("default").await;
-        set.assert_calls_reach(&new).await;
-        set.deregister("default").await;
-        set.assert_statuses(&[("new", "online")]).await;
-        assert_eq!(set.beat("").await.json()["reregister"], json!(true));
-        // The way back.
-        set.register(&token, "", &old).await;
-        set.assert_statuses(&[("default", "online"), ("new", "online")]).await;
-    }
-
-    async fn an_agent_that_names_itself_at_its_old_url_is_one_instance(pair: Pair) {
-        let set = Set::new(pair).await;
-        let token = set.own_token().await;
-        let agent = answering().await;
-        set.register(&token, "", &agent).await;
-        set.register(&token, "one", &agent).await;
-        set.assert_statuses(&[("one", "online")]).await;
-        set.assert_calls_reach(&agent).await;
     }
 
     async fn the_servers_of_all_instances_stay_the_workspaces(pair: Pair) {
@@ -219,22 +87,6 @@ on_both_pairs! {
         }
         assert_eq!(steal(&one).await.status, 200);
     }
-
-    async fn an_inbox_has_no_instances(pair: Pair) {
-        let set = Set::new(pair).await;
-        let token = set.own_token().await;
-        let body = json!({"id": "target", "instance_id": "one", "delivery_mode": "poll", "agent_card": card("target")});
-        let request = Request::post("/registry/register", body.to_string()).bearer(&token);
-        let answer = set.gateway.call(&request.field("X-Request-Id", "seen")).await;
-        assert_refusal(&answer, "", "seen", "invalid_params", "an inbox");
-        let agent = answering().await;
-        set.register(&token, "one", &agent).await;
-        let body = json!({"id": "target", "delivery_mode": "poll", "agent_card": card("target")});
-        let request = Request::post("/registry/register", body.to_string()).bearer(&token);
-        assert_eq!(set.gateway.call(&request).await.status, 200);
-        assert!(set.view().await.get("instances").is_none());
-        assert_eq!(set.beat("").await.status, 200);
-    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -254,4 +106,168 @@ async fn a_workspace_has_sixty_four_instances_and_no_more_while_they_live() {
     set.deregister("i-63").await;
     set.register(&token, "one-more", &agent).await;
     assert_eq!(set.statuses().await.len(), 64);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_instances_are_listed_to_the_workspace_and_operators_only() {
+    let set = Set::new(Pair::Embedded).await;
+    assert!(
+        set.view().await.get("instances").is_none(),
+        "there are none"
+    );
+    let token = set.own_token().await;
+    let (one, two) = (answering().await, answering().await);
+    set.register(&token, "one", &one).await;
+    set.register(&token, "two", &two).await;
+    let own = Request::get("/workspaces/target").bearer(&token);
+    for view in [set.view().await, set.gateway.call(&own).await.json()] {
+        let all = view["instances"].as_array().unwrap();
+        assert_eq!(all.len(), 2, "{view}");
+        let first = &all[0];
+        assert_eq!(
+            (&first["instance_id"], &first["url"], &first["status"]),
+            (&json!("one"), &json!(one.url()), &json!("online")),
+        );
+        assert_eq!(
+            (&first["in_flight"], &first["breaker"]),
+            (&json!(0), &json!("closed"))
+        );
+        assert!(first["last_seen"].is_string(), "{first}");
+        assert_eq!(first.as_object().unwrap().len(), 6, "{first}");
+    }
+    let other = Request::get("/workspaces/target").bearer(&set.caller.token);
+    let view = set.gateway.call(&other).await.json();
+    assert_eq!(
+        (&view["id"], view.get("instances")),
+        (&json!("target"), None),
+        "{view}"
+    );
+    let list = set.gateway.as_operator(Request::get("/workspaces")).await;
+    assert!(!list.text().contains("\"instances\""), "{}", list.text());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_card_shows_the_url_of_any_instance() {
+    let (set, _, [one, two]) = Set::of_two(Pair::Embedded).await;
+    let mut told = card("target");
+    told["description"] = format!("reach {} or {} here", one.url(), two.url()).into();
+    let body = json!({"workspace_id": "target", "agent_card": told});
+    let answer = set.post("/registry/update-card", body).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let paths = [
+        "/workspaces/target/.well-known/agent-card.json",
+        "/workspaces/target",
+        "/registry/discover/target",
+        "/registry/caller/peers",
+    ];
+    for path in paths {
+        let request = Request::get(path).bearer(&set.caller.token);
+        let answer = set.gateway.call(&request).await;
+        let mut shown = answer.json();
+        // The one URL that discovery is for.
+        for one in shown.as_array_mut().into_iter().flatten() {
+            one.as_object_mut().unwrap().remove("url");
+        }
+        if let Some(one) = shown.as_object_mut() {
+            one.remove("url");
+        }
+        let shown = shown.to_string();
+        assert!(
+            answer.status == 200 && shown.contains("here"),
+            "{path}: {shown}"
+        );
+        for agent in [&one, &two] {
+            assert!(!shown.contains(&agent.port.to_string()), "{path}: {shown}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_instance_that_drains_takes_no_new_calls_until_it_registers_again() {
+    let (set, token, [one, two]) = Set::of_two(Pair::Embedded).await;
+    set.drain("one").await;
+    set.assert_statuses(&[("one", "draining"), ("two", "online")])
+        .await;
+    let before = one.count();
+    for _ in 0..20 {
+        assert_eq!(set.call().await.status, 200);
+    }
+    assert_eq!((one.count(), two.count() >= 20), (before, true));
+    assert_eq!(set.beat("one").await.status, 200, "it still lives");
+    set.assert_statuses(&[("one", "draining"), ("two", "online")])
+        .await;
+    set.register(&token, "one", &one).await;
+    set.assert_statuses(&[("one", "online"), ("two", "online")])
+        .await;
+    let unknown = json!({"workspace_id": "target", "instance_id": "three"});
+    let answer = set.post("/registry/drain", unknown).await;
+    assert_refusal(
+        &answer,
+        "",
+        "seen",
+        "workspace_not_found",
+        "no such instance",
+    );
+    // Its own and operators, as for the other routes.
+    let body = json!({"workspace_id": "target", "instance_id": "one"}).to_string();
+    let request = Request::post("/registry/drain", body).bearer(&set.caller.token);
+    let answer = set
+        .gateway
+        .call(&request.field("X-Request-Id", "seen"))
+        .await;
+    assert_refusal(&answer, "", "seen", "not_permitted", "another's");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_without_an_id_counts_as_the_instance_default() {
+    let set = Set::new(Pair::Embedded).await;
+    let token = set.own_token().await;
+    let (old, new) = (answering().await, answering().await);
+    set.register(&token, "", &old).await;
+    assert_eq!(set.beat("").await.status, 200);
+    set.register(&token, "new", &new).await;
+    set.assert_statuses(&[("default", "online"), ("new", "online")])
+        .await;
+    assert_eq!(set.beat("").await.status, 200, "of the instance default");
+    // A rolling change: the old one drains, and leaves.
+    set.drain("default").await;
+    set.assert_calls_reach(&new).await;
+    set.deregister("default").await;
+    set.assert_statuses(&[("new", "online")]).await;
+    assert_eq!(set.beat("").await.json()["reregister"], json!(true));
+    // The way back.
+    set.register(&token, "", &old).await;
+    set.assert_statuses(&[("default", "online"), ("new", "online")])
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_that_names_itself_at_its_old_url_is_one_instance() {
+    let set = Set::new(Pair::Embedded).await;
+    let token = set.own_token().await;
+    let agent = answering().await;
+    set.register(&token, "", &agent).await;
+    set.register(&token, "one", &agent).await;
+    set.assert_statuses(&[("one", "online")]).await;
+    set.assert_calls_reach(&agent).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_inbox_has_no_instances() {
+    let set = Set::new(Pair::Embedded).await;
+    let token = set.own_token().await;
+    let body = json!({"id": "target", "instance_id": "one", "delivery_mode": "poll", "agent_card": card("target")});
+    let request = Request::post("/registry/register", body.to_string()).bearer(&token);
+    let answer = set
+        .gateway
+        .call(&request.field("X-Request-Id", "seen"))
+        .await;
+    assert_refusal(&answer, "", "seen", "invalid_params", "an inbox");
+    let agent = answering().await;
+    set.register(&token, "one", &agent).await;
+    let body = json!({"id": "target", "delivery_mode": "poll", "agent_card": card("target")});
+    let request = Request::post("/registry/register", body.to_string()).bearer(&token);
+    assert_eq!(set.gateway.call(&request).await.status, 200);
+    assert!(set.view().await.get("instances").is_none());
+    assert_eq!(set.beat("").await.status, 200);
 }

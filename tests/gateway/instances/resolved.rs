@@ -125,130 +125,158 @@ on_both_pairs! {
         }).collect();
         assert!(got == [6, 0] || got == [0, 6], "{got:?}");
     }
+}
 
-    async fn an_address_that_comes_gets_calls_and_one_that_leaves_gets_none(pair: Pair) {
-        let agents = three().await;
-        let name = Name::of(&["127.0.0.1", "127.0.0.2"]).await;
-        let set = name.set(pair).await;
-        assert_eq!(create(&set, &body(agents[0].port)).await.status, 201);
-        assert_eq!(call(&set, CALL).await.status, 200);
-        name.lead(&["127.0.0.2", "127.0.0.3"]);
-        let deadline = Instant::now() + Duration::from_secs(30);
-        while agents[2].count() == 0 {
-            // Also while the name changes no call fails.
-            let answer = call(&set, CALL).await;
-            assert_eq!(answer.status, 200, "{}", answer.text());
-            assert!(Instant::now() < deadline, "the new address gets no call");
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-        let before = agents[0].count();
-        for _ in 0..20 {
-            assert_eq!(call(&set, CALL).await.status, 200);
-        }
-        assert_eq!(agents[0].count(), before, "the address that left gets calls");
-        assert_eq!(instances(&set).await.keys().collect::<Vec<_>>(), ["ip-127.0.0.2", "ip-127.0.0.3"]);
-        // An address is taken out of the name, not drained.
-        let body = json!({"workspace_id": "named", "instance_id": "ip-127.0.0.3"});
-        let answer = set.post("/registry/drain", body).await;
-        assert_eq!((answer.status, answer.reason()), (409, "conflict".to_owned()));
-    }
-
-    async fn each_address_has_its_own_breaker(pair: Pair) {
-        let one = agent_at("127.0.0.1", 0).await;
-        // Refuses connections.
-        let name = Name::of(&["127.0.0.1", "127.0.0.9"]).await;
-        let set = name.set(pair).await;
-        assert_eq!(create(&set, &body(one.port)).await.status, 201);
-        for _ in 0..40 {
-            let answer = call(&set, CALL).await;
-            assert_eq!(answer.status, 200, "{}", answer.text());
-        }
-        assert_eq!(one.count(), 40);
-        let found = instances(&set).await;
-        assert_eq!(found["ip-127.0.0.9"].1, "open");
-        assert_eq!(found["ip-127.0.0.1"].1, "closed");
-    }
-
-    async fn a_name_without_an_address_is_resolved_again(pair: Pair) {
-        let agents = three().await;
-        let name = Name::of(&["127.0.0.1"]).await;
-        let set = name.set(pair).await;
-        assert_eq!(create(&set, &body(agents[0].port)).await.status, 201);
-        name.lead(&[]);
-        let deadline = Instant::now() + Duration::from_secs(30);
-        loop {
-            let answer = call(&set, CALL).await;
-            if answer.status != 200 {
-                assert_eq!((answer.status, answer.reason()), (502, "agent_unreachable".to_owned()));
-                break;
-            }
-            assert!(Instant::now() < deadline, "the name has no address, and calls arrive");
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-        name.lead(&["127.0.0.2"]);
-        while agents[1].count() == 0 {
-            call(&set, CALL).await;
-            assert!(Instant::now() < deadline, "the address gets no call");
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    }
-
-    async fn one_forbidden_address_refuses_the_name(pair: Pair) {
-        let agents = three().await;
-        let name = Name::of(&["127.0.0.1", "127.0.0.2"]).await;
-        let set = name.set(pair).await;
-        assert_eq!(create(&set, &body(agents[0].port)).await.status, 201);
-        name.lead(&["127.0.0.1", "169.254.169.254"]);
-        let deadline = Instant::now() + Duration::from_secs(30);
-        loop {
-            let answer = call(&set, CALL).await;
-            if answer.status != 200 {
-                assert_eq!(answer.reason(), "address_forbidden", "{}", answer.text());
-                break;
-            }
-            assert!(Instant::now() < deadline, "a forbidden address among others is taken");
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    }
-
-    async fn a_name_that_cannot_have_instances_is_refused(pair: Pair) {
-        let agent = agent_at("127.0.0.1", 0).await;
-        let name = Name::of(&["127.0.0.1"]).await;
-        let set = name.set(pair).await;
-        let literal = agent.url();
-        for (more, part) in [
-            (json!({"liveness": "heartbeat"}), "assumed"),
-            (json!({"url": literal}), "url with a name"),
-            (json!({"url": null, "card_url": body(agent.port)["url"]}), "url with a name"),
-            (json!({"url": null, "urls": [body(agent.port)["url"]]}), "no urls"),
-            (json!({"delivery_mode": "poll", "url": null}), "push"),
-        ] {
-            let mut body = body(agent.port);
-            body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-            let answer = create(&set, &body).await;
-            assert_eq!((answer.status, answer.reason()), (400, "invalid_params".to_owned()), "{more}");
-            assert!(answer.text().contains(part), "{more}: {}", answer.text());
-        }
-        let made = set.gateway.as_operator(Request::post("/orgs/acme/tokens", "{}")).await;
-        let org = made.json()["token"].as_str().unwrap().to_owned();
-        let request = Request::post("/workspaces", body(agent.port).to_string()).bearer(&org);
-        let answer = set.gateway.call(&request).await;
-        assert_eq!((answer.status, answer.reason()), (403, "not_permitted".to_owned()));
-        // A change is judged by all that is in force after it.
-        let mut first = body(agent.port);
-        first.as_object_mut().unwrap().remove("resolve");
-        assert_eq!(create(&set, &first).await.status, 201);
-        assert!(instances(&set).await.is_empty());
-        let each = set.gateway.patch("named", json!({"resolve": "each"})).await;
-        assert_eq!((each.status, &each.json()["resolve"]), (200, &json!("each")));
-        assert_eq!(instances(&set).await.len(), 1);
-        for change in [json!({"url": literal}), json!({"liveness": "heartbeat"}), json!({"urls": [literal]})] {
-            let answer = set.gateway.patch("named", change.clone()).await;
-            assert_eq!((answer.status, answer.reason()), (400, "invalid_params".to_owned()), "{change}");
-        }
-        let back = set.gateway.patch("named", json!({"resolve": null, "url": literal})).await;
-        assert_eq!(back.status, 200, "{}", back.text());
-        assert!(instances(&set).await.is_empty());
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_address_that_comes_gets_calls_and_one_that_leaves_gets_none() {
+    let agents = three().await;
+    let name = Name::of(&["127.0.0.1", "127.0.0.2"]).await;
+    let set = name.set(Pair::Embedded).await;
+    assert_eq!(create(&set, &body(agents[0].port)).await.status, 201);
+    assert_eq!(call(&set, CALL).await.status, 200);
+    name.lead(&["127.0.0.2", "127.0.0.3"]);
+    until_holds("the new address gets calls", async || {
+        // Also while the name changes no call fails.
+        let answer = call(&set, CALL).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        agents[2].count() > 0
+    })
+    .await;
+    let before = agents[0].count();
+    for _ in 0..20 {
         assert_eq!(call(&set, CALL).await.status, 200);
     }
+    assert_eq!(
+        agents[0].count(),
+        before,
+        "the address that left gets calls"
+    );
+    assert_eq!(
+        instances(&set).await.keys().collect::<Vec<_>>(),
+        ["ip-127.0.0.2", "ip-127.0.0.3"]
+    );
+    // An address is taken out of the name, not drained.
+    let body = json!({"workspace_id": "named", "instance_id": "ip-127.0.0.3"});
+    let answer = set.post("/registry/drain", body).await;
+    assert_eq!(
+        (answer.status, answer.reason()),
+        (409, "conflict".to_owned())
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_address_has_its_own_breaker() {
+    let one = agent_at("127.0.0.1", 0).await;
+    // Refuses connections.
+    let name = Name::of(&["127.0.0.1", "127.0.0.9"]).await;
+    let set = name.set(Pair::Embedded).await;
+    assert_eq!(create(&set, &body(one.port)).await.status, 201);
+    for _ in 0..40 {
+        let answer = call(&set, CALL).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+    }
+    assert_eq!(one.count(), 40);
+    let found = instances(&set).await;
+    assert_eq!(found["ip-127.0.0.9"].1, "open");
+    assert_eq!(found["ip-127.0.0.1"].1, "closed");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_name_without_an_address_or_with_a_forbidden_one_is_refused_and_resolved_again() {
+    let agents = three().await;
+    let name = Name::of(&["127.0.0.1"]).await;
+    let set = name.set(Pair::Embedded).await;
+    assert_eq!(create(&set, &body(agents[0].port)).await.status, 201);
+    let forbidden = ["127.0.0.1", "169.254.169.254"];
+    for (addresses, reason) in [
+        (&[][..], "agent_unreachable"),
+        (&forbidden, "address_forbidden"),
+    ] {
+        name.lead(addresses);
+        until_holds(reason, async || {
+            let answer = call(&set, CALL).await;
+            answer.status != 200 && answer.reason() == reason
+        })
+        .await;
+    }
+    name.lead(&["127.0.0.2"]);
+    until_holds("the address gets calls", async || {
+        call(&set, CALL).await;
+        agents[1].count() > 0
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_name_that_cannot_have_instances_is_refused() {
+    let agent = agent_at("127.0.0.1", 0).await;
+    let name = Name::of(&["127.0.0.1"]).await;
+    let set = name.set(Pair::Embedded).await;
+    let literal = agent.url();
+    for (more, part) in [
+        (json!({"liveness": "heartbeat"}), "assumed"),
+        (json!({"url": literal}), "url with a name"),
+        (
+            json!({"url": null, "card_url": body(agent.port)["url"]}),
+            "url with a name",
+        ),
+        (
+            json!({"url": null, "urls": [body(agent.port)["url"]]}),
+            "no urls",
+        ),
+        (json!({"delivery_mode": "poll", "url": null}), "push"),
+    ] {
+        let mut body = body(agent.port);
+        body.as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
+        let answer = create(&set, &body).await;
+        assert_eq!(
+            (answer.status, answer.reason()),
+            (400, "invalid_params".to_owned()),
+            "{more}"
+        );
+        assert!(answer.text().contains(part), "{more}: {}", answer.text());
+    }
+    let made = set
+        .gateway
+        .as_operator(Request::post("/orgs/acme/tokens", "{}"))
+        .await;
+    let org = made.json()["token"].as_str().unwrap().to_owned();
+    let request = Request::post("/workspaces", body(agent.port).to_string()).bearer(&org);
+    let answer = set.gateway.call(&request).await;
+    assert_eq!(
+        (answer.status, answer.reason()),
+        (403, "not_permitted".to_owned())
+    );
+    // A change is judged by all that is in force after it.
+    let mut first = body(agent.port);
+    first.as_object_mut().unwrap().remove("resolve");
+    assert_eq!(create(&set, &first).await.status, 201);
+    assert!(instances(&set).await.is_empty());
+    let each = set.gateway.patch("named", json!({"resolve": "each"})).await;
+    assert_eq!(
+        (each.status, &each.json()["resolve"]),
+        (200, &json!("each"))
+    );
+    assert_eq!(instances(&set).await.len(), 1);
+    for change in [
+        json!({"url": literal}),
+        json!({"liveness": "heartbeat"}),
+        json!({"urls": [literal]}),
+    ] {
+        let answer = set.gateway.patch("named", change.clone()).await;
+        assert_eq!(
+            (answer.status, answer.reason()),
+            (400, "invalid_params".to_owned()),
+            "{change}"
+        );
+    }
+    let back = set
+        .gateway
+        .patch("named", json!({"resolve": null, "url": literal}))
+        .await;
+    assert_eq!(back.status, 200, "{}", back.text());
+    assert!(instances(&set).await.is_empty());
+    assert_eq!(call(&set, CALL).await.status, 200);
 }

@@ -6,11 +6,7 @@ use crate::steady::{ask_nothing, asked};
 
 on_both_pairs! {
     async fn a_call_asks_no_store_and_a_heartbeat_of_an_instance_asks_one_once(pair: Pair) {
-        let set = Set::new(pair).await;
-        let token = set.own_token().await;
-        let (one, two) = (answering().await, answering().await);
-        set.register(&token, "one", &one).await;
-        set.register(&token, "two", &two).await;
+        let (set, _, [_one, _two]) = Set::of_two(pair).await;
         ask_nothing(&set.gateway, async || assert_eq!(set.call().await.status, 200), 50).await;
         let beat = async || {
             for instance in ["one", "two"] {

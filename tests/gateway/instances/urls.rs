@@ -74,56 +74,91 @@ on_both_pairs! {
         assert_eq!((answer.status, &answer.json()["url"]), (200, &json!(three.url())));
         assert!(answer.json().get("instances").is_none(), "{}", answer.text());
     }
+}
 
-    async fn a_list_of_urls_that_cannot_be_is_refused(pair: Pair) {
-        let set = Set::new(pair).await;
-        let url = answering().await.url();
-        let many: Vec<String> = (0..65).map(|n| format!("http://127.0.0.1:9/{n}")).collect();
-        for (more, reason) in [
-            (json!({"urls": []}), "invalid_params"),
-            (json!({"urls": many}), "invalid_params"),
-            (json!({"urls": [url, url]}), "invalid_params"),
-            (json!({"urls": [url], "url": url}), "invalid_params"),
-            (json!({"urls": [url], "internal_url": url}), "invalid_params"),
-            (json!({"urls": [url], "liveness": "heartbeat"}), "invalid_params"),
-            (json!({"urls": ["ftp://127.0.0.1/"]}), "address_forbidden"),
-            (json!({"urls": [url, "http://169.254.169.254/"]}), "address_forbidden"),
-        ] {
-            let mut body = json!({"id": "plain", "name": "plain", "liveness": "assumed"});
-            body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-            let answer = create(&set, body).await;
-            assert_refusal(&answer, "", "seen", reason, &more.to_string());
-        }
-        let answer = create(&set, json!({"id": "plain", "name": "plain"})).await;
-        assert_eq!(answer.status, 201, "nothing was created: {}", answer.text());
-        let answer = set.gateway.patch("plain", json!({"urls": [url]})).await;
-        assert_eq!((answer.status, answer.reason()), (400, "invalid_params".to_owned()));
-        assert!(answer.text().contains("assumed"), "{}", answer.text());
-        let body = json!({"id": "listed", "name": "listed", "liveness": "assumed", "urls": [url]});
-        assert_eq!(create(&set, body).await.status, 201);
-        let answer = set.gateway.patch("listed", json!({"liveness": "heartbeat"})).await;
-        assert_eq!((answer.status, answer.reason()), (400, "invalid_params".to_owned()));
-        // Instances that registered themselves are not moved by a URL.
-        let token = set.own_token().await;
-        let agent = answering().await;
-        set.register(&token, "one", &agent).await;
-        for change in [json!({"url": url}), json!({"url": null}), json!({"urls": null})] {
-            let answer = set.gateway.patch("target", change.clone()).await;
-            assert_eq!((answer.status, answer.reason()), (409, "conflict".to_owned()), "{change}");
-        }
-        let change = json!({"liveness": "assumed", "urls": [answering().await.url()]});
-        let answer = set.gateway.patch("target", change).await;
-        assert_eq!((answer.status, answer.reason()), (409, "conflict".to_owned()), "{}", answer.text());
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_list_of_urls_that_cannot_be_is_refused() {
+    let set = Set::new(Pair::Embedded).await;
+    let url = answering().await.url();
+    let many: Vec<String> = (0..65).map(|n| format!("http://127.0.0.1:9/{n}")).collect();
+    for (more, reason) in [
+        (json!({"urls": []}), "invalid_params"),
+        (json!({"urls": many}), "invalid_params"),
+        (json!({"urls": [url, url]}), "invalid_params"),
+        (json!({"urls": [url], "url": url}), "invalid_params"),
+        (
+            json!({"urls": [url], "internal_url": url}),
+            "invalid_params",
+        ),
+        (
+            json!({"urls": [url], "liveness": "heartbeat"}),
+            "invalid_params",
+        ),
+        (json!({"urls": ["ftp://127.0.0.1/"]}), "address_forbidden"),
+        (
+            json!({"urls": [url, "http://169.254.169.254/"]}),
+            "address_forbidden",
+        ),
+    ] {
+        let mut body = json!({"id": "plain", "name": "plain", "liveness": "assumed"});
+        body.as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
+        let answer = create(&set, body).await;
+        assert_refusal(&answer, "", "seen", reason, &more.to_string());
     }
-
-    async fn only_an_operator_names_a_list_of_urls(pair: Pair) {
-        let set = Set::new(pair).await;
-        let made = set.gateway.as_operator(Request::post("/orgs/acme/tokens", "{}")).await;
-        let org = made.json()["token"].as_str().unwrap().to_owned();
-        let url = answering().await.url();
-        let body = json!({"id": "plain", "name": "plain", "liveness": "assumed", "urls": [url]});
-        let request = Request::post("/workspaces", body.to_string()).bearer(&org);
-        let answer = set.gateway.call(&request).await;
-        assert_eq!((answer.status, answer.reason()), (403, "not_permitted".to_owned()));
+    let made = set
+        .gateway
+        .as_operator(Request::post("/orgs/acme/tokens", "{}"))
+        .await;
+    let org = made.json()["token"].as_str().unwrap().to_owned();
+    let body = json!({"id": "plain", "name": "plain", "liveness": "assumed", "urls": [url]});
+    let request = Request::post("/workspaces", body.to_string()).bearer(&org);
+    let answer = set.gateway.call(&request).await;
+    assert_eq!(
+        (answer.status, answer.reason()),
+        (403, "not_permitted".to_owned())
+    );
+    let answer = create(&set, json!({"id": "plain", "name": "plain"})).await;
+    assert_eq!(answer.status, 201, "nothing was created: {}", answer.text());
+    let answer = set.gateway.patch("plain", json!({"urls": [url]})).await;
+    assert_eq!(
+        (answer.status, answer.reason()),
+        (400, "invalid_params".to_owned())
+    );
+    assert!(answer.text().contains("assumed"), "{}", answer.text());
+    let body = json!({"id": "listed", "name": "listed", "liveness": "assumed", "urls": [url]});
+    assert_eq!(create(&set, body).await.status, 201);
+    let answer = set
+        .gateway
+        .patch("listed", json!({"liveness": "heartbeat"}))
+        .await;
+    assert_eq!(
+        (answer.status, answer.reason()),
+        (400, "invalid_params".to_owned())
+    );
+    // Instances that registered themselves are not moved by a URL.
+    let token = set.own_token().await;
+    let agent = answering().await;
+    set.register(&token, "one", &agent).await;
+    for change in [
+        json!({"url": url}),
+        json!({"url": null}),
+        json!({"urls": null}),
+    ] {
+        let answer = set.gateway.patch("target", change.clone()).await;
+        assert_eq!(
+            (answer.status, answer.reason()),
+            (409, "conflict".to_owned()),
+            "{change}"
+        );
     }
+    let change = json!({"liveness": "assumed", "urls": [answering().await.url()]});
+    let answer = set.gateway.patch("target", change).await;
+    assert_eq!(
+        (answer.status, answer.reason()),
+        (409, "conflict".to_owned()),
+        "{}",
+        answer.text()
+    );
 }

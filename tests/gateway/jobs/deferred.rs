@@ -2,17 +2,13 @@
 //! the target is back.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
-use super::crashes::until_past_a_lease;
 use super::odd::{odd_results, rpc};
 use super::{answer, echo, pause, texts, until};
-use crate::harness::{
-    Agent, Answer, Builder, CALL, Gateway, Request, Seat, Step, holds_for, ok_json,
-};
+use crate::harness::{Agent, Answer, Builder, CALL, Gateway, Pair, Request, Seat, Step, ok_json};
 use crate::on_both_pairs;
 use crate::stores::open_db;
 
@@ -43,32 +39,22 @@ async fn about(gateway: &Gateway, token: &str, at: &Seat, method: &str, id: &str
     gateway.call(&request).await
 }
 
-async fn state(gateway: &Gateway, of: &Seat, at: &Seat, id: &str) -> String {
+/// The task as its owner reads it.
+async fn task(gateway: &Gateway, of: &Seat, at: &Seat, id: &str) -> Value {
     let answer = about(gateway, &of.token, at, "tasks/get", id).await;
     assert_eq!(answer.status, 200, "{}", answer.text());
-    answer.json()["result"]["status"]["state"]
+    answer.json()
+}
+
+async fn state(gateway: &Gateway, of: &Seat, at: &Seat, id: &str) -> String {
+    let task = task(gateway, of, at, id).await;
+    task["result"]["status"]["state"]
         .as_str()
         .unwrap()
         .to_owned()
 }
 
 on_both_pairs! {
-    async fn an_answer_that_cannot_be_read_is_a_failure(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
-        let (caller, _) = gateway.pair(Agent::scripted(echo).await).await;
-        for (n, result) in odd_results().into_iter().enumerate() {
-            let odd = gateway.seat(&format!("odd-{n}"), "", Agent::json(&rpc(&result)).await).await;
-            pause(&gateway, &odd.id, "pause").await;
-            let id = keep(&gateway, &caller, &odd, CALL).await;
-            pause(&gateway, &odd.id, "resume").await;
-            until("an end", async || state(&gateway, &caller, &odd, &id).await == "failed").await;
-            let task = about(&gateway, &caller.token, &odd, "tasks/get", &id).await.json();
-            let error = &task["result"]["metadata"]["error"];
-            assert_eq!((&error["reason"], &error["delivered"]), (&json!("agent_protocol_error"), &json!("true")));
-            assert_eq!(odd.agent.count(), 1);
-        }
-    }
-
     async fn a_call_to_a_target_that_is_away_is_kept_and_made(pair: Pair) {
         let gateway = Gateway::start(pair).await;
         let (caller, target) = gateway.pair(Agent::scripted(echo).await).await;
@@ -104,62 +90,13 @@ on_both_pairs! {
         assert_eq!(asked.field("x-a2a-extensions"), Some("e-1"));
         assert_eq!(asked.field("traceparent"), Some("t-1"));
         assert!(asked.field("prefer").is_none());
-        let done = about(&gateway, &caller.token, &target, "tasks/get", &id).await.json();
+        let done = task(&gateway, &caller, &target, &id).await;
         assert_eq!(done["id"], 7);
         assert_eq!(done["result"]["id"], id.as_str());
         assert_eq!(done["result"]["status"]["message"]["parts"][0]["text"], "echo: hi");
         let late = about(&gateway, &caller.token, &target, "tasks/cancel", &id).await;
         assert_eq!((late.status, &late.json()["error"]["code"]), (200, &json!(-32002)));
         gateway.assert_idle().await;
-    }
-
-    async fn the_agents_task_is_shown_under_our_id(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
-        let agent = Agent::json(r#"{"jsonrpc":"2.0","id":"c-1","result":{"kind":"task","id":"theirs","contextId":"c","status":{"state":"working"},"artifacts":[{"artifactId":"a","parts":[{"kind":"text","text":"half"}]}]}}"#).await;
-        let (caller, target) = gateway.pair(agent).await;
-        pause(&gateway, "target", "pause").await;
-        let id = keep(&gateway, &caller, &target, CALL).await;
-        pause(&gateway, "target", "resume").await;
-        until("an answer", async || state(&gateway, &caller, &target, &id).await == "working").await;
-        let task = about(&gateway, &caller.token, &target, "tasks/get", &id).await.json();
-        until("the result", async || {
-            about(&gateway, &caller.token, &target, "tasks/get", &id).await.json()["result"]["metadata"]["agent_task_id"] == "theirs"
-        }).await;
-        let task = if task["result"]["artifacts"].is_null() {
-            about(&gateway, &caller.token, &target, "tasks/get", &id).await.json()
-        } else { task };
-        assert_eq!(task["result"]["id"], id.as_str());
-        assert_eq!(task["result"]["contextId"], "c");
-        assert_eq!(task["result"]["artifacts"][0]["parts"][0]["text"], "half");
-        // The agent's own task belongs to the caller, as if it had been started by a message.
-        let other = gateway.seat("other", "", Agent::json("{}").await).await;
-        let theirs = about(&gateway, &other.token, &target, "tasks/get", "theirs").await;
-        assert_eq!(theirs.reason(), "task_not_found");
-        assert_eq!(about(&gateway, &caller.token, &target, "tasks/get", "theirs").await.status, 200);
-    }
-
-    async fn it_belongs_to_its_caller(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
-        let (caller, target) = gateway.pair(Agent::scripted(echo).await).await;
-        let other = gateway.seat("other", "", Agent::json("{}").await).await;
-        pause(&gateway, "target", "pause").await;
-        let id = keep(&gateway, &caller, &target, CALL).await;
-        for method in ["tasks/get", "tasks/cancel", "GetTask"] {
-            let theirs = about(&gateway, &other.token, &target, method, &id).await;
-            assert_eq!((theirs.status, theirs.reason().as_str()), (200, "task_not_found"));
-            assert_eq!(theirs.json()["id"], 7);
-            assert_eq!(theirs.json()["error"]["code"], -32001);
-        }
-        let operator = about(&gateway, crate::harness::ADMIN, &target, "tasks/get", &id).await;
-        assert_eq!(operator.status, 200);
-        // At another target there is no such task; that one is the agent's to say.
-        assert_eq!(about(&gateway, &caller.token, &other, "tasks/get", &id).await.json(), json!({}));
-        let watched = about(&gateway, &caller.token, &target, "tasks/resubscribe", &id).await;
-        assert_eq!(watched.json()["error"]["code"], -32004);
-        // An id of this form that nobody knows: the target is away, and that is all there is to say.
-        let unknown = format!("job-{}", uuid::Uuid::now_v7());
-        let unknown = about(&gateway, &caller.token, &target, "tasks/get", &unknown).await;
-        assert_eq!(unknown.reason(), "workspace_offline");
     }
 
     async fn it_can_be_canceled_until_it_is_sent(pair: Pair) {
@@ -170,24 +107,13 @@ on_both_pairs! {
         let canceled = about(&gateway, &caller.token, &target, "tasks/cancel", &id).await.json();
         assert_eq!(canceled["result"]["status"]["state"], "canceled");
         pause(&gateway, "target", "resume").await;
-        let none_sent = async || target.agent.count() == 0;
-        holds_for(Duration::from_millis(1500), "none is sent", none_sent).await;
-        assert_eq!(state(&gateway, &caller, &target, &id).await, "canceled");
-    }
-
-    async fn plain_http_routes_know_it_too(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
-        let (caller, target) = gateway.pair(Agent::scripted(echo).await).await;
+        // One that is kept after it is sent.
         pause(&gateway, "target", "pause").await;
-        let id = keep(&gateway, &caller, &target, CALL).await;
-        for path in [format!("{}/tasks/{id}", target.path()), format!("/tasks/{id}")] {
-            let answer = gateway.call(&Request::get(&path).bearer(&caller.token)).await;
-            assert_eq!(answer.status, 200, "{path}: {}", answer.text());
-            assert_eq!(answer.json()["status"]["state"], "submitted", "{path}");
-        }
-        let path = format!("{}/tasks/{id}/cancel", target.path());
-        let answer = gateway.call(&Request::post(path, "{}").bearer(&caller.token)).await;
-        assert_eq!(answer.json()["status"]["state"], "canceled", "{}", answer.text());
+        let later = keep(&gateway, &caller, &target, &say("later", None)).await;
+        pause(&gateway, "target", "resume").await;
+        until("an answer", async || state(&gateway, &caller, &target, &later).await == "completed").await;
+        assert_eq!(texts(&target.agent), ["later"]);
+        assert_eq!(state(&gateway, &caller, &target, &id).await, "canceled");
     }
 
     async fn a_busy_target_gets_them_by_priority_then_by_age(pair: Pair) {
@@ -224,44 +150,15 @@ on_both_pairs! {
         assert_eq!(texts(&target.agent), ["first", "high", "one", "two", "low"]);
     }
 
-    async fn what_cannot_be_kept_is_refused_as_ever(pair: Pair) {
-        let gateway = Builder::new(pair).set("delegation.max_pending", "1").start().await;
-        let (caller, target) = gateway.pair(Agent::scripted(echo).await).await;
-        let stranger = gateway.create(json!({"id": "far", "name": "far", "org": "elsewhere"})).await;
-        assert!(!stranger.is_empty());
-        pause(&gateway, "target", "pause").await;
-        let ask = async |path: String, body: String| {
-            let request = prefer(Request::post(path, body).bearer(&caller.token));
-            gateway.call(&request).await
-        };
-        let large = say(&"x".repeat(1 << 20), None);
-        let stream = CALL.replace("message/send", "message/stream");
-        for (body, reason) in [
-            (large, "workspace_offline"),
-            (stream, "workspace_offline"),
-            (r#"{"jsonrpc":"2.0","id":1,"method":"other"}"#.into(), "workspace_offline"),
-            ("{".into(), "parse_error"),
-        ] {
-            assert_eq!(ask(target.path(), body.clone()).await.reason(), reason, "{:.60}", body);
-        }
-        assert_eq!(ask("/workspaces/far/a2a".into(), CALL.into()).await.reason(), "not_permitted");
-        keep(&gateway, &caller, &target, CALL).await;
-        let full = ask(target.path(), CALL.into()).await;
-        assert_eq!((full.status, full.reason().as_str()), (503, "agent_busy"));
-        // Without the preference nothing changes: not even for a body that is no JSON.
-        let broken = Request::post(target.path(), "{").bearer(&caller.token);
-        assert_eq!(gateway.call(&broken).await.reason(), "workspace_offline");
-    }
-
     async fn a_kept_call_outlives_a_kill_and_expires(pair: Pair) {
-        let mut gateway = Builder::new(pair).set("delegation.deferred_ttl", "3s").start().await;
+        let mut gateway = Builder::new(pair).set("delegation.deferred_ttl", "1s").start().await;
         let (caller, target) = gateway.pair(Agent::scripted(echo).await).await;
         pause(&gateway, "target", "pause").await;
         let id = keep(&gateway, &caller, &target, CALL).await;
         gateway.kill();
         gateway.restart().await;
-        until_past_a_lease(pair, "the end", async || state(&gateway, &caller, &target, &id).await == "failed").await;
-        let task = about(&gateway, &caller.token, &target, "tasks/get", &id).await.json();
+        until("the end", async || state(&gateway, &caller, &target, &id).await == "failed").await;
+        let task = task(&gateway, &caller, &target, &id).await;
         assert_eq!(task["result"]["metadata"]["error"]["clock"], "deadline");
         assert_eq!(target.agent.count(), 0);
     }
@@ -298,4 +195,160 @@ on_both_pairs! {
         assert_eq!((again.status, again.text()), (202, kept.text()));
         assert_eq!(texts(&target.agent), ["before", "new"]);
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_answer_that_cannot_be_read_is_a_failure() {
+    let gateway = Gateway::start(Pair::Embedded).await;
+    let (caller, _) = gateway.pair(Agent::scripted(echo).await).await;
+    for (n, result) in odd_results().into_iter().enumerate() {
+        let odd = gateway
+            .seat(&format!("odd-{n}"), "", Agent::json(&rpc(&result)).await)
+            .await;
+        pause(&gateway, &odd.id, "pause").await;
+        let id = keep(&gateway, &caller, &odd, CALL).await;
+        pause(&gateway, &odd.id, "resume").await;
+        until("an end", async || {
+            state(&gateway, &caller, &odd, &id).await == "failed"
+        })
+        .await;
+        let task = task(&gateway, &caller, &odd, &id).await;
+        let error = &task["result"]["metadata"]["error"];
+        assert_eq!(
+            (&error["reason"], &error["delivered"]),
+            (&json!("agent_protocol_error"), &json!("true"))
+        );
+        assert_eq!(odd.agent.count(), 1);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_agents_task_is_shown_under_our_id() {
+    let gateway = Gateway::start(Pair::Embedded).await;
+    let agent = Agent::json(r#"{"jsonrpc":"2.0","id":"c-1","result":{"kind":"task","id":"theirs","contextId":"c","status":{"state":"working"},"artifacts":[{"artifactId":"a","parts":[{"kind":"text","text":"half"}]}]}}"#).await;
+    let (caller, target) = gateway.pair(agent).await;
+    pause(&gateway, "target", "pause").await;
+    let id = keep(&gateway, &caller, &target, CALL).await;
+    pause(&gateway, "target", "resume").await;
+    until("the result", async || {
+        task(&gateway, &caller, &target, &id).await["result"]["metadata"]["agent_task_id"]
+            == "theirs"
+    })
+    .await;
+    let task = task(&gateway, &caller, &target, &id).await;
+    assert_eq!(task["result"]["id"], id.as_str());
+    assert_eq!(task["result"]["contextId"], "c");
+    assert_eq!(task["result"]["artifacts"][0]["parts"][0]["text"], "half");
+    // The agent's own task belongs to the caller, as if it had been started by a message.
+    let other = gateway.seat("other", "", Agent::json("{}").await).await;
+    let theirs = about(&gateway, &other.token, &target, "tasks/get", "theirs").await;
+    assert_eq!(theirs.reason(), "task_not_found");
+    assert_eq!(
+        about(&gateway, &caller.token, &target, "tasks/get", "theirs")
+            .await
+            .status,
+        200
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn it_belongs_to_its_caller() {
+    let gateway = Gateway::start(Pair::Embedded).await;
+    let (caller, target) = gateway.pair(Agent::scripted(echo).await).await;
+    let other = gateway.seat("other", "", Agent::json("{}").await).await;
+    pause(&gateway, "target", "pause").await;
+    let id = keep(&gateway, &caller, &target, CALL).await;
+    for method in ["tasks/get", "tasks/cancel", "GetTask"] {
+        let theirs = about(&gateway, &other.token, &target, method, &id).await;
+        assert_eq!(
+            (theirs.status, theirs.reason().as_str()),
+            (200, "task_not_found")
+        );
+        assert_eq!(theirs.json()["id"], 7);
+        assert_eq!(theirs.json()["error"]["code"], -32001);
+    }
+    let operator = about(&gateway, crate::harness::ADMIN, &target, "tasks/get", &id).await;
+    assert_eq!(operator.status, 200);
+    // At another target there is no such task; that one is the agent's to say.
+    assert_eq!(
+        about(&gateway, &caller.token, &other, "tasks/get", &id)
+            .await
+            .json(),
+        json!({})
+    );
+    let watched = about(&gateway, &caller.token, &target, "tasks/resubscribe", &id).await;
+    assert_eq!(watched.json()["error"]["code"], -32004);
+    // An id of this form that nobody knows: the target is away, and that is all there is to say.
+    let unknown = format!("job-{}", uuid::Uuid::now_v7());
+    let unknown = about(&gateway, &caller.token, &target, "tasks/get", &unknown).await;
+    assert_eq!(unknown.reason(), "workspace_offline");
+    // Plain HTTP routes know it, too.
+    for path in [
+        format!("{}/tasks/{id}", target.path()),
+        format!("/tasks/{id}"),
+    ] {
+        let answer = gateway
+            .call(&Request::get(&path).bearer(&caller.token))
+            .await;
+        assert_eq!(answer.status, 200, "{path}: {}", answer.text());
+        assert_eq!(answer.json()["status"]["state"], "submitted", "{path}");
+    }
+    let path = format!("{}/tasks/{id}/cancel", target.path());
+    let answer = gateway
+        .call(&Request::post(path, "{}").bearer(&caller.token))
+        .await;
+    assert_eq!(
+        answer.json()["status"]["state"],
+        "canceled",
+        "{}",
+        answer.text()
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_cannot_be_kept_is_refused_as_ever() {
+    let gateway = Builder::new(Pair::Embedded)
+        .set("delegation.max_pending", "1")
+        .start()
+        .await;
+    let (caller, target) = gateway.pair(Agent::scripted(echo).await).await;
+    let stranger = gateway
+        .create(json!({"id": "far", "name": "far", "org": "elsewhere"}))
+        .await;
+    assert!(!stranger.is_empty());
+    pause(&gateway, "target", "pause").await;
+    let ask = async |path: String, body: String| {
+        let request = prefer(Request::post(path, body).bearer(&caller.token));
+        gateway.call(&request).await
+    };
+    let large = say(&"x".repeat(1 << 20), None);
+    let stream = CALL.replace("message/send", "message/stream");
+    for (body, reason) in [
+        (large, "workspace_offline"),
+        (stream, "workspace_offline"),
+        (
+            r#"{"jsonrpc":"2.0","id":1,"method":"other"}"#.into(),
+            "workspace_offline",
+        ),
+        ("{".into(), "parse_error"),
+    ] {
+        assert_eq!(
+            ask(target.path(), body.clone()).await.reason(),
+            reason,
+            "{:.60}",
+            body
+        );
+    }
+    assert_eq!(
+        ask("/workspaces/far/a2a".into(), CALL.into())
+            .await
+            .reason(),
+        "not_permitted"
+    );
+    keep(&gateway, &caller, &target, CALL).await;
+    let full = ask(target.path(), CALL.into()).await;
+    assert_eq!((full.status, full.reason().as_str()), (503, "agent_busy"));
+    // Without the preference nothing changes: not even for a body that is no JSON.
+    let broken = Request::post(target.path(), "{").bearer(&caller.token);
+    assert_eq!(gateway.call(&broken).await.reason(), "workspace_offline");
 }

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::{Inboxes, delegate, delegate_with, delegation_in, echo, pause, texts, until};
 use crate::harness::watcher::Socket;
-use crate::harness::{Agent, Builder, Gateway, Request, card_1_0};
+use crate::harness::{Agent, Builder, Gateway, Pair, Request, card_1_0};
 use crate::on_both_pairs;
 
 on_both_pairs! {
@@ -44,27 +44,6 @@ on_both_pairs! {
         gateway.assert_idle().await;
         let finished = gateway.metric("a2a_gateway_jobs_finished_total", &["kind=\"delegation\"", "state=\"completed\""]);
         assert_eq!(finished.await, 1.0);
-    }
-
-    async fn an_agents_error_is_the_delegations(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
-        let agent = Agent::json(r#"{"jsonrpc":"2.0","id":"x","error":{"code":-32004,"message":"not mine"}}"#).await;
-        let (caller, target) = gateway.pair(agent).await;
-        let id = delegate(&gateway, &caller, "target", "x").await;
-        let failed = delegation_in(&gateway, &caller, &id, "failed").await;
-        assert_eq!(failed["error"], json!({"code": -32004, "message": "not mine"}));
-        assert!(failed.get("result").is_none());
-        assert_eq!(target.agent.count(), 1, "what was delivered is not sent again");
-        let told = Inboxes::of(&gateway).await.results("caller", 1).await;
-        assert_eq!(told[0]["error"]["code"], -32004);
-
-        // Nor is an answer that is none.
-        let broken = gateway.seat("broken", "", Agent::json("hello").await).await;
-        let id = delegate(&gateway, &caller, "broken", "x").await;
-        let failed = delegation_in(&gateway, &caller, &id, "failed").await;
-        assert_eq!(failed["error"]["reason"], "agent_protocol_error");
-        assert_eq!(failed["error"]["delivered"], "true");
-        assert_eq!(broken.agent.count(), 1);
     }
 
     async fn a_key_is_for_one_delegation(pair: Pair) {
@@ -113,45 +92,6 @@ on_both_pairs! {
         }
     }
 
-    async fn who_may_not_is_told_before_anything_is_accepted(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
-        let (caller, target) = gateway.pair(Agent::scripted(echo).await).await;
-        gateway.create(json!({"id": "stranger", "name": "s", "org": "elsewhere"})).await;
-        let long = "x".repeat(256 * 1024 + 1);
-        for (body, status, reason) in [
-            (json!({"target_id": "stranger", "task": "x"}), 403, "not_permitted"),
-            (json!({"target_id": "nobody", "task": "x"}), 403, "not_permitted"),
-            (json!({"target_id": "caller", "task": "x"}), 400, "invalid_params"),
-            (json!({"target_id": "a:b", "task": "x"}), 400, "invalid_workspace_id"),
-            (json!({"target_id": "target"}), 400, "invalid_params"),
-            (json!({"task": "x"}), 400, "invalid_params"),
-            (json!({"target_id": "target", "task": 5}), 400, "invalid_params"),
-            (json!({"target_id": "target", "task": " "}), 400, "invalid_params"),
-            (json!({"target_id": "target", "task": "a\0b"}), 400, "invalid_params"),
-            (json!({"target_id": "target", "task": long}), 400, "invalid_params"),
-            (json!({"target_id": "target", "task": "x", "idempotency_key": ""}), 400, "invalid_params"),
-            (json!({"target_id": "target", "task": "x", "deadline_seconds": 0}), 400, "invalid_params"),
-            (json!({"target_id": "target", "task": "x", "deadline_seconds": 86401}), 400, "invalid_params"),
-            (json!({"target_id": "target", "task": "x", "deadline_seconds": "9"}), 400, "invalid_params"),
-        ] {
-            let answer = delegate_with(&gateway, &caller, &body).await;
-            let shown = body.to_string();
-            let shown = &shown[..shown.len().min(80)];
-            assert_eq!((answer.status, answer.reason().as_str()), (status, reason), "{shown}");
-        }
-        let body = json!({"target_id": "target", "task": "x"}).to_string();
-        let path = "/workspaces/caller/delegate";
-        let request = Request::post(path, &body);
-        assert_eq!(gateway.call(&request).await.status, 401);
-        assert_eq!(gateway.as_operator(request.clone()).await.reason(), "not_permitted");
-        let theirs = gateway.call(&request.bearer(&target.token)).await;
-        assert_eq!(theirs.reason(), "not_permitted");
-        let list = Request::get("/workspaces/caller/delegations");
-        assert_eq!(gateway.as_operator(list.clone()).await.json(), json!([]));
-        assert_eq!(gateway.call(&list.bearer(&target.token)).await.reason(), "not_permitted");
-        assert_eq!(target.agent.count(), 0);
-    }
-
     async fn delegations_are_listed_newest_first_to_their_workspace(pair: Pair) {
         let gateway = Gateway::start(pair).await;
         let (caller, target) = gateway.pair(Agent::scripted(echo).await).await;
@@ -180,55 +120,6 @@ on_both_pairs! {
         assert_eq!(gateway.as_operator(Request::get(operators)).await.status, 200);
     }
 
-    async fn a_target_of_1_0_gets_it_in_its_words(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
-        let (caller, _) = gateway.pair(Agent::json("{}").await).await;
-        let agent = Agent::json(r#"{"jsonrpc":"2.0","id":"x","result":{"message":{"messageId":"m","role":"ROLE_AGENT","parts":[{"text":"ok"}]}}}"#).await;
-        let enrolment = gateway.create(json!({"id": "modern", "name": "modern"})).await;
-        gateway.register("modern", &enrolment, &agent.url(), card_1_0("modern")).await;
-        let id = delegate(&gateway, &caller, "modern", "hi").await;
-        delegation_in(&gateway, &caller, &id, "completed").await;
-        let asked = agent.take();
-        let call: serde_json::Value = serde_json::from_str(asked.text()).unwrap();
-        assert_eq!(call["method"], "SendMessage");
-        assert_eq!(call["params"]["message"]["role"], "ROLE_USER");
-        assert_eq!(call["params"]["message"]["parts"], json!([{"text": "hi"}]));
-        assert!(call["params"]["message"].get("kind").is_none());
-        assert_eq!(asked.field("a2a-version"), Some("1.0"));
-    }
-
-    async fn those_who_watch_hear_of_it_without_its_content(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
-        let (caller, _target) = gateway.pair(Agent::scripted(echo).await).await;
-        let broken = gateway.seat("broken", "", Agent::json("no").await).await;
-        let request = crate::harness::watcher::handshake("/ws").bearer(&caller.token);
-        let mut socket = Socket::open(gateway.public, &request).await;
-        let mut heard = async |id: &str| {
-            let mut heard = Vec::new();
-            while heard.len() < 3 {
-                let event = socket.next().await.unwrap();
-                let kind = event["event"].as_str().unwrap().to_owned();
-                if kind.starts_with("DELEGATION_") && event["payload"]["delegation_id"] == id {
-                    assert_eq!(event["workspace_id"], "caller");
-                    let text = event.to_string();
-                    assert!(!text.contains("very private"), "{text}");
-                    heard.push((kind, event["payload"].clone()));
-                }
-            }
-            heard
-        };
-        let id = delegate(&gateway, &caller, "target", "very private").await;
-        let events = heard(&id).await;
-        let kinds: Vec<&str> = events.iter().map(|(kind, _)| kind.as_str()).collect();
-        assert_eq!(kinds, ["DELEGATION_SENT", "DELEGATION_STATUS", "DELEGATION_COMPLETE"]);
-        assert_eq!(events[1].1["status"], "dispatched");
-        assert_eq!(events[2].1["target_id"], "target");
-        let id = delegate(&gateway, &caller, &broken.id, "very private").await;
-        let events = heard(&id).await;
-        assert_eq!(events[2].0, "DELEGATION_FAILED");
-        assert_eq!(events[2].1["error"], "agent_protocol_error");
-    }
-
     async fn jobs_that_come_together_take_one_share(pair: Pair) {
         let gateway = Builder::new(pair).set("delegation.max_pending", "8").start().await;
         let (caller, _target) = gateway.pair(Agent::scripted(echo).await).await;
@@ -238,7 +129,7 @@ on_both_pairs! {
         let answers = futures_util::future::join_all(all).await;
         let accepted = answers.iter().filter(|answer| answer.status == 202).count();
         // Statements of PostgreSQL that run at the same moment do not see each other's rows.
-        assert!(accepted == 4 || (pair == crate::harness::Pair::External && (4..=8).contains(&accepted)), "{accepted}");
+        assert!(accepted == 4 || (pair == Pair::External && (4..=8).contains(&accepted)), "{accepted}");
     }
 
     async fn only_so_many_wait(pair: Pair) {
@@ -266,5 +157,197 @@ on_both_pairs! {
         until("room", async || delegate_with(&gateway, &other, &body).await.status == 202).await;
         until("all", async || target.agent.count() == 5).await;
     }
+}
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agents_error_is_the_delegations() {
+    let gateway = Gateway::start(Pair::Embedded).await;
+    let agent =
+        Agent::json(r#"{"jsonrpc":"2.0","id":"x","error":{"code":-32004,"message":"not mine"}}"#)
+            .await;
+    let (caller, target) = gateway.pair(agent).await;
+    let id = delegate(&gateway, &caller, "target", "x").await;
+    let failed = delegation_in(&gateway, &caller, &id, "failed").await;
+    assert_eq!(
+        failed["error"],
+        json!({"code": -32004, "message": "not mine"})
+    );
+    assert!(failed.get("result").is_none());
+    assert_eq!(
+        target.agent.count(),
+        1,
+        "what was delivered is not sent again"
+    );
+    let told = Inboxes::of(&gateway).await.results("caller", 1).await;
+    assert_eq!(told[0]["error"]["code"], -32004);
+
+    // Nor is an answer that is none.
+    let broken = gateway.seat("broken", "", Agent::json("hello").await).await;
+    let id = delegate(&gateway, &caller, "broken", "x").await;
+    let failed = delegation_in(&gateway, &caller, &id, "failed").await;
+    assert_eq!(failed["error"]["reason"], "agent_protocol_error");
+    assert_eq!(failed["error"]["delivered"], "true");
+    assert_eq!(broken.agent.count(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_may_not_is_told_before_anything_is_accepted() {
+    let gateway = Gateway::start(Pair::Embedded).await;
+    let (caller, target) = gateway.pair(Agent::scripted(echo).await).await;
+    gateway
+        .create(json!({"id": "stranger", "name": "s", "org": "elsewhere"}))
+        .await;
+    let long = "x".repeat(256 * 1024 + 1);
+    for (body, status, reason) in [
+        (
+            json!({"target_id": "stranger", "task": "x"}),
+            403,
+            "not_permitted",
+        ),
+        (
+            json!({"target_id": "nobody", "task": "x"}),
+            403,
+            "not_permitted",
+        ),
+        (
+            json!({"target_id": "caller", "task": "x"}),
+            400,
+            "invalid_params",
+        ),
+        (
+            json!({"target_id": "a:b", "task": "x"}),
+            400,
+            "invalid_workspace_id",
+        ),
+        (json!({"target_id": "target"}), 400, "invalid_params"),
+        (json!({"task": "x"}), 400, "invalid_params"),
+        (
+            json!({"target_id": "target", "task": 5}),
+            400,
+            "invalid_params",
+        ),
+        (
+            json!({"target_id": "target", "task": " "}),
+            400,
+            "invalid_params",
+        ),
+        (
+            json!({"target_id": "target", "task": "a\0b"}),
+            400,
+            "invalid_params",
+        ),
+        (
+            json!({"target_id": "target", "task": long}),
+            400,
+            "invalid_params",
+        ),
+        (
+            json!({"target_id": "target", "task": "x", "idempotency_key": ""}),
+            400,
+            "invalid_params",
+        ),
+        (
+            json!({"target_id": "target", "task": "x", "deadline_seconds": 0}),
+            400,
+            "invalid_params",
+        ),
+        (
+            json!({"target_id": "target", "task": "x", "deadline_seconds": 86401}),
+            400,
+            "invalid_params",
+        ),
+        (
+            json!({"target_id": "target", "task": "x", "deadline_seconds": "9"}),
+            400,
+            "invalid_params",
+        ),
+    ] {
+        let answer = delegate_with(&gateway, &caller, &body).await;
+        let shown = body.to_string();
+        let shown = &shown[..shown.len().min(80)];
+        assert_eq!(
+            (answer.status, answer.reason().as_str()),
+            (status, reason),
+            "{shown}"
+        );
+    }
+    let body = json!({"target_id": "target", "task": "x"}).to_string();
+    let path = "/workspaces/caller/delegate";
+    let request = Request::post(path, &body);
+    assert_eq!(gateway.call(&request).await.status, 401);
+    assert_eq!(
+        gateway.as_operator(request.clone()).await.reason(),
+        "not_permitted"
+    );
+    let theirs = gateway.call(&request.bearer(&target.token)).await;
+    assert_eq!(theirs.reason(), "not_permitted");
+    let list = Request::get("/workspaces/caller/delegations");
+    assert_eq!(gateway.as_operator(list.clone()).await.json(), json!([]));
+    assert_eq!(
+        gateway.call(&list.bearer(&target.token)).await.reason(),
+        "not_permitted"
+    );
+    assert_eq!(target.agent.count(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_target_of_1_0_gets_it_in_its_words() {
+    let gateway = Gateway::start(Pair::Embedded).await;
+    let (caller, _) = gateway.pair(Agent::json("{}").await).await;
+    let agent = Agent::json(r#"{"jsonrpc":"2.0","id":"x","result":{"message":{"messageId":"m","role":"ROLE_AGENT","parts":[{"text":"ok"}]}}}"#).await;
+    let enrolment = gateway
+        .create(json!({"id": "modern", "name": "modern"}))
+        .await;
+    gateway
+        .register("modern", &enrolment, &agent.url(), card_1_0("modern"))
+        .await;
+    let id = delegate(&gateway, &caller, "modern", "hi").await;
+    delegation_in(&gateway, &caller, &id, "completed").await;
+    let asked = agent.take();
+    let call: serde_json::Value = serde_json::from_str(asked.text()).unwrap();
+    assert_eq!(call["method"], "SendMessage");
+    assert_eq!(call["params"]["message"]["role"], "ROLE_USER");
+    assert_eq!(call["params"]["message"]["parts"], json!([{"text": "hi"}]));
+    assert!(call["params"]["message"].get("kind").is_none());
+    assert_eq!(asked.field("a2a-version"), Some("1.0"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn those_who_watch_hear_of_it_without_its_content() {
+    let gateway = Gateway::start(Pair::Embedded).await;
+    let (caller, _target) = gateway.pair(Agent::scripted(echo).await).await;
+    let broken = gateway.seat("broken", "", Agent::json("no").await).await;
+    let request = crate::harness::watcher::handshake("/ws").bearer(&caller.token);
+    let mut socket = Socket::open(gateway.public, &request).await;
+    let mut heard = async |id: &str| {
+        let mut heard = Vec::new();
+        while heard.len() < 3 {
+            let event = socket.next().await.unwrap();
+            let kind = event["event"].as_str().unwrap().to_owned();
+            if kind.starts_with("DELEGATION_") && event["payload"]["delegation_id"] == id {
+                assert_eq!(event["workspace_id"], "caller");
+                let text = event.to_string();
+                assert!(!text.contains("very private"), "{text}");
+                heard.push((kind, event["payload"].clone()));
+            }
+        }
+        heard
+    };
+    let id = delegate(&gateway, &caller, "target", "very private").await;
+    let events = heard(&id).await;
+    let kinds: Vec<&str> = events.iter().map(|(kind, _)| kind.as_str()).collect();
+    assert_eq!(
+        kinds,
+        [
+            "DELEGATION_SENT",
+            "DELEGATION_STATUS",
+            "DELEGATION_COMPLETE"
+        ]
+    );
+    assert_eq!(events[1].1["status"], "dispatched");
+    assert_eq!(events[2].1["target_id"], "target");
+    let id = delegate(&gateway, &caller, &broken.id, "very private").await;
+    let events = heard(&id).await;
+    assert_eq!(events[2].0, "DELEGATION_FAILED");
+    assert_eq!(events[2].1["error"], "agent_protocol_error");
 }

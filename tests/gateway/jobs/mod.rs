@@ -22,10 +22,11 @@ use a2a_gateway::metrics::Metrics;
 use a2a_gateway::shared::Shared;
 use serde_json::{Value, json};
 
+use crate::harness::until_holds as until;
 use crate::harness::{Agent, Answer, Gateway, Recorded, Request, Seat, Step, ok_json};
 
-/// What a busy machine may take.
-const SOON: Duration = Duration::from_secs(20);
+/// The time after which a job counts as stuck: longer than the lease of a gateway that was killed.
+const NEVER: Duration = Duration::from_secs(120);
 
 /// Answers a message with one that repeats its text, in the generation of the call.
 pub(crate) fn echo(request: &Recorded) -> Vec<Step> {
@@ -84,7 +85,7 @@ async fn delegation(gateway: &Gateway, of: &Seat, id: &str) -> Value {
 
 /// The same once it is in this state.
 async fn delegation_in(gateway: &Gateway, of: &Seat, id: &str, status: &str) -> Value {
-    let deadline = Instant::now() + SOON + SOON;
+    let deadline = Instant::now() + NEVER;
     loop {
         let shown = delegation(gateway, of, id).await;
         if shown["status"] == status {
@@ -96,15 +97,6 @@ async fn delegation_in(gateway: &Gateway, of: &Seat, id: &str, status: &str) -> 
             gateway.log()
         );
         tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-}
-
-/// Waits until something holds.
-async fn until(what: &str, holds: impl AsyncFn() -> bool) {
-    let deadline = Instant::now() + SOON;
-    while !holds().await {
-        assert!(Instant::now() < deadline, "not in time: {what}");
-        tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
 

@@ -13,13 +13,13 @@ use a2a_gateway::metrics::Metrics;
 use a2a_gateway::shared::{Notice, Shared, Subscription};
 
 /// `stores.timeout` of cases in which a store is away.
-pub(crate) const TIMEOUT: Duration = Duration::from_millis(800);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The same where none is: nothing there may run out of time.
 pub(crate) const AMPLE: Duration = Duration::from_secs(30);
 
-/// What a busy machine may add to a clock.
-pub(crate) const SLACK: Duration = Duration::from_millis(1_200);
+/// The clocks that callers may take together who wait at the same time. One after the other they take many more.
+pub(crate) const AT_ONCE: u32 = 15;
 
 fn settings(sql: &str, shared: &str) -> Stores {
     Stores {
@@ -54,11 +54,10 @@ pub(crate) fn open_shared_with(url: &str, timeout: Duration) -> Shared {
     Shared::open(&settings, Arc::new(Metrics::new())).unwrap()
 }
 
-/// The next notice, which must come soon.
+/// The next notice.
 pub(crate) async fn next(subscription: &mut Subscription) -> Notice {
-    let soon = Duration::from_secs(10);
-    let notice = tokio::time::timeout(soon, subscription.next()).await;
-    notice.expect("a notice within 10 s")
+    let notice = tokio::time::timeout(AMPLE * 2, subscription.next()).await;
+    notice.expect("a notice")
 }
 
 pub(crate) fn message(text: &str) -> Notice {

@@ -1,12 +1,13 @@
 //! Shared state, in process, on Redis and on Redis Cluster.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use a2a_gateway::shared::{Notice, Shared};
 
 use super::{message, next, open_shared};
 use crate::harness::cluster::cluster;
 use crate::harness::servers::{self, Redis};
+use crate::harness::until_holds;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -255,11 +256,7 @@ async fn a_dropped_subscription_closes_its_connection() {
     let clients = || redis.command(&["CLIENT", "LIST"]).lines().count();
     // Who looks is one. Who looked before, and the harness, may be counted a moment longer.
     let until = async |count: usize| {
-        let deadline = Instant::now() + Duration::from_secs(10);
-        while clients() != count {
-            assert!(Instant::now() < deadline, "{} open, not {count}", clients());
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
+        until_holds(&format!("{count} are open"), async || clients() == count).await;
     };
     until(1).await;
     let mut news = open_shared(&redis.url()).subscribe("case:news");

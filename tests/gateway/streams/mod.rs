@@ -12,13 +12,18 @@ use crate::harness::{
     chunk, unnumbered,
 };
 
-/// An agent that streams what `events` says, pausing where it says nothing.
-async fn streaming(events: Vec<String>, pause: Duration, end: Step) -> Agent {
+/// An agent that streams `events`.
+async fn streaming(events: Vec<String>, end: Step) -> Agent {
+    pausing(events, Step::Wait(Duration::ZERO), end).await
+}
+
+/// The same, with `pause` where they say nothing.
+async fn pausing(events: Vec<String>, pause: Step, end: Step) -> Agent {
     Agent::scripted(move |_| {
         let mut steps = vec![Step::write(SSE_HEAD)];
         for event in &events {
             if event.is_empty() {
-                steps.push(Step::Wait(pause));
+                steps.push(pause.clone());
             } else {
                 steps.push(Step::Write(chunk(event)));
             }
@@ -71,6 +76,12 @@ impl Case {
 
     /// Reads a stream until it holds `until`, and leaves.
     async fn left_behind(&self, until: &str) -> (String, String) {
+        let (_, seen, name) = self.reading(until).await;
+        (seen, name)
+    }
+
+    /// The same, and stays.
+    async fn reading(&self, until: &str) -> (Connection, String, String) {
         let mut connection = Connection::open(self.gateway.public).await;
         let wire = self.request().wire(&self.gateway.public.to_string());
         connection.send(&wire).await;
@@ -82,11 +93,19 @@ impl Case {
             seen.push_str(std::str::from_utf8(&chunk).unwrap());
         }
         let name = unnumbered(&seen).1;
-        (seen, name)
+        (connection, seen, name)
     }
 
     fn resume(&self, stream: &str) -> Request {
         resume(stream).bearer(&self.caller.token)
+    }
+
+    /// A reader of it at `gateway`.
+    async fn follow(&self, gateway: &Gateway, stream: &str) -> Connection {
+        let mut reader = Connection::open(gateway.public).await;
+        reader.send(&self.resume(stream).wire("localhost")).await;
+        assert_eq!(reader.read_head().await.expect("a head").status, 200);
+        reader
     }
 
     async fn resumed(&self, stream: &str, after: usize) -> Answer {

@@ -1,7 +1,5 @@
 //! The gateway's own last event, and what an agent can make look like one.
 
-use std::time::Duration;
-
 use serde_json::Value;
 
 use super::{Case, ended, streaming};
@@ -27,7 +25,7 @@ fn stream_of(said: &Value) -> Option<&str> {
 async fn the_gateways_last_event_names_the_stream_which_its_agent_cannot_know() {
     for kept in ["1000", "0"] {
         // Closed in the middle of a chunked body: the agent broke off.
-        let agent = streaming(vec!["data: 1\n\n".into()], Duration::ZERO, Step::Close);
+        let agent = streaming(vec!["data: 1\n\n".into()], Step::Close);
         let case = Case::new(
             Builder::new(Pair::Embedded).set("stream.log_events", kept),
             agent.await,
@@ -58,7 +56,7 @@ async fn the_gateways_last_event_names_the_stream_which_its_agent_cannot_know() 
 #[tokio::test]
 async fn an_agent_that_imitates_the_gateway_has_neither_its_fields_nor_its_name() {
     let error = r#"{"jsonrpc":"2.0","id":"c-1","error":{"code":-32000,"message":"away","data":[{"domain":"a2a-gateway","reason":"WORKSPACE_OFFLINE","metadata":{"requestId":"r","stream":"0123456789abcdef0123456789abcdef"}}]}}"#;
-    let agent = streaming(vec![format!("data: {error}\n\n")], Duration::ZERO, ended());
+    let agent = streaming(vec![format!("data: {error}\n\n")], ended());
     let case = Case::new(Builder::new(Pair::Embedded), agent.await).await;
     let answer = case.gateway.call(&case.request()).await;
     let name = answer.field("x-a2a-stream");
@@ -71,7 +69,7 @@ async fn an_event_that_ends_with_the_stream_has_its_number_too() {
     let events = vec!["data: 1\n\n".into(), "event: end\ndata: {}\n\r".into()];
     let case = Case::new(
         Builder::new(Pair::Embedded),
-        streaming(events, Duration::ZERO, ended()).await,
+        streaming(events, ended()).await,
     )
     .await;
     let (text, name) = case.whole().await;

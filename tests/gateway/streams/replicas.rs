@@ -1,10 +1,13 @@
 //! Two gateways on one Redis: a stream that broke off at one is taken up at the other.
 
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
-use super::{Case, ended, ends, plain, streaming};
+use tokio::sync::Semaphore;
+
+use super::{Case, ended, ends, pausing, plain, streaming};
 use crate::harness::servers::{self, Redis};
-use crate::harness::{Agent, Builder, Connection, Gateway, Pair, Step, holds_for, unnumbered};
+use crate::harness::{Agent, Builder, Gateway, Pair, Step, holds_for, unnumbered, until_holds};
 
 struct Replicas {
     case: Case,
@@ -26,15 +29,12 @@ impl Replicas {
         Self { case, other, redis }
     }
 
-    /// The other one has that event, too.
-    async fn resumed_head(&self, stream: &str, after: usize) {
+    /// An event that was never sent is none there either.
+    async fn assert_unsent(&self, stream: &str, event: usize) {
         let request = self.case.resume(stream);
-        let request = request.field("Last-Event-ID", format!("{stream}-{after}"));
-        let mut reader = Connection::open(self.other.public).await;
-        reader
-            .send(&request.wire(&self.other.public.to_string()))
-            .await;
-        assert_eq!(reader.read_head().await.expect("a head").status, 200);
+        let request = request.field("Last-Event-ID", format!("{stream}-{event}"));
+        let answer = self.other.call(&request).await;
+        assert_eq!(answer.reason(), "invalid_params", "{}", answer.text());
     }
 
     async fn resumed(&self, stream: &str, after: usize) -> String {
@@ -54,7 +54,8 @@ async fn a_stream_is_taken_up_at_another_replica_while_it_runs_and_afterwards() 
         events.push(String::new());
     }
     let sent = events.concat();
-    let agent = streaming(events, Duration::from_millis(250), ended()).await;
+    let pause = Step::Wait(Duration::from_millis(100));
+    let agent = pausing(events, pause, ended()).await;
     let replicas = Replicas::new(agent, &[]).await;
     let (seen, stream) = replicas.case.left_behind("data: 2 ").await;
     let had = ends(&seen, &stream).len();
@@ -80,7 +81,7 @@ async fn a_stream_is_taken_up_at_another_replica_while_it_runs_and_afterwards() 
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_bounds_and_their_gaps_hold_there_too() {
-    let agent = streaming(plain(1..=30), Duration::ZERO, ended()).await;
+    let agent = streaming(plain(1..=30), ended()).await;
     let replicas = Replicas::new(agent, &[("stream.log_events", "10")]).await;
     let (whole, stream) = replicas.case.whole().await;
     let ends = ends(&whole, &stream);
@@ -92,51 +93,27 @@ async fn the_bounds_and_their_gaps_hold_there_too() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reader_elsewhere_keeps_it_going_and_hears_of_the_death_of_its_gateway() {
-    let agent = streaming(plain(1..=2), Duration::ZERO, Step::Hang).await;
-    let mut replicas = Replicas::new(agent, &[("stream.linger", "4s")]).await;
-    let (_, stream) = replicas.case.left_behind("data: 2\n").await;
-    let mut reader = Connection::open(replicas.other.public).await;
-    let wire = replicas.case.resume(&stream);
-    let wire = wire.wire(&replicas.other.public.to_string());
-    reader.send(&wire).await;
-    assert_eq!(reader.read_head().await.expect("a head").status, 200);
-    let goes_on = async || replicas.case.target.agent.closed_by_gateway().is_empty();
-    holds_for(Duration::from_secs(7), "it is read, so it goes on", goes_on).await;
-    replicas.case.gateway.kill();
-    let killed = Instant::now();
+    let agent = streaming(plain(1..=2), Step::Hang).await;
+    let mut replicas = Replicas::new(agent, &[("stream.linger", "3s")]).await;
+    let (leaves, _, stream) = replicas.case.reading("data: 2\n").await;
+    let mut reader = replicas.case.follow(&replicas.other, &stream).await;
     let mut seen = String::new();
+    while !seen.contains("data: 2\n") {
+        let chunk = reader.next_chunk().await.expect("an event");
+        seen.push_str(std::str::from_utf8(&chunk).unwrap());
+    }
+    drop(leaves);
+    replicas.assert_unsent(&stream, 40).await;
+    let goes_on = async || replicas.case.target.agent.closed_by_gateway().is_empty();
+    holds_for(Duration::from_secs(5), "it is read, so it goes on", goes_on).await;
+    replicas.case.gateway.kill();
     while let Some(chunk) = reader.next_chunk().await {
         seen.push_str(std::str::from_utf8(&chunk).unwrap());
     }
-    assert!(seen.contains("data: 2\n"), "{seen}");
-    assert!(seen.contains("\"AGENT_PROTOCOL_ERROR\""), "{seen}");
-    assert!(seen.contains("\"delivered\":\"unknown\""), "{seen}");
-    assert!(killed.elapsed() < Duration::from_secs(25));
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_saw_more_than_its_dead_gateway_copied_hears_that_it_is_lost() {
-    let agent = streaming(plain(1..=2), Duration::ZERO, Step::Hang).await;
-    let mut replicas = Replicas::new(agent, &[]).await;
-    let (_, stream) = replicas.case.left_behind("data: 2\n").await;
-    replicas.resumed_head(&stream, 2).await;
-    replicas.case.gateway.kill();
-    let text = replicas.resumed(&stream, 40).await;
-    assert!(text.contains("\"AGENT_PROTOCOL_ERROR\""), "{text}");
-    assert!(text.contains("\"delivered\":\"unknown\""), "{text}");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_event_that_was_never_sent_is_none_there_either() {
-    for end in [ended(), Step::Hang] {
-        let agent = streaming(plain(1..=2), Duration::ZERO, end).await;
-        let replicas = Replicas::new(agent, &[]).await;
-        let (_, stream) = replicas.case.left_behind("data: 2\n").await;
-        replicas.resumed_head(&stream, 2).await;
-        let request = replicas.case.resume(&stream);
-        let request = request.field("Last-Event-ID", format!("{stream}-40"));
-        let answer = replicas.other.call(&request).await;
-        assert_eq!(answer.reason(), "invalid_params", "{}", answer.text());
+    // Who saw more than the dead one copied hears that it is lost.
+    for text in [seen, replicas.resumed(&stream, 40).await] {
+        assert!(text.contains("\"AGENT_PROTOCOL_ERROR\""), "{text}");
+        assert!(text.contains("\"delivered\":\"unknown\""), "{text}");
     }
 }
 
@@ -145,16 +122,16 @@ async fn a_stream_does_not_wait_for_a_store_that_is_away() {
     let mut events = plain(1..=1);
     events.push(String::new());
     events.extend(plain(2..=500));
-    let agent = streaming(events, Duration::from_millis(500), ended()).await;
+    let gate = Arc::new(Semaphore::new(0));
+    let agent = pausing(events, Step::Held(Arc::clone(&gate)), ended()).await;
     let replicas = Replicas::new(agent, &[]).await;
     let Replicas { case, redis, .. } = replicas;
     let cut = async {
-        tokio::time::sleep(Duration::from_millis(250)).await;
+        case.target.agent.until_count(1).await;
         drop(redis);
+        gate.add_permits(1);
     };
-    let begun = Instant::now();
     let ((whole, stream), ()) = tokio::join!(case.whole(), cut);
-    assert!(begun.elapsed() < Duration::from_secs(3));
     assert_eq!(unnumbered(&whole).0, plain(1..=500).concat());
     // Here it can be taken up all the same.
     let answer = case.resumed(&stream, 499).await;
@@ -163,29 +140,26 @@ async fn a_stream_does_not_wait_for_a_store_that_is_away() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_the_store_lost_is_copied_to_it_again() {
-    let agent = streaming(plain(1..=30), Duration::ZERO, ended()).await;
+    let agent = streaming(plain(1..=30), ended()).await;
     let replicas = Replicas::new(agent, &[]).await;
     let (whole, stream) = replicas.case.whole().await;
     let rest = &whole[ends(&whole, &stream)[4]..];
     assert_eq!(replicas.resumed(&stream, 5).await, rest);
+    replicas.assert_unsent(&stream, 40).await;
     replicas.redis.kill();
     // It comes back empty.
     replicas.redis.restart();
     let request = replicas.case.resume(&stream);
     let request = request.field("Last-Event-ID", format!("{stream}-5"));
-    let deadline = Instant::now() + Duration::from_secs(20);
-    loop {
+    let is_back = async || {
         let answer = replicas.other.call(&request).await;
         if answer.status == 200 {
             assert_eq!(answer.text(), rest);
-            return;
+            return true;
         }
         let reason = answer.reason();
-        assert!(
-            matches!(&*reason, "not_found" | "store_unavailable"),
-            "{reason}"
-        );
-        assert!(Instant::now() < deadline, "it stays lost");
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
+        assert!(["not_found", "store_unavailable"].contains(&&*reason));
+        false
+    };
+    until_holds("it is copied again", is_back).await;
 }

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{
     ADMIN, Agent, Answer, Connection, Gateway, LAST_CHUNK, Pair, Recorded, Request, SSE_HEAD, Seat,
-    Step, assert_refusal, chunk, ok_json,
+    Step, assert_refusal, chunk, ok_json, until_holds,
 };
 use crate::on_both_pairs;
 use crate::steady::ask_nothing;
@@ -173,102 +173,6 @@ fn about(task: &str) -> Vec<String> {
 }
 
 on_both_pairs! {
-    async fn each_call_about_a_task_is_its_owners(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
-        let team = Team::below(&gateway, "").await;
-        let mut connection = Connection::open(gateway.public).await;
-        let start = send("message/send", r#"{"kind":"task","id":"t-1","status":{"state":"working"}}"#);
-        let answer = call(&mut connection, &team.ann.token, &start).await;
-        assert_eq!(answer.json()["result"]["id"], "t-1");
-        assert_eq!(team.dev.agent.take().text(), start);
-        for body in about("t-1") {
-            refused(&mut connection, &team.bob.token, &body, &team.dev.agent).await;
-            // Also the agent's own workspace is another caller.
-            refused(&mut connection, &team.dev.token, &body, &team.dev.agent).await;
-            for token in [&team.ann.token, &team.boss.token, ADMIN] {
-                served(&mut connection, token, &body, &team.dev.agent).await;
-            }
-        }
-        // One that nobody was seen to start, one of another target: anybody's.
-        for body in about("t-2") {
-            served(&mut connection, &team.bob.token, &body, &team.dev.agent).await;
-        }
-        let elsewhere = Request::post("/workspaces/ann/a2a", rpc("tasks/get", &json!({"id": "t-1"})));
-        let answer = connection.call(&elsewhere.bearer(&team.bob.token)).await;
-        assert_eq!(answer.status, 200, "{}", answer.text());
-        // What was refused is in the record like everything else.
-        let labels = ["method=\"get_task\"", "outcome=\"task_not_found\""];
-        assert!(gateway.metric("a2a_gateway_exchanges_total", &labels).await >= 2.0);
-        assert_eq!(gateway.metric("a2a_gateway_tasks_learnt_total", &[]).await, 1.0);
-        gateway.assert_idle().await;
-    }
-
-    async fn a_task_that_is_named_ambiguously_is_nobodys(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
-        let team = Team::below(&gateway, "").await;
-        for params in [
-            r#"{"id":"free","id":"t-1"}"#,
-            r#"{"id":"free","Id":"t-1"}"#,
-            r#"{"ID":"t-1"}"#,
-            r#"{"\u0049d":"t-1"}"#,
-            r#"{"TaskId":"t-1"}"#,
-            r#"{"taſkId":"t-1"}"#,
-        ] {
-            let body = format!(r#"{{"jsonrpc":"2.0","id":"c-1","method":"tasks/get","params":{params}}}"#);
-            let request = Request::post("/workspaces/dev/a2a", body).bearer(&team.bob.token);
-            let answer = gateway.call(&request.field("X-Request-Id", "r-1")).await;
-            assert_refusal(&answer, "/workspaces/dev/a2a", "r-1", "invalid_request", params);
-        }
-        assert_eq!(team.dev.agent.count(), 0);
-    }
-
-    async fn an_owner_is_learnt_from_every_shape_of_an_answer(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
-        let team = Team::below(&gateway, "").await;
-        let mut connection = Connection::open(gateway.public).await;
-        let unary = [
-            r#"{"kind":"task","id":"T","contextId":"c","status":{"state":"completed"}}"#,
-            r#"{"artifacts":[{"id":"a","parts":[{"text":"HUGE"}]}],"history":[{"taskId":"h"}],"id":"T"}"#,
-            r#"{"task":{"history":[{"taskId":"h"}],"id":"T"}}"#,
-            r#"{"kind":"message","messageId":"m","parts":[],"taskId":"T"}"#,
-            r#"{"message":{"messageId":"m","parts":[],"taskId":"T"}}"#,
-            r#"{"id":"T","sessionId":"s","status":{"state":"submitted"}}"#,
-        ];
-        let streamed = [
-            "{\"kind\":\"task\",\"id\":\"T\"}\n{\"kind\":\"status-update\",\"taskId\":\"T\",\"final\":true}",
-            "{\"kind\":\"message\",\"messageId\":\"m\",\"parts\":[]}\n{\"kind\":\"status-update\",\"taskId\":\"T\",\"final\":true}",
-            "{\"task\":{\"id\":\"T\"}}",
-            "{\"statusUpdate\":{\"taskId\":\"T\"}}",
-            "{\"artifactUpdate\":{\"artifact\":{\"parts\":[{\"text\":\"HUGE\"}]},\"taskId\":\"T\"}}",
-        ];
-        let unary = unary.iter().flat_map(|result| [("message/send", result), ("SendMessage", result)]);
-        let streamed = streamed
-            .iter()
-            .flat_map(|result| [("message/stream", result), ("SendStreamingMessage", result)]);
-        for (number, (method, result)) in unary.chain(streamed).enumerate() {
-            let task = format!("task-{number}");
-            let start = send(method, &result.replace('T', &task));
-            let answer = call(&mut connection, &team.ann.token, &start).await;
-            assert_eq!(answer.status, 200, "{method} {result}");
-            assert!(answer.whole, "{method} {result}");
-            assert!(answer.text().contains(&task), "{method} {result}");
-            for ask in ["tasks/get", "GetTask"] {
-                let ask = rpc(ask, &json!({"id": task}));
-                refused(&mut connection, &team.bob.token, &ask, &team.dev.agent).await;
-                served(&mut connection, &team.ann.token, &ask, &team.dev.agent).await;
-            }
-        }
-        // Whoever comes second owns nothing by it.
-        let again = send("message/send", r#"{"id":"task-0"}"#);
-        assert_eq!(call(&mut connection, &team.bob.token, &again).await.status, 200);
-        let ask = rpc("tasks/get", &json!({"id": "task-0"}));
-        refused(&mut connection, &team.bob.token, &ask, &team.dev.agent).await;
-        served(&mut connection, &team.ann.token, &ask, &team.dev.agent).await;
-        // Nor is anything learnt from an answer to a question.
-        served(&mut connection, &team.bob.token, &rpc("tasks/get", &json!({"id": "served"})), &team.dev.agent).await;
-        served(&mut connection, &team.ann.token, &rpc("tasks/get", &json!({"id": "served"})), &team.dev.agent).await;
-    }
-
     async fn without_a_task_and_for_its_owner_no_store_is_asked(pair: Pair) {
         // Copies of streams for other replicas are written in the background.
         let builder = crate::harness::Builder::new(pair).set("stream.log_events", "0");
@@ -289,13 +193,11 @@ on_both_pairs! {
             round().await;
         }
         // The claim is written in the background: who owns the task, and where it is.
-        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
-        while pair == Pair::External
-            && gateway.metric("a2a_gateway_store_seconds_count", &["operation=\"set_if_absent\""]).await < 2.0
-        {
-            assert!(std::time::Instant::now() < deadline, "the claim is not written");
-            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
-        }
+        let is_written = async || {
+            let claims = gateway.metric("a2a_gateway_store_seconds_count", &["operation=\"set_if_absent\""]);
+            pair == Pair::Embedded || claims.await >= 2.0
+        };
+        until_holds("the claim is written", is_written).await;
         ask_nothing(&gateway, round, 50).await;
     }
 }
@@ -367,4 +269,136 @@ async fn what_is_too_much_to_check_is_refused() {
         );
     }
     assert_eq!(team.dev.agent.count(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_call_about_a_task_is_its_owners() {
+    let gateway = Gateway::start(Pair::Embedded).await;
+    let team = Team::below(&gateway, "").await;
+    let mut connection = Connection::open(gateway.public).await;
+    let start = send(
+        "message/send",
+        r#"{"kind":"task","id":"t-1","status":{"state":"working"}}"#,
+    );
+    let answer = call(&mut connection, &team.ann.token, &start).await;
+    assert_eq!(answer.json()["result"]["id"], "t-1");
+    assert_eq!(team.dev.agent.take().text(), start);
+    for body in about("t-1") {
+        refused(&mut connection, &team.bob.token, &body, &team.dev.agent).await;
+        // Also the agent's own workspace is another caller.
+        refused(&mut connection, &team.dev.token, &body, &team.dev.agent).await;
+        for token in [&team.ann.token, &team.boss.token, ADMIN] {
+            served(&mut connection, token, &body, &team.dev.agent).await;
+        }
+    }
+    // One that nobody was seen to start, one of another target: anybody's.
+    for body in about("t-2") {
+        served(&mut connection, &team.bob.token, &body, &team.dev.agent).await;
+    }
+    let elsewhere = Request::post(
+        "/workspaces/ann/a2a",
+        rpc("tasks/get", &json!({"id": "t-1"})),
+    );
+    let answer = connection.call(&elsewhere.bearer(&team.bob.token)).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    // What was refused is in the record like everything else.
+    let labels = ["method=\"get_task\"", "outcome=\"task_not_found\""];
+    assert!(gateway.metric("a2a_gateway_exchanges_total", &labels).await >= 2.0);
+    assert_eq!(
+        gateway.metric("a2a_gateway_tasks_learnt_total", &[]).await,
+        1.0
+    );
+    gateway.assert_idle().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_task_that_is_named_ambiguously_is_nobodys() {
+    let gateway = Gateway::start(Pair::Embedded).await;
+    let team = Team::below(&gateway, "").await;
+    for params in [
+        r#"{"id":"free","id":"t-1"}"#,
+        r#"{"id":"free","Id":"t-1"}"#,
+        r#"{"ID":"t-1"}"#,
+        r#"{"\u0049d":"t-1"}"#,
+        r#"{"TaskId":"t-1"}"#,
+        r#"{"taſkId":"t-1"}"#,
+    ] {
+        let body =
+            format!(r#"{{"jsonrpc":"2.0","id":"c-1","method":"tasks/get","params":{params}}}"#);
+        let request = Request::post("/workspaces/dev/a2a", body).bearer(&team.bob.token);
+        let answer = gateway.call(&request.field("X-Request-Id", "r-1")).await;
+        assert_refusal(
+            &answer,
+            "/workspaces/dev/a2a",
+            "r-1",
+            "invalid_request",
+            params,
+        );
+    }
+    assert_eq!(team.dev.agent.count(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_owner_is_learnt_from_every_shape_of_an_answer() {
+    let gateway = Gateway::start(Pair::Embedded).await;
+    let team = Team::below(&gateway, "").await;
+    let mut connection = Connection::open(gateway.public).await;
+    let unary = [
+        r#"{"kind":"task","id":"T","contextId":"c","status":{"state":"completed"}}"#,
+        r#"{"artifacts":[{"id":"a","parts":[{"text":"HUGE"}]}],"history":[{"taskId":"h"}],"id":"T"}"#,
+        r#"{"task":{"history":[{"taskId":"h"}],"id":"T"}}"#,
+        r#"{"kind":"message","messageId":"m","parts":[],"taskId":"T"}"#,
+        r#"{"message":{"messageId":"m","parts":[],"taskId":"T"}}"#,
+        r#"{"id":"T","sessionId":"s","status":{"state":"submitted"}}"#,
+    ];
+    let streamed = [
+        "{\"kind\":\"task\",\"id\":\"T\"}\n{\"kind\":\"status-update\",\"taskId\":\"T\",\"final\":true}",
+        "{\"kind\":\"message\",\"messageId\":\"m\",\"parts\":[]}\n{\"kind\":\"status-update\",\"taskId\":\"T\",\"final\":true}",
+        "{\"task\":{\"id\":\"T\"}}",
+        "{\"statusUpdate\":{\"taskId\":\"T\"}}",
+        "{\"artifactUpdate\":{\"artifact\":{\"parts\":[{\"text\":\"HUGE\"}]},\"taskId\":\"T\"}}",
+    ];
+    let unary = unary
+        .iter()
+        .flat_map(|result| [("message/send", result), ("SendMessage", result)]);
+    let streamed = streamed
+        .iter()
+        .flat_map(|result| [("message/stream", result), ("SendStreamingMessage", result)]);
+    for (number, (method, result)) in unary.chain(streamed).enumerate() {
+        let task = format!("task-{number}");
+        let start = send(method, &result.replace('T', &task));
+        let answer = call(&mut connection, &team.ann.token, &start).await;
+        assert_eq!(answer.status, 200, "{method} {result}");
+        assert!(answer.whole, "{method} {result}");
+        assert!(answer.text().contains(&task), "{method} {result}");
+        for ask in ["tasks/get", "GetTask"] {
+            let ask = rpc(ask, &json!({"id": task}));
+            refused(&mut connection, &team.bob.token, &ask, &team.dev.agent).await;
+            served(&mut connection, &team.ann.token, &ask, &team.dev.agent).await;
+        }
+    }
+    // Whoever comes second owns nothing by it.
+    let again = send("message/send", r#"{"id":"task-0"}"#);
+    assert_eq!(
+        call(&mut connection, &team.bob.token, &again).await.status,
+        200
+    );
+    let ask = rpc("tasks/get", &json!({"id": "task-0"}));
+    refused(&mut connection, &team.bob.token, &ask, &team.dev.agent).await;
+    served(&mut connection, &team.ann.token, &ask, &team.dev.agent).await;
+    // Nor is anything learnt from an answer to a question.
+    served(
+        &mut connection,
+        &team.bob.token,
+        &rpc("tasks/get", &json!({"id": "served"})),
+        &team.dev.agent,
+    )
+    .await;
+    served(
+        &mut connection,
+        &team.ann.token,
+        &rpc("tasks/get", &json!({"id": "served"})),
+        &team.dev.agent,
+    )
+    .await;
 }

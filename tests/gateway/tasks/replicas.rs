@@ -1,24 +1,15 @@
 //! Owners in Redis: for every replica, over a restart, and when Redis is away.
 
-use std::time::{Duration, Instant};
-
 use serde_json::json;
 
 use super::{Team, call, refused, rpc, send, served};
 use crate::harness::servers::{self, Redis};
-use crate::harness::{ADMIN, Builder, Connection, Gateway, Pair, Request};
+use crate::harness::{ADMIN, Builder, Connection, Gateway, Pair, Request, until_holds};
 
 /// Waits until Redis answers `words` with `expected`.
 async fn until(redis: &Redis, words: &[&str], expected: &str) {
-    let deadline = Instant::now() + Duration::from_secs(10);
-    loop {
-        let said = redis.command(words);
-        if said.trim() == expected {
-            return;
-        }
-        assert!(Instant::now() < deadline, "{words:?}: {said}");
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    let says = async || redis.command(words).trim() == expected;
+    until_holds(&format!("{words:?} says {expected}"), says).await;
 }
 
 async fn replica(sql: &str, redis: &Redis) -> Gateway {
@@ -58,13 +49,8 @@ async fn every_replica_knows_the_owner_also_after_a_restart_and_nobody_guesses_w
     redis.command(&["EXPIRE", "gw:task:dev:t-1", "600"]);
     refused(&mut at_one, bob, &ask, agent).await;
     served(&mut at_one, ann, &ask, agent).await;
-    let deadline = Instant::now() + Duration::from_secs(10);
-    while redis.command(&["TTL", "gw:task:dev:t-1"]).trim() == "600"
-        || redis.command(&["TTL", "gw:task:dev:t-1"]).trim().len() < 5
-    {
-        assert!(Instant::now() < deadline, "it is not renewed");
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    let is_renewed = async || redis.command(&["TTL", "gw:task:dev:t-1"]).trim().len() == 5;
+    until_holds("it is renewed", is_renewed).await;
     redis.kill();
     // What is known here is decided here; what is not, by nobody.
     refused(&mut at_one, bob, &ask, agent).await;
@@ -91,17 +77,14 @@ async fn every_replica_knows_the_owner_also_after_a_restart_and_nobody_guesses_w
     let ask = rpc("tasks/get", &json!({"id": "t-3"}));
     let beat = Request::post("/registry/heartbeat", r#"{"workspace_id":"dev"}"#);
     let beat = beat.bearer(&team.dev.token);
-    let deadline = Instant::now() + Duration::from_secs(20);
-    loop {
+    let asked = Request::post("/workspaces/dev/a2a", ask).bearer(bob);
+    let is_known = async || {
         other.call(&beat).await;
-        let answer = call(&mut at_other, bob, &ask).await;
+        let answer = other.call(&asked).await;
         assert!(answer.field("x-a2a-refused").is_some(), "{}", answer.text());
-        if answer.reason() == "task_not_found" {
-            return;
-        }
-        assert!(Instant::now() < deadline, "{}", answer.text());
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+        answer.reason() == "task_not_found"
+    };
+    until_holds("the owner is known there", is_known).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -117,15 +100,12 @@ async fn of_two_replicas_that_learn_at_once_the_first_in_redis_is_right() {
     let answer = call(&mut connection, &team.ann.token, &start).await;
     assert_eq!(answer.status, 200);
     let ask = rpc("tasks/get", &json!({"id": "t-1"}));
-    let deadline = Instant::now() + Duration::from_secs(10);
-    loop {
-        let answer = call(&mut connection, &team.ann.token, &ask).await;
-        if answer.field("x-a2a-refused") == Some("task_not_found") {
-            break;
-        }
-        assert!(Instant::now() < deadline, "it believes its own");
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    let asked = Request::post("/workspaces/dev/a2a", &ask).bearer(&team.ann.token);
+    let is_hers = async || {
+        let answer = one.call(&asked).await;
+        answer.field("x-a2a-refused") != Some("task_not_found")
+    };
+    until_holds("it believes Redis", async || !is_hers().await).await;
     served(&mut connection, &team.bob.token, &ask, &team.dev.agent).await;
     assert_eq!(redis.command(&["GET", "gw:task:dev:t-1"]).trim(), "bob");
 }

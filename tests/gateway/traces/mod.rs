@@ -5,8 +5,6 @@ mod context;
 mod loss;
 mod spans;
 
-use std::time::{Duration, Instant};
-
 use crate::harness::collector::{Collector, Span};
 use crate::harness::{Agent, Answer, Builder, CALL, Gateway, Pair, Recorded, Request, Seat, Step};
 
@@ -110,20 +108,7 @@ fn two(spans: &[Span]) -> (&Span, &Span) {
 
 /// Waits until a counter says at least so much.
 async fn counted(case: &Case, outcome: &str, least: f64) -> f64 {
-    let deadline = Instant::now() + Duration::from_secs(30);
-    loop {
-        let metric = case
-            .gateway
-            .metric("a2a_gateway_spans_total", &[outcome])
-            .await;
-        if metric >= least {
-            return metric;
-        }
-        assert!(
-            Instant::now() < deadline,
-            "{outcome}: {metric}\n{}",
-            case.gateway.log()
-        );
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    let spans = "a2a_gateway_spans_total";
+    case.gateway.until_counted(spans, &[outcome], least).await;
+    case.gateway.metric(spans, &[outcome]).await
 }

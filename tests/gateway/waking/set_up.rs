@@ -3,8 +3,8 @@
 use serde_json::json;
 use sqlx::Row as _;
 
-use super::{Asleep, quick, until, wakes};
-use crate::harness::{Agent, Builder, Gateway, Pair, Request, Step, assert_refusal, until_holds};
+use super::{Asleep, patient, until, wakes};
+use crate::harness::{Agent, Gateway, Pair, Request, Step, assert_refusal, until_holds};
 use crate::on_both_pairs;
 
 /// The column, as it stands in the table.
@@ -20,14 +20,14 @@ async fn stored(sql: &str) -> Option<String> {
 
 on_both_pairs! {
     async fn values_of_header_fields_reach_the_waker_and_no_reader(pair: Pair) {
-        let asleep = Asleep::on(quick(pair)).await;
+        let asleep = Asleep::on(patient(pair)).await;
         let gateway = &asleep.gateway;
         let url = asleep.wake_url();
         let headers = json!({"X-Key": "geheim-1", "Authorization": "Basic geheim-2"});
-        let wake = json!({"url": url, "method": "PUT", "headers": headers, "max_wait_seconds": 5, "cool_down_seconds": 1});
+        let wake = json!({"url": url, "method": "PUT", "headers": headers, "max_wait_seconds": 600, "cool_down_seconds": 600});
         let answer = gateway.patch("target", json!({"wake": wake})).await;
         let shown = json!({"url": url, "method": "PUT", "header_names": ["authorization", "x-key"],
-            "max_wait_seconds": 5, "cool_down_seconds": 1});
+            "max_wait_seconds": 600, "cool_down_seconds": 600});
         assert_eq!(answer.json()["wake"], shown);
         let read = Request::get("/workspaces/target");
         let as_operator = gateway.as_operator(read.clone()).await;
@@ -66,82 +66,70 @@ on_both_pairs! {
         assert_refusal(&answer, "/a2a", "seen", "workspace_restarting", "no waker");
         assert_eq!(stored(&gateway.sql_url()).await, None);
     }
-
-    async fn only_operators_set_a_waker_and_its_address_is_judged(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
-        let token = gateway.as_operator(Request::post("/orgs/acme/tokens", "{}")).await;
-        let token = token.json()["token"].as_str().unwrap().to_owned();
-        let new = json!({"id": "target", "name": "target", "wake": {"url": "http://127.0.0.1:9000/"}});
-        let as_org = |request: Request| request.bearer(&token).field("X-Request-Id", "seen");
-        let answer = gateway.call(&as_org(Request::post("/workspaces", new.to_string()))).await;
-        assert_refusal(&answer, "", "seen", "not_permitted", "created by an org");
-        let answer = gateway.as_operator(Request::post("/workspaces", new.to_string())).await;
-        assert_eq!(answer.status, 201, "{}", answer.text());
-        assert_eq!(answer.json()["wake"]["url"], "http://127.0.0.1:9000/");
-        for (url, reason) in [
-            ("http://169.254.169.254/", "address_forbidden"),
-            ("http://u:p@127.0.0.1/", "address_forbidden"),
-            (&format!("http://{}/", gateway.public), "address_forbidden"),
-            ("nonsense", "invalid_params"),
-        ] {
-            let answer = gateway.patch("target", json!({"wake": {"url": url}})).await;
-            assert_refusal(&answer, "", "seen", reason, url);
-        }
-        let text = gateway.log();
-        assert!(!text.contains("u:p@"), "{text}");
-    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_waker_answers_is_recorded_and_a_redirect_is_not_followed() {
     let elsewhere = Agent::json("{}").await;
-    let to = elsewhere.url();
+    let redirect = format!("307 Moved\r\nLocation: {}", elsewhere.url());
+    let mut asleep = Asleep::on(patient(Pair::Embedded)).await;
     for (answer, outcome, reason, status) in [
-        (
-            format!(
-                "HTTP/1.1 307 Temporary Redirect\r\nLocation: {to}\r\nContent-Length: 0\r\n\r\n"
-            ),
-            "redirected",
-            "agent_redirected",
-            None,
-        ),
-        (
-            "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n".to_owned(),
-            "refused",
-            "agent_protocol_error",
-            Some(503),
-        ),
-        (
-            "HTTP/1.1 204 No Content\r\n\r\n".to_owned(),
-            "accepted",
-            "done",
-            Some(204),
-        ),
-        (
-            "nonsense\r\n\r\n".to_owned(),
-            "failed",
-            "agent_protocol_error",
-            None,
-        ),
+        (&*redirect, "redirected", "agent_redirected", None),
+        ("503 Down", "refused", "agent_protocol_error", Some(503)),
+        ("204 No Content", "accepted", "done", Some(204)),
+        ("nonsense", "failed", "agent_protocol_error", None),
     ] {
-        let waker = Agent::scripted(move |_| vec![Step::write(&answer), Step::Close]).await;
+        let answer = format!("HTTP/1.1 {answer}\r\nContent-Length: 0\r\n\r\n");
+        asleep.waker = Agent::scripted(move |_| vec![Step::write(&answer), Step::Close]).await;
         let agent = Agent::json(super::ANSWER).await;
-        let asleep = Asleep::with(Builder::new(Pair::Embedded), agent, waker).await;
+        asleep.target = asleep.gateway.seat(outcome, "", agent).await;
+        asleep.set(json!({"url": asleep.wake_url()})).await;
+        asleep.hibernate().await;
         let call = asleep.parked(asleep.request()).await;
-        until(async || !wakes(&asleep.gateway).await.is_empty()).await;
+        let wakes = async || wakes(&asleep.gateway, outcome).await;
+        until(async || !wakes().await.is_empty()).await;
         let mut detail = json!({"wake": outcome});
         if let Some(status) = status {
             detail["status"] = status.into();
         }
-        assert_eq!(wakes(&asleep.gateway).await, [(reason.to_owned(), detail)]);
-        let counted = asleep
-            .gateway
-            .metric("a2a_gateway_wakes_total", &[outcome])
-            .await;
-        assert_eq!(counted, 1.0);
+        assert_eq!(wakes().await, [(reason.to_owned(), detail)]);
+        let labels = [outcome];
+        let counted = asleep.gateway.metric("a2a_gateway_wakes_total", &labels);
+        assert_eq!(counted.await, 1.0);
         // The agent may still come by itself.
         asleep.heartbeat().await;
         assert_eq!(call.await.unwrap().status, 200, "{outcome}");
     }
     assert_eq!(elsewhere.count(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn only_operators_set_a_waker_and_its_address_is_judged() {
+    let gateway = Gateway::start(Pair::Embedded).await;
+    let token = gateway
+        .as_operator(Request::post("/orgs/acme/tokens", "{}"))
+        .await;
+    let token = token.json()["token"].as_str().unwrap().to_owned();
+    let new = json!({"id": "target", "name": "target", "wake": {"url": "http://127.0.0.1:9000/"}});
+    let as_org = |request: Request| request.bearer(&token).field("X-Request-Id", "seen");
+    let answer = gateway
+        .call(&as_org(Request::post("/workspaces", new.to_string())))
+        .await;
+    assert_refusal(&answer, "", "seen", "not_permitted", "created by an org");
+    let answer = gateway
+        .as_operator(Request::post("/workspaces", new.to_string()))
+        .await;
+    assert_eq!(answer.status, 201, "{}", answer.text());
+    assert_eq!(answer.json()["wake"]["url"], "http://127.0.0.1:9000/");
+    for (url, reason) in [
+        ("http://169.254.169.254/", "address_forbidden"),
+        ("http://u:p@127.0.0.1/", "address_forbidden"),
+        (&format!("http://{}/", gateway.public), "address_forbidden"),
+        ("nonsense", "invalid_params"),
+    ] {
+        let answer = gateway.patch("target", json!({"wake": {"url": url}})).await;
+        assert_refusal(&answer, "", "seen", reason, url);
+    }
+    let text = gateway.log();
+    assert!(!text.contains("u:p@"), "{text}");
 }

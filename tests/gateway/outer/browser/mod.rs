@@ -6,14 +6,14 @@ mod chromium;
 mod sdk;
 mod sockets;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use self::chromium::{Site, base};
 use crate::harness::{
     Agent, Builder, Gateway, LAST_CHUNK, Pair, Request, SSE_HEAD, Seat, Step, chunk, ok_json,
-    unnumbered,
+    unnumbered, until_holds,
 };
 
 /// Between two events of the agent's stream: longer than a busy machine holds the first of them up.
@@ -133,11 +133,8 @@ async fn a_canvas_on_a_listed_origin_sends_streams_and_reads_errors() {
     );
 
     assert_eq!(found["left"], "AbortError");
-    let deadline = Instant::now() + Duration::from_secs(5);
-    while stage.target.agent.closed_by_gateway().is_empty() {
-        assert!(Instant::now() < deadline, "the agent goes on for nobody");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    let is_over = async || !stage.target.agent.closed_by_gateway().is_empty();
+    until_holds("the agent does not go on for nobody", is_over).await;
 
     let refusals = [
         ("refused", 403, "not_permitted"),
@@ -205,25 +202,14 @@ async fn nothing_gets_through(host: &str, relation: &str) {
         "a2a_gateway_exchanges_total",
         r#"outcome="origin_forbidden""#,
     );
-    let deadline = Instant::now() + Duration::from_secs(5);
     // simple, blind, two forms, the beacon.
-    while stage.gateway.metric(name, &[label]).await < 5.0 {
-        let log = stage.gateway.log();
-        assert!(Instant::now() < deadline, "{found}\n{log}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    stage.gateway.until_counted(name, &[label], 5.0).await;
     // What ends between the two looks is in the second alone: those that are equal prove it.
-    let deadline = Instant::now() + Duration::from_secs(5);
-    loop {
+    let are_equal = async || {
         let refused = stage.gateway.metric(name, &[label]).await;
-        let all = stage.gateway.metric(name, &[]).await;
-        if all == refused {
-            break;
-        }
-        let what = "every exchange ended with that reason";
-        assert!(Instant::now() < deadline, "{what}: {refused} of {all}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+        stage.gateway.metric(name, &[]).await == refused
+    };
+    until_holds("every exchange ended with that reason", are_equal).await;
     assert_eq!(stage.target.agent.count(), 0);
     let log = stage.gateway.log();
     assert!(log.contains("origin_forbidden"), "{log}");

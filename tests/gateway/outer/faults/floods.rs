@@ -1,8 +1,10 @@
 //! Floods by a stranger and by one caller with a good credential: each is refused or bounded, and honest callers are
 //! served beside it. The same with more of everything, measured: `scripts/bench floods`.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
 use serde_json::json;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -12,12 +14,15 @@ use crate::harness::dns::{Dns, SILENCE};
 use crate::harness::watcher::Feed;
 use crate::harness::{
     ADMIN, Agent, Answer, Builder, CALL, Connection, Gateway, Pair, Request, Seat, Step, card,
-    ok_json,
+    ok_json, until_holds,
 };
 use crate::on_both_pairs;
 
-/// Much sooner than `timeouts.request_body` (30 s).
-const AT_ONCE: Duration = Duration::from_secs(15);
+/// The time after which an answer counts as missing.
+const NEVER: Duration = Duration::from_secs(60);
+
+/// Later than that: no body is given up while a case runs.
+const BODY: (&str, &str) = ("timeouts.request_body", "10min");
 
 /// Two tokens of `seat`: both are the same caller.
 async fn tokens(gateway: &Gateway, seat: &Seat) -> [String; 2] {
@@ -90,267 +95,6 @@ fn assert_bounded(answer: &Answer, reason: &str, says: &str) {
 }
 
 on_both_pairs! {
-    async fn bodies_of_strangers_are_not_awaited_and_take_no_room(pair: Pair) {
-        let builder = Builder::new(pair)
-            .set("limits.control_bodies_bytes", "1MiB")
-            .set("limits.request_bytes", "1MiB")
-            .set("limits.bodies_bytes", "1MiB")
-            .set("rate.failures_per_second", "0");
-        let gateway = builder.start().await;
-        let (honest, target) = gateway.pair(agent().await).await;
-        let wrong = format!("a2aw_{}", "x".repeat(43));
-        let mut open = Vec::new();
-        for _ in 0..4 {
-            for (method, path, status) in [
-                ("POST", "/registry/register", 401),
-                ("POST", "/registry/heartbeat", 401),
-                ("POST", "/workspaces", 401),
-                ("PATCH", "/workspaces/target", 401),
-                ("POST", "/workspaces/target/notify", 401),
-                ("POST", "/canvas/tokens", 401),
-                ("POST", "/workspaces/target/a2a", 401),
-                ("POST", "/workspaces/target/a2a/v1/message:send", 401),
-                ("POST", "/nowhere", 404),
-                ("PUT", "/registry/register", 405),
-            ] {
-                let request = Request::new(method, path).field("Content-Type", "application/json");
-                for request in [request.clone(), request.bearer(&wrong)] {
-                    let began = Instant::now();
-                    let mut connection = unfinished(&gateway, &request, 100 << 10).await;
-                    let answer = connection.read_head().await.expect("an answer");
-                    assert_eq!(answer.status, status, "{method} {path}");
-                    assert!(began.elapsed() < AT_ONCE, "{method} {path}: {:?}", began.elapsed());
-                    open.push(connection);
-                }
-            }
-        }
-        assert_served(&gateway, &honest, &target).await;
-        assert_eq!(gateway.metric("a2a_gateway_bodies_refused_total", &[]).await, 0.0);
-        drop(open);
-        gateway.assert_idle().await;
-    }
-
-    async fn unfinished_bodies_of_one_caller_leave_room_for_others(pair: Pair) {
-        let builder = Builder::new(pair)
-            .set("limits.control_bodies_bytes", "4MiB")
-            .set("limits.request_bytes", "1MiB")
-            .set("limits.bodies_bytes", "4MiB");
-        let gateway = builder.start().await;
-        let (honest, target) = gateway.pair(agent().await).await;
-        let flooder = gateway.seat("flooder", "", agent().await).await;
-        let tokens = tokens(&gateway, &flooder).await;
-        let mut open = Vec::new();
-        for (path, says) in [
-            ("/registry/heartbeat".to_owned(), "limits.control_bodies_bytes"),
-            (target.path(), "limits.bodies_bytes"),
-        ] {
-            let mut refused = Vec::new();
-            for n in 0..6 {
-                let request = Request::post(&path, "").bearer(&tokens[n % 2]);
-                let mut connection = unfinished(&gateway, &request, 900 << 10).await;
-                match timeout(Duration::from_secs(1), connection.read_head()).await {
-                    Ok(head) => refused.push(connection.read_body(head.expect("an answer")).await),
-                    Err(_) => open.push(connection),
-                }
-            }
-            // Half of 4 MiB is room for two such bodies.
-            assert!(!refused.is_empty(), "{path}: none is refused");
-            for answer in &refused {
-                assert_bounded(answer, "overloaded", says);
-            }
-            assert!(refused[0].text().contains("half of what others leave"), "{}", refused[0].text());
-        }
-        assert_served(&gateway, &honest, &target).await;
-        drop(open);
-        gateway.assert_idle().await;
-    }
-
-    async fn one_caller_cannot_hold_all_places_of_a_target(pair: Pair) {
-        let gateway = Builder::new(pair).set("limits.target_concurrency", "8").start().await;
-        let (honest, target) = gateway.pair(agent().await).await;
-        let flooder = gateway.seat("flooder", "", agent().await).await;
-        let tokens = tokens(&gateway, &flooder).await;
-        let mut open = Vec::new();
-        for n in 0..4 {
-            let before = target.agent.count();
-            let call = Request::post(target.path(), CALL.replace("hi", "hold")).bearer(&tokens[n % 2]);
-            let mut connection = Connection::open(gateway.public).await;
-            connection.send(&call.wire(&gateway.public.to_string())).await;
-            let deadline = Instant::now() + AT_ONCE;
-            while target.agent.count() == before {
-                assert!(Instant::now() < deadline, "the call reaches the agent");
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-            open.push(connection);
-        }
-        for token in &tokens {
-            let call = Request::post(target.path(), CALL).bearer(token);
-            assert_bounded(&gateway.call(&call).await, "agent_busy", "others leave");
-        }
-        assert_served(&gateway, &honest, &target).await;
-        // Operators are callers, too.
-        let call = Request::post(target.path(), CALL).bearer(ADMIN);
-        assert_eq!(gateway.call(&call).await.status, 200);
-        drop(open);
-        gateway.assert_idle().await;
-    }
-
-    async fn one_caller_cannot_hold_all_event_streams(pair: Pair) {
-        let builder = Builder::new(pair)
-            .set("events.connections", "8")
-            .set("inbox.connections", "8");
-        let gateway = builder.start().await;
-        let (honest, target) = gateway.pair(agent().await).await;
-        let flooder = gateway.seat("flooder", "", agent().await).await;
-        let tokens = tokens(&gateway, &flooder).await;
-        let mut open = Vec::new();
-        for (path, section) in [("/events", "events"), ("/activity", "inbox")] {
-            let watch = |token: &str| Request::get(path).bearer(token).field("Accept", "text/event-stream");
-            for n in 0..4 {
-                open.push(Feed::open(gateway.public, &watch(&tokens[n % 2])).await);
-            }
-            for token in &tokens {
-                let says = format!("others leave of {section}.connections");
-                assert_bounded(&gateway.call(&watch(token)).await, "overloaded", &says);
-            }
-            open.push(Feed::open(gateway.public, &watch(&honest.token)).await);
-        }
-        assert_served(&gateway, &honest, &target).await;
-    }
-
-    async fn an_org_token_that_names_many_users_has_what_one_caller_may_have(pair: Pair) {
-        let builder = Builder::new(pair)
-            .set("events.connections", "8")
-            .set("limits.target_concurrency", "8");
-        let gateway = builder.start().await;
-        let (honest, target) = gateway.pair(agent().await).await;
-        for id in [&honest.id, &target.id] {
-            assert_eq!(gateway.patch(id, json!({"org": "acme"})).await.status, 200);
-        }
-        let users = users(&gateway, 12).await;
-        let mut open = Vec::new();
-        let mut refused = Vec::new();
-        for user in &users {
-            let watch = Request::get("/events").bearer(user).field("Accept", "text/event-stream");
-            let feed = Feed::try_open(gateway.public, &watch).await.expect("a head");
-            match feed.head.status {
-                200 => open.push(feed),
-                _ => refused.push(gateway.call(&watch).await),
-            }
-        }
-        assert_eq!(open.len(), 4, "half of eight");
-        for answer in &refused {
-            assert_bounded(answer, "overloaded", "others leave of events.connections");
-        }
-        let watch = Request::get("/events").bearer(&honest.token).field("Accept", "text/event-stream");
-        open.push(Feed::open(gateway.public, &watch).await);
-
-        let hold = |user: &String| {
-            let call = Request::post(target.path(), CALL.replace("hi", "hold")).bearer(user);
-            let (at, wire) = (gateway.public, call.wire(&gateway.public.to_string()));
-            async move {
-                let mut connection = Connection::open(at).await;
-                connection.send(&wire).await;
-                let head = timeout(Duration::from_secs(3), connection.read_head()).await;
-                (head.is_err(), connection)
-            }
-        };
-        let calls = futures_util::future::join_all(users.iter().map(hold)).await;
-        assert_eq!(calls.iter().filter(|(held, _)| *held).count(), 4, "half of eight places");
-        assert_served(&gateway, &honest, &target).await;
-        drop((calls, open));
-        gateway.assert_idle().await;
-    }
-
-    async fn an_org_token_that_names_many_users_has_one_rate_for_all_of_them(pair: Pair) {
-        let builder = Builder::new(pair)
-            .set("rate.caller_per_second", "10")
-            .set("rate.caller_burst", "20")
-            .set("rate.org_users_per_second", "1")
-            .set("rate.org_users_burst", "60");
-        let gateway = builder.start().await;
-        let users = users(&gateway, 10).await;
-        let list = |user: &str| Request::get("/workspaces?limit=1").bearer(user);
-        // One user alone is bounded by its own rate, and takes nothing of the others' with what is refused.
-        let mut passed = 0;
-        for _ in 0..100 {
-            passed += usize::from(gateway.call(&list(&users[0])).await.status == 200);
-        }
-        assert!(passed < 60, "{passed}");
-        assert_eq!(gateway.call(&list(&users[1])).await.status, 200);
-        let mut last = None;
-        for user in &users[1..] {
-            for _ in 0..15 {
-                let answer = gateway.call(&list(user)).await;
-                match answer.status {
-                    200 => passed += 1,
-                    _ => last = Some(answer),
-                }
-            }
-        }
-        let last = last.expect("a refusal");
-        assert_eq!((last.status, &*last.reason()), (429, "rate_limited"));
-        assert!(last.text().contains("rate.org_users_per_second"), "{}", last.text());
-        assert!(last.field("retry-after").is_some());
-        assert!(passed < 120, "{passed} of 235");
-        let beat = Request::get("/workspaces?limit=1").bearer(ADMIN);
-        assert_eq!(gateway.call(&beat).await.status, 200);
-    }
-
-    async fn one_caller_cannot_hold_all_look_ups_of_names(pair: Pair) {
-        let here = || vec!["127.0.0.1".parse().unwrap()];
-        let dns = Dns::start(move |name, number| match name {
-            "good.test" => here(),
-            // Answers once, and then no more.
-            "fading.test" if number == 0 => here(),
-            _ => vec![SILENCE],
-        })
-        .await;
-        let builder = Builder::new(pair)
-            .set("address.nameservers", &dns.address.to_string())
-            .set("a2a.push_notifications", "true")
-            .set("rate.caller_per_second", "0");
-        let gateway = builder.start().await;
-        let (honest, target) = gateway.pair(agent().await).await;
-        let flooder = gateway.seat("flooder", "", agent().await).await;
-        let mut named = Vec::new();
-        for name in ["good.test", "fading.test"] {
-            let agent = agent().await;
-            let enrolment = gateway.create(json!({"id": name, "name": name})).await;
-            let url = format!("http://{name}:{}/", agent.port);
-            let token = gateway.register(name, &enrolment, &url, card(name)).await;
-            named.push(Seat { id: name.into(), token, agent });
-        }
-        let mut flood = JoinSet::new();
-        for n in 0..100 {
-            let (path, token, public) = (target.path(), flooder.token.clone(), gateway.public);
-            flood.spawn(async move {
-                for turn in 0.. {
-                    let url = format!("http://n{n}x{turn}.silent.test/");
-                    let body = json!({"jsonrpc": "2.0", "id": 1, "method": "message/send", "params": {
-                        "message": {"kind": "message", "messageId": "m", "role": "user", "parts": []},
-                        "configuration": {"pushNotificationConfig": {"url": url}}}});
-                    let request = Request::post(&path, body.to_string()).bearer(&token);
-                    let answer = Connection::open(public).await.call(&request).await;
-                    assert_eq!(&*answer.reason(), "address_forbidden", "{}", answer.text());
-                }
-            });
-        }
-        // Both names are asked for again, beside the flood.
-        let deadline = Instant::now() + Duration::from_secs(40);
-        while ["good.test", "fading.test"].iter().any(|name| dns.lookups(name) < 3) {
-            assert!(Instant::now() < deadline, "the names are not looked up again");
-            for seat in &named {
-                let call = Request::post(seat.path(), CALL).bearer(&honest.token);
-                let answer = gateway.call(&call).await;
-                assert_eq!(answer.status, 200, "{}: {}", seat.id, answer.text());
-            }
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-        assert_served(&gateway, &honest, &target).await;
-        flood.shutdown().await;
-    }
-
     async fn one_org_pushes_out_nobody_elses_events(pair: Pair) {
         let on_redis = matches!(pair, Pair::External);
         let mut gateway = Builder::new(pair).set("rate.caller_per_second", "0").start().await;
@@ -397,4 +141,317 @@ on_both_pairs! {
             }
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bodies_of_strangers_are_not_awaited_and_take_no_room() {
+    let builder = Builder::new(Pair::Embedded)
+        .set("limits.control_bodies_bytes", "1MiB")
+        .set("limits.request_bytes", "1MiB")
+        .set("limits.bodies_bytes", "1MiB")
+        .set(BODY.0, BODY.1);
+    let gateway = builder.start().await;
+    let (honest, target) = gateway.pair(agent().await).await;
+    let wrong = format!("a2aw_{}", "x".repeat(43));
+    let mut open = Vec::new();
+    for _ in 0..2 {
+        for (method, path, status) in [
+            ("POST", "/registry/register", 401),
+            ("POST", "/registry/heartbeat", 401),
+            ("POST", "/workspaces", 401),
+            ("PATCH", "/workspaces/target", 401),
+            ("POST", "/workspaces/target/notify", 401),
+            ("POST", "/canvas/tokens", 401),
+            ("POST", "/workspaces/target/a2a", 401),
+            ("POST", "/workspaces/target/a2a/v1/message:send", 401),
+            ("POST", "/nowhere", 404),
+            ("PUT", "/registry/register", 405),
+        ] {
+            let request = Request::new(method, path).field("Content-Type", "application/json");
+            for request in [request.clone(), request.bearer(&wrong)] {
+                let mut connection = unfinished(&gateway, &request, 100 << 10).await;
+                let answer = timeout(NEVER, connection.read_head())
+                    .await
+                    .expect("it is not awaited");
+                assert_eq!(answer.expect("an answer").status, status, "{method} {path}");
+                open.push(connection);
+            }
+        }
+    }
+    assert_served(&gateway, &honest, &target).await;
+    assert_eq!(
+        gateway
+            .metric("a2a_gateway_bodies_refused_total", &[])
+            .await,
+        0.0
+    );
+    drop(open);
+    gateway.assert_idle().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn unfinished_bodies_of_one_caller_leave_room_for_others() {
+    let builder = Builder::new(Pair::Embedded)
+        .set("limits.control_bodies_bytes", "4MiB")
+        .set("limits.request_bytes", "1MiB")
+        .set("limits.bodies_bytes", "4MiB")
+        .set(BODY.0, BODY.1);
+    let gateway = builder.start().await;
+    let (honest, target) = gateway.pair(agent().await).await;
+    let flooder = gateway.seat("flooder", "", agent().await).await;
+    let tokens = tokens(&gateway, &flooder).await;
+    let mut open = Vec::new();
+    for (path, says) in [
+        (
+            "/registry/heartbeat".to_owned(),
+            "limits.control_bodies_bytes",
+        ),
+        (target.path(), "limits.bodies_bytes"),
+    ] {
+        let mut answers = FuturesUnordered::new();
+        for n in 0..6 {
+            let request = Request::post(&path, "").bearer(&tokens[n % 2]);
+            let mut connection = unfinished(&gateway, &request, 900 << 10).await;
+            answers.push(async move {
+                let head = connection.read_head().await.expect("an answer");
+                connection.read_body(head).await
+            });
+        }
+        // Half of 4 MiB is room for two such bodies.
+        let refused = timeout(NEVER, answers.next())
+            .await
+            .expect("one is refused")
+            .unwrap();
+        assert_bounded(&refused, "overloaded", says);
+        assert!(
+            refused.text().contains("half of what others leave"),
+            "{}",
+            refused.text()
+        );
+        open.push(answers);
+    }
+    assert_served(&gateway, &honest, &target).await;
+    drop(open);
+    gateway.assert_idle().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_caller_cannot_hold_all_places_of_a_target() {
+    let gateway = Builder::new(Pair::Embedded)
+        .set("limits.target_concurrency", "8")
+        .start()
+        .await;
+    let (honest, target) = gateway.pair(agent().await).await;
+    let flooder = gateway.seat("flooder", "", agent().await).await;
+    let tokens = tokens(&gateway, &flooder).await;
+    let mut open = Vec::new();
+    for n in 0..4 {
+        let before = target.agent.count();
+        let call = Request::post(target.path(), CALL.replace("hi", "hold")).bearer(&tokens[n % 2]);
+        let mut connection = Connection::open(gateway.public).await;
+        connection
+            .send(&call.wire(&gateway.public.to_string()))
+            .await;
+        target.agent.until_count(before + 1).await;
+        open.push(connection);
+    }
+    for token in &tokens {
+        let call = Request::post(target.path(), CALL).bearer(token);
+        assert_bounded(&gateway.call(&call).await, "agent_busy", "others leave");
+    }
+    assert_served(&gateway, &honest, &target).await;
+    // Operators are callers, too.
+    let call = Request::post(target.path(), CALL).bearer(ADMIN);
+    assert_eq!(gateway.call(&call).await.status, 200);
+    drop(open);
+    gateway.assert_idle().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_caller_cannot_hold_all_event_streams() {
+    let builder = Builder::new(Pair::Embedded)
+        .set("events.connections", "8")
+        .set("inbox.connections", "8");
+    let gateway = builder.start().await;
+    let (honest, target) = gateway.pair(agent().await).await;
+    let flooder = gateway.seat("flooder", "", agent().await).await;
+    let tokens = tokens(&gateway, &flooder).await;
+    let mut open = Vec::new();
+    for (path, section) in [("/events", "events"), ("/activity", "inbox")] {
+        let watch = |token: &str| {
+            Request::get(path)
+                .bearer(token)
+                .field("Accept", "text/event-stream")
+        };
+        for n in 0..4 {
+            open.push(Feed::open(gateway.public, &watch(&tokens[n % 2])).await);
+        }
+        for token in &tokens {
+            let says = format!("others leave of {section}.connections");
+            assert_bounded(&gateway.call(&watch(token)).await, "overloaded", &says);
+        }
+        open.push(Feed::open(gateway.public, &watch(&honest.token)).await);
+    }
+    assert_served(&gateway, &honest, &target).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_org_token_that_names_many_users_has_what_one_caller_may_have() {
+    let builder = Builder::new(Pair::Embedded)
+        .set("events.connections", "8")
+        .set("limits.target_concurrency", "8");
+    let gateway = builder.start().await;
+    let (honest, target) = gateway.pair(agent().await).await;
+    for id in [&honest.id, &target.id] {
+        assert_eq!(gateway.patch(id, json!({"org": "acme"})).await.status, 200);
+    }
+    let users = users(&gateway, 12).await;
+    let mut open = Vec::new();
+    let mut refused = Vec::new();
+    for user in &users {
+        let watch = Request::get("/events")
+            .bearer(user)
+            .field("Accept", "text/event-stream");
+        let feed = Feed::try_open(gateway.public, &watch)
+            .await
+            .expect("a head");
+        match feed.head.status {
+            200 => open.push(feed),
+            _ => refused.push(gateway.call(&watch).await),
+        }
+    }
+    assert_eq!(open.len(), 4, "half of eight");
+    for answer in &refused {
+        assert_bounded(answer, "overloaded", "others leave of events.connections");
+    }
+    let watch = Request::get("/events")
+        .bearer(&honest.token)
+        .field("Accept", "text/event-stream");
+    open.push(Feed::open(gateway.public, &watch).await);
+
+    let hold = |user: &String| {
+        let call = Request::post(target.path(), CALL.replace("hi", "hold")).bearer(user);
+        let (at, wire) = (gateway.public, call.wire(&gateway.public.to_string()));
+        async move {
+            let mut connection = Connection::open(at).await;
+            connection.send(&wire).await;
+            connection.read_head().await.expect("an answer").status
+        }
+    };
+    let mut calls: FuturesUnordered<_> = users.iter().map(hold).collect();
+    for _ in 0..8 {
+        let refused = timeout(NEVER, calls.next())
+            .await
+            .expect("eight are refused");
+        assert_eq!(refused, Some(503));
+    }
+    target.agent.until_count(4).await;
+    assert_eq!(
+        (calls.len(), target.agent.count()),
+        (4, 4),
+        "half of eight places"
+    );
+    assert_served(&gateway, &honest, &target).await;
+    drop((calls, open));
+    gateway.assert_idle().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_org_token_that_names_many_users_has_one_rate_for_all_of_them() {
+    let builder = Builder::new(Pair::Embedded)
+        .set("rate.caller_per_second", "1")
+        .set("rate.caller_burst", "20")
+        .set("rate.org_users_per_second", "1")
+        .set("rate.org_users_burst", "60");
+    let gateway = builder.start().await;
+    let users = users(&gateway, 10).await;
+    let list = |user: &str| Request::get("/workspaces?limit=1").bearer(user);
+    // One user alone is bounded by its own rate, and takes nothing of the others' with what is refused.
+    let mut passed = 0;
+    for _ in 0..100 {
+        passed += usize::from(gateway.call(&list(&users[0])).await.status == 200);
+    }
+    assert!(passed < 60, "{passed}");
+    assert_eq!(gateway.call(&list(&users[1])).await.status, 200);
+    let mut last = None;
+    for user in &users[1..] {
+        for _ in 0..15 {
+            let answer = gateway.call(&list(user)).await;
+            match answer.status {
+                200 => passed += 1,
+                _ => last = Some(answer),
+            }
+        }
+    }
+    let last = last.expect("a refusal");
+    assert_eq!((last.status, &*last.reason()), (429, "rate_limited"));
+    assert!(
+        last.text().contains("rate.org_users_per_second"),
+        "{}",
+        last.text()
+    );
+    assert!(last.field("retry-after").is_some());
+    assert!(passed < 120, "{passed} of 235");
+    let beat = Request::get("/workspaces?limit=1").bearer(ADMIN);
+    assert_eq!(gateway.call(&beat).await.status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_caller_cannot_hold_all_look_ups_of_names() {
+    let here = || vec!["127.0.0.1".parse().unwrap()];
+    let dns = Dns::start(move |name, number| match name {
+        "good.test" => here(),
+        // Answers once, and then no more.
+        "fading.test" if number == 0 => here(),
+        _ => vec![SILENCE],
+    })
+    .await;
+    let builder = Builder::new(Pair::Embedded)
+        .set("address.nameservers", &dns.address.to_string())
+        .set("a2a.push_notifications", "true")
+        .set("rate.caller_per_second", "0");
+    let gateway = builder.start().await;
+    let (honest, target) = gateway.pair(agent().await).await;
+    let flooder = gateway.seat("flooder", "", agent().await).await;
+    let mut named = Vec::new();
+    for name in ["good.test", "fading.test"] {
+        let agent = agent().await;
+        let enrolment = gateway.create(json!({"id": name, "name": name})).await;
+        let url = format!("http://{name}:{}/", agent.port);
+        let token = gateway.register(name, &enrolment, &url, card(name)).await;
+        named.push(Seat {
+            id: name.into(),
+            token,
+            agent,
+        });
+    }
+    let mut flood = JoinSet::new();
+    for n in 0..100 {
+        let (path, token, public) = (target.path(), flooder.token.clone(), gateway.public);
+        flood.spawn(async move {
+            for turn in 0.. {
+                let url = format!("http://n{n}x{turn}.silent.test/");
+                let body = json!({"jsonrpc": "2.0", "id": 1, "method": "message/send", "params": {
+                    "message": {"kind": "message", "messageId": "m", "role": "user", "parts": []},
+                    "configuration": {"pushNotificationConfig": {"url": url}}}});
+                let request = Request::post(&path, body.to_string()).bearer(&token);
+                let answer = Connection::open(public).await.call(&request).await;
+                assert_eq!(&*answer.reason(), "address_forbidden", "{}", answer.text());
+            }
+        });
+    }
+    // Both names are asked for again, beside the flood.
+    until_holds("the names are looked up again", async || {
+        for seat in &named {
+            let call = Request::post(seat.path(), CALL).bearer(&honest.token);
+            let answer = gateway.call(&call).await;
+            assert_eq!(answer.status, 200, "{}: {}", seat.id, answer.text());
+        }
+        ["good.test", "fading.test"]
+            .iter()
+            .all(|name| dns.lookups(name) >= 3)
+    })
+    .await;
+    assert_served(&gateway, &honest, &target).await;
+    flood.shutdown().await;
 }

@@ -1,11 +1,11 @@
 //! From a metric to a trace: what Prometheus keeps of the one leads to the other.
 
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::{Case, SPAN, TRACE, traced};
 use crate::harness::collector::Collector;
 use crate::harness::prometheus::Prometheus;
-use crate::harness::{Agent, Connection, Pair, Request};
+use crate::harness::{Agent, Connection, Pair, Request, until_holds};
 
 /// The traces that Prometheus knows of a family's buckets, each with the shape of its exchange.
 async fn exemplars(prometheus: &Prometheus, family: &str) -> Vec<(String, String)> {
@@ -39,16 +39,12 @@ async fn a_bucket_of_a_histogram_names_a_trace_that_the_collector_has() {
         200
     );
     let (trace, unary) = (TRACE.to_owned(), "unary".to_owned());
-    let deadline = Instant::now() + Duration::from_secs(40);
     for family in ["a2a_gateway_exchange_seconds", "a2a_gateway_head_seconds"] {
-        loop {
+        let is_kept = async || {
             let found = exemplars(&prometheus, family).await;
-            if found.contains(&(unary.clone(), trace.clone())) {
-                break;
-            }
-            assert!(Instant::now() < deadline, "{family}: {found:?}");
-            tokio::time::sleep(Duration::from_millis(200)).await;
-        }
+            found.contains(&(unary.clone(), trace.clone()))
+        };
+        until_holds(family, is_kept).await;
     }
     let spans = case.collector.of_request("traced", 2).await;
     assert!(spans.iter().all(|span| span.trace == TRACE), "{spans:?}");

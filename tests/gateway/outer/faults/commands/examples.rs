@@ -16,10 +16,10 @@ use crate::harness::builder::free_address;
 use crate::harness::{ADMIN, Agent, Builder, Gateway, Pair, Request};
 
 /// Longest run of an example that ends by itself, and of the end of one that is interrupted.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(120);
 
-/// How long an example that serves or follows must go on before it is interrupted.
-const GOES_ON: Duration = Duration::from_secs(2);
+/// How long an example that serves or follows must go on, once it catches SIGINT, before it is interrupted.
+const GOES_ON: Duration = Duration::from_secs(1);
 
 /// Examples that run at the same time.
 const AT_ONCE: usize = 4;
@@ -299,7 +299,7 @@ impl Stage {
             .unwrap_or_default();
         let goes_on = GO_ON.iter().find(|(name, _)| *name == first);
         let code = goes_on.map_or(0, |(_, code)| *code);
-        let ended = end(child, goes_on.is_some()).await;
+        let ended = end(child, goes_on.is_some(), &line).await;
         let told = |name| std::fs::read_to_string(folder.path().join(name)).unwrap_or_default();
         if ended == Some(code) {
             return Ok(());
@@ -390,17 +390,36 @@ fn own_names(line: &str, name: &str, own: &str) -> String {
     text + rest
 }
 
+/// True if a process has a handler for SIGINT.
+fn catches_interrupt(id: &str) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{id}/status")).unwrap_or_default();
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+    let caught = caught.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    caught.is_some_and(|mask| mask & 2 != 0)
+}
+
 /// Waits for the end of an example, which is interrupted if it goes on.
-async fn end(mut child: Child, goes_on: bool) -> Option<i32> {
+async fn end(mut child: Child, goes_on: bool, line: &str) -> Option<i32> {
     if goes_on {
-        let deadline = Instant::now() + GOES_ON;
+        let id = child.id()?.to_string();
+        let mut deadline = Instant::now() + PATIENCE;
+        let mut is_ready = false;
+        // The agent of `run` has to listen, too.
+        let port = line.split(" --port ").nth(1);
+        let port = port.and_then(|rest| rest.split(' ').next()?.parse::<u16>().ok());
+        let listens = || {
+            let connect = |port| std::net::TcpStream::connect(("127.0.0.1", port));
+            port.is_none_or(|port| connect(port).is_ok())
+        };
         while Instant::now() < deadline {
             if child.try_wait().unwrap().is_some() {
                 return None;
             }
+            if !is_ready && catches_interrupt(&id) && listens() {
+                (is_ready, deadline) = (true, Instant::now() + GOES_ON);
+            }
             sleep(Duration::from_millis(50)).await;
         }
-        let id = child.id()?.to_string();
         let _ = Command::new("kill").args(["-INT", &id]).status().await;
     }
     let status = timeout(PATIENCE, child.wait()).await.ok()?.ok()?;
@@ -411,7 +430,7 @@ async fn end(mut child: Child, goes_on: bool) -> Option<i32> {
 async fn every_example_of_every_help_runs() {
     let cap = tempfile::NamedTempFile::new().unwrap();
     let caps = "[[cap]]\nname = \"run-messages\"\nper = \"run\"\ncount = \"messages\"\nlimit = 5\n";
-    let rates = "[rate]\ncaller_per_second = 0\n";
+    let rates = "[rate]\ncaller_per_second = 0\n[stores]\ntimeout = \"60s\"\n";
     std::fs::write(cap.path(), format!("{rates}{caps}")).unwrap();
     let builder = Builder::new(Pair::Embedded);
     let result = json!({"jsonrpc": "2.0", "id": 1, "result": {"kind": "message", "parts": [{"kind": "text", "text": "hi"}]}});

@@ -12,7 +12,7 @@ use super::{operating, run};
 use crate::harness::{Agent, Builder, CALL, Gateway, Pair, Request};
 
 /// How long anything may take, on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 struct Tail {
     child: Child,

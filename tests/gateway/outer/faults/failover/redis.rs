@@ -2,10 +2,10 @@
 
 use std::sync::atomic::Ordering;
 
-use super::{FOLLOWED, Replicas, recovered};
+use super::{Replicas, recovered};
 use crate::harness::failover::Sentinels;
 use crate::harness::servers::{self, Redis};
-use crate::harness::{Builder, Gateway, Pair, calmly, until_holds};
+use crate::harness::{Builder, Gateway, Pair, until_holds};
 
 /// Clients of a server that subscribe or track keys: the gateways' links.
 fn links(redis: &Redis) -> usize {
@@ -22,55 +22,50 @@ fn links(redis: &Redis) -> usize {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_master_is_replaced_and_a_demoted_one_is_left() {
-    calmly(async || {
-        let sentinels = Sentinels::start();
-        let sql = servers::postgres().database();
-        let replicas = Replicas::new(&sql, &sentinels.url()).await;
-        replicas.are_one("before").await;
+    let sentinels = Sentinels::start();
+    let sql = servers::postgres().database();
+    let replicas = Replicas::new(&sql, &sentinels.url()).await;
+    replicas.are_one("before").await;
 
-        // A planned change: the old master goes on, as a replica.
-        let (over, load) = replicas.load();
-        let (old, _) = sentinels.roles();
-        sentinels.fail_over();
-        // It finds the new master; the old one takes writes for some seconds, and tells the others that it is one.
-        let third = Builder::new(Pair::Embedded).stores(&sql, &sentinels.url());
-        let third = third.set("registry.heartbeat_ttl", "1h").start().await;
-        third.until_coherent().await;
-        replicas
-            .is_obeyed_by(&replicas.gateways[0], &third, "a gateway that starts")
-            .await;
-        let took = recovered(&replicas, "demoted").await;
-        println!("master demoted: one gateway again after {took:?}");
-        assert!(took < FOLLOWED, "{took:?}");
-        replicas.are_one("demoted").await;
-        until_holds("nothing listens to the old master", async || {
-            links(old) == 0
-        })
+    // A planned change: the old master goes on, as a replica.
+    let (over, load) = replicas.load();
+    let (old, _) = sentinels.roles();
+    sentinels.fail_over();
+    // It finds the new master; the old one takes writes for some seconds, and tells the others that it is one.
+    let third = Builder::new(Pair::Embedded).stores(&sql, &sentinels.url());
+    let third = third.set("registry.heartbeat_ttl", "1h").start().await;
+    third.until_coherent().await;
+    replicas
+        .is_obeyed_by(&replicas.gateways[0], &third, "a gateway that starts")
         .await;
-
-        // It dies; the sentinels make the other one the master.
-        let (master, _) = sentinels.roles();
-        master.kill();
-        until_holds("the death is noticed", async || {
-            replicas.gateways[0]
-                .metric("a2a_gateway_coherent", &[])
-                .await
-                == 0.0
-        })
-        .await;
-        let took = recovered(&replicas, "killed").await;
-        println!("master killed: one gateway again after {took:?}");
-        assert!(took < FOLLOWED, "{took:?}");
-        replicas.are_one("killed").await;
-        assert!(links(sentinels.roles().0) > 0);
-
-        // It comes back, and becomes a replica.
-        master.restart();
-        replicas.are_one("back").await;
-        over.store(true, Ordering::Release);
-        println!("{} calls, none refused", load.await.unwrap());
+    let took = recovered(&replicas, "demoted").await;
+    println!("master demoted: one gateway again after {took:?}");
+    replicas.are_one("demoted").await;
+    until_holds("nothing listens to the old master", async || {
+        links(old) == 0
     })
     .await;
+
+    // It dies; the sentinels make the other one the master.
+    let (master, _) = sentinels.roles();
+    master.kill();
+    until_holds("the death is noticed", async || {
+        replicas.gateways[0]
+            .metric("a2a_gateway_coherent", &[])
+            .await
+            == 0.0
+    })
+    .await;
+    let took = recovered(&replicas, "killed").await;
+    println!("master killed: one gateway again after {took:?}");
+    replicas.are_one("killed").await;
+    assert!(links(sentinels.roles().0) > 0);
+
+    // It comes back, and becomes a replica.
+    master.restart();
+    replicas.are_one("back").await;
+    over.store(true, Ordering::Release);
+    println!("{} calls, none refused", load.await.unwrap());
 }
 
 #[tokio::test]

@@ -12,10 +12,9 @@ use super::load::Stage;
 use super::metrics;
 use crate::harness::prometheus::{Prometheus, promtool};
 use crate::harness::{Builder, Pair};
-use crate::on_both_pairs;
 
 /// How long a number may take to come: two scrapes, on a busy machine.
-const DATA_MAX: Duration = Duration::from_secs(40);
+const DATA_MAX: Duration = Duration::from_secs(120);
 
 /// Alerts that a load of all kinds of errors does not set off: it is no outage.
 const OF_OUTAGES: [&str; 7] = [
@@ -39,7 +38,7 @@ async fn rules(prometheus: &Prometheus) -> Vec<Value> {
 
 /// No alert says that there is an outage. One scrape that takes too long makes one pending, for a moment.
 async fn assert_no_outage(prometheus: &Prometheus) {
-    let deadline = Instant::now() + Duration::from_secs(10);
+    let deadline = Instant::now() + DATA_MAX;
     loop {
         let rules = rules(prometheus).await;
         let alerts = OF_OUTAGES.map(|name| rules.iter().find(|rule| rule["name"] == name).unwrap());
@@ -163,18 +162,20 @@ fn promtool_finds_nothing_wrong_with_config_and_rules_and_every_alert_is_tested(
     }
 }
 
-on_both_pairs! {
-    async fn promtool_finds_nothing_wrong_with_the_metrics(pair: Pair) {
-        let stage = Stage::on(Builder::new(pair).start().await).await;
-        for round in 0..3 {
-            for request in stage.requests(round) {
-                stage.gateway.call(&request).await;
-            }
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn promtool_finds_nothing_wrong_with_the_metrics() {
+    let stage = Stage::on(Builder::new(Pair::Embedded).start().await).await;
+    for round in 0..3 {
+        for request in stage.requests(round) {
+            stage.gateway.call(&request).await;
         }
-        let sidecar = stage.guarded.sidecar.admin_get("/metrics").await.text();
-        for (whose, text) in [("gateway", metrics(&stage.gateway).await), ("sidecar", sidecar)] {
-            let (good, said) = promtool(&["check", "metrics"], &text);
-            assert!(good && said.is_empty(), "{whose}: {said}");
-        }
+    }
+    let sidecar = stage.guarded.sidecar.admin_get("/metrics").await.text();
+    for (whose, text) in [
+        ("gateway", metrics(&stage.gateway).await),
+        ("sidecar", sidecar),
+    ] {
+        let (good, said) = promtool(&["check", "metrics"], &text);
+        assert!(good && said.is_empty(), "{whose}: {said}");
     }
 }

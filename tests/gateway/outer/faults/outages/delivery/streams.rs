@@ -19,7 +19,7 @@ const EVENTS: usize = 30;
 const EVENT_PAUSE: Duration = Duration::from_millis(25);
 
 /// Whoever has a stream and is gone is missed after 8 s.
-const OVER_WITHIN: Duration = Duration::from_secs(20);
+const OVER_WITHIN: Duration = Duration::from_secs(60);
 
 /// How a stream was taken up at the other gateway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
