@@ -161,7 +161,9 @@ async fn sighup_reads_the_files_too_and_other_files_take_their_place() {
         )
     };
     files.write("gateway.toml", &config(&files));
-    let builder = Builder::new(Pair::Embedded).process().file(files.at("gateway.toml"));
+    let builder = Builder::new(Pair::Embedded)
+        .process()
+        .file(files.at("gateway.toml"));
     let gateway = builder.start().await;
     await_served(&gateway, &first).await;
     files.write("gateway.toml", &config(&others));

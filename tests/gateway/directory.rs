@@ -21,7 +21,6 @@ use a2a_gateway::store::Run;
 use a2a_gateway::trust::{Keys, Seal};
 use a2a_gateway::workspace::{DeliveryMode, Liveness, Status, Workspaces};
 
-use crate::harness::calmly;
 use crate::harness::servers::{self, Redis};
 
 /// What the contract promises for changes made elsewhere.
@@ -181,100 +180,94 @@ const LONG: Duration = Duration::from_secs(90);
 
 #[tokio::test]
 async fn replicas_agree_within_a_second() {
-    calmly(async || {
-        let sql = servers::postgres().database();
-        let redis = Redis::start();
-        let one = replica(&sql, &redis.url(), LONG).await;
-        let two = replica(&sql, &redis.url(), LONG).await;
-        assert_eq!(two.host("a").await, "workspace_not_found");
-        one.register("a", "http://127.0.0.1:9001/").await;
-        assert!(two.turns("a", "127.0.0.1:9001").await < SOON);
-        one.register("a", "http://127.0.0.1:9002/").await;
-        assert!(two.turns("a", "127.0.0.1:9002").await < SOON);
-        // Another program moves the agent.
-        redis.command(&["SET", "ws:a:url", "http://127.0.0.1:9003/"]);
-        assert!(two.turns("a", "127.0.0.1:9003").await < SOON);
-        assert!(one.turns("a", "127.0.0.1:9003").await < SOON);
-        redis.command(&["DEL", "ws:a:url"]);
-        assert!(two.turns("a", "127.0.0.1:9002").await < SOON);
-        let trouble = Heartbeat {
-            error_rate: Some(1.0),
-            active_tasks: 2,
-            current_task: Some("t".to_owned()),
-            ..Heartbeat::default()
-        };
-        two.directory
-            .heartbeats
-            .record(&id("a"), &trouble)
-            .await
-            .unwrap();
-        two.directory.heartbeats.flush().await.unwrap();
-        let row = one.workspaces.find(&id("a")).await.unwrap().unwrap();
-        assert_eq!(row.status, Status::Degraded);
-        assert_eq!(
-            (row.active_tasks, row.current_task.as_deref()),
-            (2, Some("t"))
-        );
-        two.register("b", "http://127.0.0.1:9004/").await;
-        let calm = Heartbeat {
-            error_rate: Some(0.0),
-            ..Heartbeat::default()
-        };
-        two.directory
-            .heartbeats
-            .record(&id("a"), &calm)
-            .await
-            .unwrap();
-        two.directory
-            .heartbeats
-            .record(&id("b"), &Heartbeat::default())
-            .await
-            .unwrap();
-        two.directory.heartbeats.flush().await.unwrap();
-        let row = one.workspaces.find(&id("a")).await.unwrap().unwrap();
-        assert_eq!(
-            (row.status, row.active_tasks, row.current_task),
-            (Status::Online, 0, None)
-        );
-    })
-    .await;
+    let sql = servers::postgres().database();
+    let redis = Redis::start();
+    let one = replica(&sql, &redis.url(), LONG).await;
+    let two = replica(&sql, &redis.url(), LONG).await;
+    assert_eq!(two.host("a").await, "workspace_not_found");
+    one.register("a", "http://127.0.0.1:9001/").await;
+    assert!(two.turns("a", "127.0.0.1:9001").await < SOON);
+    one.register("a", "http://127.0.0.1:9002/").await;
+    assert!(two.turns("a", "127.0.0.1:9002").await < SOON);
+    // Another program moves the agent.
+    redis.command(&["SET", "ws:a:url", "http://127.0.0.1:9003/"]);
+    assert!(two.turns("a", "127.0.0.1:9003").await < SOON);
+    assert!(one.turns("a", "127.0.0.1:9003").await < SOON);
+    redis.command(&["DEL", "ws:a:url"]);
+    assert!(two.turns("a", "127.0.0.1:9002").await < SOON);
+    let trouble = Heartbeat {
+        error_rate: Some(1.0),
+        active_tasks: 2,
+        current_task: Some("t".to_owned()),
+        ..Heartbeat::default()
+    };
+    two.directory
+        .heartbeats
+        .record(&id("a"), &trouble)
+        .await
+        .unwrap();
+    two.directory.heartbeats.flush().await.unwrap();
+    let row = one.workspaces.find(&id("a")).await.unwrap().unwrap();
+    assert_eq!(row.status, Status::Degraded);
+    assert_eq!(
+        (row.active_tasks, row.current_task.as_deref()),
+        (2, Some("t"))
+    );
+    two.register("b", "http://127.0.0.1:9004/").await;
+    let calm = Heartbeat {
+        error_rate: Some(0.0),
+        ..Heartbeat::default()
+    };
+    two.directory
+        .heartbeats
+        .record(&id("a"), &calm)
+        .await
+        .unwrap();
+    two.directory
+        .heartbeats
+        .record(&id("b"), &Heartbeat::default())
+        .await
+        .unwrap();
+    two.directory.heartbeats.flush().await.unwrap();
+    let row = one.workspaces.find(&id("a")).await.unwrap().unwrap();
+    assert_eq!(
+        (row.status, row.active_tasks, row.current_task),
+        (Status::Online, 0, None)
+    );
 }
 
 #[tokio::test]
 async fn a_lapse_is_seen_everywhere_within_two_seconds_and_undone_by_a_heartbeat() {
-    calmly(async || {
-        let sql = servers::postgres().database();
-        let redis = Redis::start();
-        let ttl = Duration::from_millis(1_500);
-        let one = replica(&sql, &redis.url(), ttl).await;
-        let two = replica(&sql, &redis.url(), ttl).await;
-        one.register("a", "http://127.0.0.1:9001/").await;
-        one.register("b", "http://127.0.0.1:9001/").await;
-        let registered = Instant::now();
-        assert_eq!(two.host("a").await, "127.0.0.1:9001");
-        two.turns("a", "workspace_offline").await;
-        one.turns("a", "workspace_offline").await;
-        assert!(registered.elapsed() < ttl + Duration::from_secs(2));
-        assert_eq!(one.status("a").await, Status::Offline);
-        // Nobody asks for this one: the sweep finds it, and one of the two notes it.
-        let mut noted = Vec::new();
-        while registered.elapsed() < ttl + Duration::from_secs(2) {
-            let (first, second) =
-                tokio::join!(one.directory.lapses.sweep(), two.directory.lapses.sweep());
-            noted.extend(first.unwrap());
-            noted.extend(second.unwrap());
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-        assert_eq!(noted, [id("b")]);
-        one.directory
-            .heartbeats
-            .record(&id("a"), &Heartbeat::default())
-            .await
-            .unwrap();
-        assert_eq!(one.host("a").await, "127.0.0.1:9001");
-        assert!(two.turns("a", "127.0.0.1:9001").await < SOON);
-    })
-    .await;
+    let sql = servers::postgres().database();
+    let redis = Redis::start();
+    let ttl = Duration::from_millis(1_500);
+    let one = replica(&sql, &redis.url(), ttl).await;
+    let two = replica(&sql, &redis.url(), ttl).await;
+    one.register("a", "http://127.0.0.1:9001/").await;
+    one.register("b", "http://127.0.0.1:9001/").await;
+    let registered = Instant::now();
+    assert_eq!(two.host("a").await, "127.0.0.1:9001");
+    two.turns("a", "workspace_offline").await;
+    one.turns("a", "workspace_offline").await;
+    assert!(registered.elapsed() < ttl + Duration::from_secs(2));
+    assert_eq!(one.status("a").await, Status::Offline);
+    // Nobody asks for this one: the sweep finds it, and one of the two notes it.
+    let mut noted = Vec::new();
+    while registered.elapsed() < ttl + Duration::from_secs(2) {
+        let (first, second) =
+            tokio::join!(one.directory.lapses.sweep(), two.directory.lapses.sweep());
+        noted.extend(first.unwrap());
+        noted.extend(second.unwrap());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert_eq!(noted, [id("b")]);
+    one.directory
+        .heartbeats
+        .record(&id("a"), &Heartbeat::default())
+        .await
+        .unwrap();
+    assert_eq!(one.host("a").await, "127.0.0.1:9001");
+    assert!(two.turns("a", "127.0.0.1:9001").await < SOON);
 }
 
 #[tokio::test]
@@ -337,24 +330,21 @@ async fn an_agent_is_found_while_redis_is_away_and_after_it_came_back_empty() {
 
 #[tokio::test]
 async fn what_was_known_is_found_while_postgresql_is_away_and_nothing_else() {
-    calmly(async || {
-        let postgres = servers::Postgres::start();
-        let sql = postgres.database();
-        let redis = Redis::start();
-        let one = replica(&sql, &redis.url(), LONG).await;
-        for name in ["a", "unseen"] {
-            one.register(name, "http://127.0.0.1:9001/").await;
-        }
-        assert_eq!(one.host("a").await, "127.0.0.1:9001");
-        one.warms("a").await;
-        // Not killed: this server commits late, and would lose the registrations.
-        postgres.pause();
-        assert_eq!(one.host("a").await, "127.0.0.1:9001");
-        assert_eq!(one.host("unseen").await, "store_unavailable");
-        postgres.resume();
-        one.turns("unseen", "127.0.0.1:9001").await;
-    })
-    .await;
+    let postgres = servers::Postgres::start();
+    let sql = postgres.database();
+    let redis = Redis::start();
+    let one = replica(&sql, &redis.url(), LONG).await;
+    for name in ["a", "unseen"] {
+        one.register(name, "http://127.0.0.1:9001/").await;
+    }
+    assert_eq!(one.host("a").await, "127.0.0.1:9001");
+    one.warms("a").await;
+    // Not killed: this server commits late, and would lose the registrations.
+    postgres.pause();
+    assert_eq!(one.host("a").await, "127.0.0.1:9001");
+    assert_eq!(one.host("unseen").await, "store_unavailable");
+    postgres.resume();
+    one.turns("unseen", "127.0.0.1:9001").await;
 }
 
 #[tokio::test]

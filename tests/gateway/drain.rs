@@ -54,7 +54,9 @@ struct Busy {
 
 impl Busy {
     async fn new(drain: &str) -> Self {
-        let builder = Builder::new(Pair::Embedded).process().set("server.drain", drain);
+        let builder = Builder::new(Pair::Embedded)
+            .process()
+            .set("server.drain", drain);
         let gateway = builder.start().await;
         let permits = Arc::new(Semaphore::new(0));
         let (caller, target) = gateway.pair(worker(&permits).await).await;
@@ -154,7 +156,9 @@ async fn a_signal_finishes_what_runs_refuses_what_is_new_and_ends_with_the_last(
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_idle_gateway_ends_though_callers_keep_connections_and_finishes_a_change() {
-    let builder = Builder::new(Pair::Embedded).process().set("server.drain", "10m");
+    let builder = Builder::new(Pair::Embedded)
+        .process()
+        .set("server.drain", "10m");
     let mut gateway = builder.start().await;
     let mut idle = Connection::open(gateway.public).await;
     let ask = Request::get("/workspaces").bearer(ADMIN);
@@ -218,7 +222,9 @@ async fn a_second_sigterm_ends_at_once() {
 /// Whoever keeps a connection hears at once that it should go elsewhere, and loses nothing that runs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_hear_of_the_drain_when_it_begins() {
-    let builder = Builder::new(Pair::Embedded).process().set("server.drain", "10m");
+    let builder = Builder::new(Pair::Embedded)
+        .process()
+        .set("server.drain", "10m");
     let mut secure = Secure::start(builder).await;
     let (caller, target) = secure
         .gateway

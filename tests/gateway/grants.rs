@@ -5,9 +5,7 @@ use std::time::{Duration, Instant, SystemTime};
 use serde_json::{Value, json};
 
 use crate::harness::servers::{self, Redis};
-use crate::harness::{
-    ADMIN, Agent, Answer, Builder, CALL, Gateway, Pair, Request, Seat, calmly, card,
-};
+use crate::harness::{ADMIN, Agent, Answer, Builder, CALL, Gateway, Pair, Request, Seat, card};
 use crate::on_both_pairs;
 
 /// What the contract promises for changes made on another replica.
@@ -192,59 +190,56 @@ async fn obeyed(other: &Gateway, request: &Request, status: u16, what: &str) -> 
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_grant_made_dropped_or_expired_on_one_replica_is_obeyed_by_the_other_within_a_second() {
-    calmly(async || {
-        let redis = Redis::start();
-        let sql = servers::postgres().database();
-        let one = Builder::new(Pair::Embedded).stores(&sql, &redis.url());
-        let one = one.start().await;
-        let (link, shared) = redis.relayed();
-        let other = Builder::new(Pair::Embedded)
-            .stores(&sql, &shared)
-            .start()
-            .await;
-        let (caller, target) = (sit(&one, "caller").await, sit(&one, "target").await);
-        let request = call(&caller, &target);
-        let mut worst = Duration::ZERO;
-        for round in 0..12 {
-            // The pair is known to both, and denied.
-            for gateway in [&one, &other] {
-                assert_eq!(gateway.call(&request).await.status, 403, "round {round}");
-            }
-            if round % 4 == 3 {
-                link.cut();
-            }
-            let made = grant(&one, "caller", "target", json!({})).await;
-            assert_eq!(one.call(&request).await.status, 200);
-            worst = worst.max(obeyed(&other, &request, 200, "made").await);
-            drop_grant(&one, &made).await;
-            assert_eq!(one.call(&request).await.status, 403);
-            worst = worst.max(obeyed(&other, &request, 403, "dropped").await);
-            link.resume();
-        }
-        eprintln!("worst of 24 changes: {worst:?}");
-        // It is over at its end, with nothing told.
-        let end = Instant::now() + Duration::from_millis(2500);
-        grant(
-            &one,
-            "caller",
-            "target",
-            json!({"expires_at": from_now(2500)}),
-        )
+    let redis = Redis::start();
+    let sql = servers::postgres().database();
+    let one = Builder::new(Pair::Embedded).stores(&sql, &redis.url());
+    let one = one.start().await;
+    let (link, shared) = redis.relayed();
+    let other = Builder::new(Pair::Embedded)
+        .stores(&sql, &shared)
+        .start()
         .await;
-        obeyed(&other, &request, 200, "made").await;
-        tokio::time::sleep_until(end.into()).await;
+    let (caller, target) = (sit(&one, "caller").await, sit(&one, "target").await);
+    let request = call(&caller, &target);
+    let mut worst = Duration::ZERO;
+    for round in 0..12 {
+        // The pair is known to both, and denied.
         for gateway in [&one, &other] {
-            obeyed(gateway, &request, 403, "expired").await;
+            assert_eq!(gateway.call(&request).await.status, 403, "round {round}");
         }
-        // Taken over, it lasts longer.
-        let until = from_now(60_000);
-        grant(&one, "caller", "target", json!({"expires_at": until})).await;
-        obeyed(&other, &request, 200, "made again").await;
-        let listed = other
-            .call(&Request::get("/grants").bearer(ADMIN))
-            .await
-            .json();
-        assert_eq!(listed["grants"][0]["expires_at"], until);
-    })
+        if round % 4 == 3 {
+            link.cut();
+        }
+        let made = grant(&one, "caller", "target", json!({})).await;
+        assert_eq!(one.call(&request).await.status, 200);
+        worst = worst.max(obeyed(&other, &request, 200, "made").await);
+        drop_grant(&one, &made).await;
+        assert_eq!(one.call(&request).await.status, 403);
+        worst = worst.max(obeyed(&other, &request, 403, "dropped").await);
+        link.resume();
+    }
+    eprintln!("worst of 24 changes: {worst:?}");
+    // It is over at its end, with nothing told.
+    let end = Instant::now() + Duration::from_millis(2500);
+    grant(
+        &one,
+        "caller",
+        "target",
+        json!({"expires_at": from_now(2500)}),
+    )
     .await;
+    obeyed(&other, &request, 200, "made").await;
+    tokio::time::sleep_until(end.into()).await;
+    for gateway in [&one, &other] {
+        obeyed(gateway, &request, 403, "expired").await;
+    }
+    // Taken over, it lasts longer.
+    let until = from_now(60_000);
+    grant(&one, "caller", "target", json!({"expires_at": until})).await;
+    obeyed(&other, &request, 200, "made again").await;
+    let listed = other
+        .call(&Request::get("/grants").bearer(ADMIN))
+        .await
+        .json();
+    assert_eq!(listed["grants"][0]["expires_at"], until);
 }

@@ -173,7 +173,9 @@ async fn processes_follow_each_other_and_no_call_fails() {
     let folder = tempfile::tempdir().unwrap();
     let mut supervisor = Supervisor::new(folder.path());
     let notify = folder.path().join("notify");
-    let builder = Builder::new(Pair::External).process().set("server.threads", "2");
+    let builder = Builder::new(Pair::External)
+        .process()
+        .set("server.threads", "2");
     let builder = builder.env("NOTIFY_SOCKET", notify.to_str().unwrap());
     let mut gateway = builder.start().await;
     let mut before = supervisor.next();
@@ -247,7 +249,11 @@ async fn a_process_that_cannot_be_followed_goes_on() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("gateway.toml");
     fs::write(&file, "").unwrap();
-    let gateway = Builder::new(Pair::External).process().file(&file).start().await;
+    let gateway = Builder::new(Pair::External)
+        .process()
+        .file(&file)
+        .start()
+        .await;
     let (caller, target) = gateway.pair(agent().await).await;
     fs::write(&file, "this is no configuration").unwrap();
     gateway.signal("USR2");

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::harness::builder::free_address;
 use crate::harness::issuer::{Issuer, Key, tables, tls_door};
-use crate::harness::{ADMIN, Agent, Builder, CALL, Gateway, Pair, Request, Step, calmly, card};
+use crate::harness::{ADMIN, Agent, Builder, CALL, Gateway, Pair, Request, Step, card};
 use crate::matrix::{Case, TABLE, Who};
 use crate::on_both_pairs;
 
@@ -167,7 +167,7 @@ async fn forged_tokens_are_refused() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_host_that_fails_is_named_and_holds_up_nobody_else() {
-    calmly(each_failing_host_is_named).await;
+    each_failing_host_is_named().await;
 }
 
 async fn each_failing_host_is_named() {

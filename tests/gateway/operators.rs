@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 
 use crate::harness::servers::{self, Redis};
 use crate::harness::{
-    ADMIN, Agent, Answer, Builder, CALL, Gateway, Pair, Request, Seat, assert_refusal, calmly,
-    card, holds_for,
+    ADMIN, Agent, Answer, Builder, CALL, Gateway, Pair, Request, Seat, assert_refusal, card,
+    holds_for,
 };
 use crate::on_both_pairs;
 
@@ -352,57 +352,54 @@ on_both_pairs! {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn replicas_obey_within_a_second() {
-    calmly(async || {
-        let redis = Redis::start();
-        let (sql, shared) = (servers::postgres().database(), redis.url());
-        let replica = || Builder::new(Pair::Embedded).stores(&sql, &shared).start();
-        let (one, other) = (replica().await, replica().await);
-        let (first, second) = (agent().await, agent().await);
-        one.create(json!({"id": "top", "name": "top"})).await;
-        for round in 0..5 {
-            let id = &format!("a-{round}");
-            let enrolment = one.create(json!({"id": id, "name": id})).await;
-            let token = &one.register(id, &enrolment, &first.url(), card(id)).await;
-            assert_eq!(send(&other, id).await, "sent");
-            let path = format!("/workspaces/{id}");
-            let reads = || call(&other, "GET", &path, token, Value::Null);
-            assert_eq!(reads().await.status, 200);
-            let refused = || async { send(&other, id).await == "workspace_offline" };
-            let passes = || async { send(&other, id).await == "sent" };
-            turn(&one, id, "pause").await;
-            within_a_second(refused, "a pause").await;
-            turn(&one, id, "resume").await;
-            within_a_second(passes, "a resume").await;
-            let before = second.count();
-            one.patch(id, json!({"url": second.url()})).await;
-            let moved = || async { send(&other, id).await == "sent" && second.count() > before };
-            within_a_second(moved, "another address").await;
-            // A sibling of the root, until it is moved below somebody.
-            let sibling = || call(&other, "GET", "/workspaces/sibling", token, Value::Null);
-            if round == 0 {
-                one.create(json!({"id": "sibling", "name": "sibling"}))
-                    .await;
-            }
-            within_a_second(|| async { sibling().await.status == 200 }, "a new sibling").await;
-            one.patch(id, json!({"parent_id": "top"})).await;
-            within_a_second(|| async { sibling().await.status == 403 }, "a move").await;
-            let body = json!({"workspace_id": id});
-            let left = call(&one, "POST", "/registry/deregister", token, body).await;
-            assert_eq!(left.status, 200);
-            within_a_second(refused, "leaving").await;
-            for key in [
-                "ws:{id}:url",
-                "ws:{id}:internal_url",
-                "workspace:{id}:heartbeat",
-            ] {
-                let key = key.replace("{id}", id);
-                assert_eq!(redis.command(&["EXISTS", &key]).trim(), "0", "{key}");
-            }
-            let removed = call(&one, "DELETE", &path, ADMIN, Value::Null).await;
-            assert_eq!(removed.status, 200);
-            within_a_second(|| async { reads().await.status == 401 }, "a removal").await;
-            assert_eq!(send(&other, id).await, "workspace_removed");
+    let redis = Redis::start();
+    let (sql, shared) = (servers::postgres().database(), redis.url());
+    let replica = || Builder::new(Pair::Embedded).stores(&sql, &shared).start();
+    let (one, other) = (replica().await, replica().await);
+    let (first, second) = (agent().await, agent().await);
+    one.create(json!({"id": "top", "name": "top"})).await;
+    for round in 0..5 {
+        let id = &format!("a-{round}");
+        let enrolment = one.create(json!({"id": id, "name": id})).await;
+        let token = &one.register(id, &enrolment, &first.url(), card(id)).await;
+        assert_eq!(send(&other, id).await, "sent");
+        let path = format!("/workspaces/{id}");
+        let reads = || call(&other, "GET", &path, token, Value::Null);
+        assert_eq!(reads().await.status, 200);
+        let refused = || async { send(&other, id).await == "workspace_offline" };
+        let passes = || async { send(&other, id).await == "sent" };
+        turn(&one, id, "pause").await;
+        within_a_second(refused, "a pause").await;
+        turn(&one, id, "resume").await;
+        within_a_second(passes, "a resume").await;
+        let before = second.count();
+        one.patch(id, json!({"url": second.url()})).await;
+        let moved = || async { send(&other, id).await == "sent" && second.count() > before };
+        within_a_second(moved, "another address").await;
+        // A sibling of the root, until it is moved below somebody.
+        let sibling = || call(&other, "GET", "/workspaces/sibling", token, Value::Null);
+        if round == 0 {
+            one.create(json!({"id": "sibling", "name": "sibling"}))
+                .await;
         }
-    })
-    .await;
+        within_a_second(|| async { sibling().await.status == 200 }, "a new sibling").await;
+        one.patch(id, json!({"parent_id": "top"})).await;
+        within_a_second(|| async { sibling().await.status == 403 }, "a move").await;
+        let body = json!({"workspace_id": id});
+        let left = call(&one, "POST", "/registry/deregister", token, body).await;
+        assert_eq!(left.status, 200);
+        within_a_second(refused, "leaving").await;
+        for key in [
+            "ws:{id}:url",
+            "ws:{id}:internal_url",
+            "workspace:{id}:heartbeat",
+        ] {
+            let key = key.replace("{id}", id);
+            assert_eq!(redis.command(&["EXISTS", &key]).trim(), "0", "{key}");
+        }
+        let removed = call(&one, "DELETE", &path, ADMIN, Value::Null).await;
+        assert_eq!(removed.status, 200);
+        within_a_second(|| async { reads().await.status == 401 }, "a removal").await;
+        assert_eq!(send(&other, id).await, "workspace_removed");
+    }
 }

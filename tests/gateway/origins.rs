@@ -3,9 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::harness::servers::{self, Redis};
-use crate::harness::{
-    ADMIN, Agent, Answer, Builder, CALL, Gateway, Pair, Request, Seat, calmly, card,
-};
+use crate::harness::{ADMIN, Agent, Answer, Builder, CALL, Gateway, Pair, Request, Seat, card};
 use crate::on_both_pairs;
 
 const OK: &str = r#"{"jsonrpc":"2.0","id":"c-1","result":{}}"#;
@@ -203,27 +201,24 @@ on_both_pairs! {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_two_at_two_replicas_one_has_the_server() {
-    calmly(async || {
-        let redis = Redis::start();
-        let (sql, shared) = (servers::postgres().database(), redis.url());
-        let replica = || Builder::new(Pair::Embedded).stores(&sql, &shared).start();
-        let (one, other) = (replica().await, replica().await);
-        for round in 0..10 {
-            let url = format!("http://localhost:{}/", 21_000 + round);
-            let (a, b) = (format!("a-{round}"), format!("b-{round}"));
-            let first = one.create(json!({"id": a, "name": a})).await;
-            let second = one.create(json!({"id": b, "name": b})).await;
-            let (first, second) = tokio::join!(
-                register(&one, &first, at(&a, &url)),
-                register(&other, &second, at(&b, &url)),
-            );
-            let mut statuses = [first.status, second.status];
-            statuses.sort_unstable();
-            let shown = format!("{} {}", first.text(), second.text());
-            assert_eq!(statuses, [200, 409], "{shown}");
-        }
-    })
-    .await;
+    let redis = Redis::start();
+    let (sql, shared) = (servers::postgres().database(), redis.url());
+    let replica = || Builder::new(Pair::Embedded).stores(&sql, &shared).start();
+    let (one, other) = (replica().await, replica().await);
+    for round in 0..10 {
+        let url = format!("http://localhost:{}/", 21_000 + round);
+        let (a, b) = (format!("a-{round}"), format!("b-{round}"));
+        let first = one.create(json!({"id": a, "name": a})).await;
+        let second = one.create(json!({"id": b, "name": b})).await;
+        let (first, second) = tokio::join!(
+            register(&one, &first, at(&a, &url)),
+            register(&other, &second, at(&b, &url)),
+        );
+        let mut statuses = [first.status, second.status];
+        statuses.sort_unstable();
+        let shown = format!("{} {}", first.text(), second.text());
+        assert_eq!(statuses, [200, 409], "{shown}");
+    }
 }
 
 /// Both URLs of a workspace are hidden from whoever reaches it by the gateway alone, in discovery too.

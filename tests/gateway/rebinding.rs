@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::harness::dns::Dns;
 use crate::harness::servers::{self, Redis};
-use crate::harness::{Agent, Answer, Builder, CALL, Gateway, Pair, Request, Seat, calmly, card};
+use crate::harness::{Agent, Answer, Builder, CALL, Gateway, Pair, Request, Seat, card};
 use crate::on_both_pairs;
 
 const OK: &str = r#"{"jsonrpc":"2.0","id":"c-1","result":{}}"#;
@@ -288,63 +288,57 @@ on_both_pairs! {
 /// Without SQL an agent goes on at the addresses that are known to be its own, and at no others.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_sql_settled_addresses_go_on() {
-    calmly(async || {
-        let names = Names::start().await;
-        let (relay, sql) = servers::postgres().relayed();
-        let redis = Redis::start();
-        let builder = names.builder(Pair::Embedded).stores(&sql, &redis.url());
-        let gateway = builder.set("stores.timeout", "1s").start().await;
-        let (steady, moving) = (agent().await, agent().await);
-        names.lead("steady.test", &[HERE]);
-        names.lead("moving.test", &[FAR]);
-        let url = |name: &str, agent: &Agent| format!("http://{name}:{}/", agent.port);
-        let one = join(&gateway, "steady", &url("steady.test", &steady)).await;
-        let other = join(&gateway, "moving", &url("moving.test", &moving)).await;
-        until(&gateway, "steady", &one, "sent").await;
-        assert!(call(&gateway, "moving", &other).await.status >= 500);
-        let lookups = names.dns.lookups("steady.test");
-        relay.cut();
-        names.lead("moving.test", &[HERE]);
-        until(&gateway, "moving", &other, "store_unavailable").await;
-        // Also by an answer of the DNS that came since.
-        let deadline = Instant::now() + Duration::from_secs(30);
-        while names.dns.lookups("steady.test") == lookups {
-            assert!(Instant::now() < deadline, "the name is not looked up again");
-            let answer = call(&gateway, "steady", &one).await;
-            assert_eq!(answer.status, 200, "{}", answer.text());
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-        assert_eq!(call(&gateway, "steady", &one).await.status, 200);
-        assert_eq!(moving.count(), 0);
-        relay.resume();
-        until(&gateway, "moving", &other, "sent").await;
-    })
-    .await;
+    let names = Names::start().await;
+    let (relay, sql) = servers::postgres().relayed();
+    let redis = Redis::start();
+    let builder = names.builder(Pair::Embedded).stores(&sql, &redis.url());
+    let gateway = builder.set("stores.timeout", "1s").start().await;
+    let (steady, moving) = (agent().await, agent().await);
+    names.lead("steady.test", &[HERE]);
+    names.lead("moving.test", &[FAR]);
+    let url = |name: &str, agent: &Agent| format!("http://{name}:{}/", agent.port);
+    let one = join(&gateway, "steady", &url("steady.test", &steady)).await;
+    let other = join(&gateway, "moving", &url("moving.test", &moving)).await;
+    until(&gateway, "steady", &one, "sent").await;
+    assert!(call(&gateway, "moving", &other).await.status >= 500);
+    let lookups = names.dns.lookups("steady.test");
+    relay.cut();
+    names.lead("moving.test", &[HERE]);
+    until(&gateway, "moving", &other, "store_unavailable").await;
+    // Also by an answer of the DNS that came since.
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while names.dns.lookups("steady.test") == lookups {
+        assert!(Instant::now() < deadline, "the name is not looked up again");
+        let answer = call(&gateway, "steady", &one).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert_eq!(call(&gateway, "steady", &one).await.status, 200);
+    assert_eq!(moving.count(), 0);
+    relay.resume();
+    until(&gateway, "moving", &other, "sent").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_replica_learns_that_an_address_was_left() {
-    calmly(async || {
-        let names = Names::start().await;
-        let redis = Redis::start();
-        let sql = servers::postgres().database();
-        let replica = async || {
-            let builder = names.builder(Pair::Embedded).stores(&sql, &redis.url());
-            builder.start().await
-        };
-        let (one, two) = (replica().await, replica().await);
-        let victim = agent().await;
-        names.lead("thief.test", &[HERE]);
-        let url = format!("http://thief.test:{}/", victim.port);
-        let thief = join(&one, "thief", &url).await;
-        until(&two, "thief", &thief, "sent").await;
-        names.lead("thief.test", &[FAR]);
-        until(&one, "thief", &thief, "agent_unreachable").await;
-        join(&one, "victim", &victim.url()).await;
-        let before = victim.count();
-        names.lead("thief.test", &[HERE]);
-        until(&two, "thief", &thief, "address_forbidden").await;
-        assert_eq!(victim.count(), before, "it was called");
-    })
-    .await;
+    let names = Names::start().await;
+    let redis = Redis::start();
+    let sql = servers::postgres().database();
+    let replica = async || {
+        let builder = names.builder(Pair::Embedded).stores(&sql, &redis.url());
+        builder.start().await
+    };
+    let (one, two) = (replica().await, replica().await);
+    let victim = agent().await;
+    names.lead("thief.test", &[HERE]);
+    let url = format!("http://thief.test:{}/", victim.port);
+    let thief = join(&one, "thief", &url).await;
+    until(&two, "thief", &thief, "sent").await;
+    names.lead("thief.test", &[FAR]);
+    until(&one, "thief", &thief, "agent_unreachable").await;
+    join(&one, "victim", &victim.url()).await;
+    let before = victim.count();
+    names.lead("thief.test", &[HERE]);
+    until(&two, "thief", &thief, "address_forbidden").await;
+    assert_eq!(victim.count(), before, "it was called");
 }

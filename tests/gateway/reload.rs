@@ -118,7 +118,8 @@ async fn a_change_is_noticed_however_it_is_written() {
     symlink("one", written.at("..data")).unwrap();
     fs::remove_file(written.path()).unwrap();
     symlink("..data/linked.toml", written.path()).unwrap();
-    let gateway = Builder::new(Pair::Embedded).process()
+    let gateway = Builder::new(Pair::Embedded)
+        .process()
         .file(written.path())
         .start()
         .await;
@@ -148,7 +149,8 @@ async fn a_change_is_noticed_however_it_is_written() {
 #[tokio::test]
 async fn what_changes_counts_at_once_and_nothing_open_is_dropped() {
     let written = Written::new(OFF);
-    let gateway = Builder::new(Pair::Embedded).process()
+    let gateway = Builder::new(Pair::Embedded)
+        .process()
         .file(written.path())
         .start()
         .await;
@@ -258,7 +260,8 @@ async fn logged(gateway: &Gateway, key: &str, times: usize) {
 #[tokio::test]
 async fn a_wrong_file_leaves_the_last_good_one_in_force_until_it_is_mended() {
     let written = Written::new("[rate]\ncaller_burst = 7\n");
-    let gateway = Builder::new(Pair::Embedded).process()
+    let gateway = Builder::new(Pair::Embedded)
+        .process()
         .file(written.path())
         .set("cors.origins", "https://set.example")
         .start()
@@ -307,7 +310,8 @@ async fn gauged(gateway: &Gateway, gauge: &str, value: f64) {
 #[tokio::test]
 async fn what_needs_a_restart_is_named_and_waits_for_it() {
     let written = Written::new("");
-    let mut gateway = Builder::new(Pair::Embedded).process()
+    let mut gateway = Builder::new(Pair::Embedded)
+        .process()
         .file(written.path())
         .start()
         .await;
@@ -342,7 +346,8 @@ async fn a_token_that_is_taken_out_is_refused_and_one_that_comes_counts() {
     let written = Written::new(&format!("{OFF}[auth]\nadmin_token_sha256 = [\"{hash}\"]\n"));
     let secret = written.at("secret");
     write_secret(&secret, &mounted);
-    let gateway = Builder::new(Pair::Embedded).process()
+    let gateway = Builder::new(Pair::Embedded)
+        .process()
         .file(written.path())
         .env("A2A_GATEWAY_ADMIN_TOKEN", "")
         .env("A2A_GATEWAY_ADMIN_TOKEN_FILE", text(&secret))

@@ -380,7 +380,9 @@ on_both_pairs! {
 async fn a_spool_that_a_killed_gateway_leaves_is_counted_once() {
     let postgres = Postgres::start();
     let redis = Redis::start();
-    let builder = Builder::new(Pair::External).stores(&postgres.database(), &redis.url());
+    let builder = Builder::new(Pair::External)
+            .process()
+            .stores(&postgres.database(), &redis.url());
     let mut gateway = builder.start().await;
     let caller = seat(&gateway, "caller", "acme", Agent::json("{}").await).await;
     let _target = seat(&gateway, "target", "acme", Agent::json("{}").await).await;

@@ -84,7 +84,7 @@ async fn while_redis_is_away_what_is_bound_stays_and_callers_contexts_go_one_way
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_replica_and_an_instance_that_are_killed_under_load_have_nothing_sent_twice() {
-    let mut cluster = Cluster::start(Pair::External, builder).await;
+    let mut cluster = Cluster::start(Pair::External, || builder().process()).await;
     let bound = tasks(&cluster, 12).await;
     let over = AtomicBool::new(false);
     // At the replica that stays.

@@ -12,7 +12,7 @@ use a2a_gateway::metrics::{Format, Metrics};
 use a2a_gateway::trust::{Keys, published_keys};
 
 use super::asked;
-use crate::harness::{calmly, until_holds};
+use crate::harness::until_holds;
 
 /// The room alone, on an SQLite file that is not migrated yet: it is away.
 pub(super) fn room(folder: &std::path::Path, spool_bytes: u64) -> (Arc<Audit>, Db, Arc<Metrics>) {
@@ -160,54 +160,51 @@ fn lost(metrics: &Metrics) -> u64 {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_lost_before_the_end_is_told_of_by_the_end() {
-    calmly(async || {
-        let folder = tempfile::tempdir().unwrap();
-        // More than may be in memory, and less than will come.
-        let (audit, db, metrics) = room(folder.path(), 4_000_000);
-        let run = start(&audit);
-        for n in 0..20_000 {
-            audit.record(Draft::new(EventType::A2aCall));
-            if n % 1000 == 0 {
-                tokio::time::sleep(Duration::from_millis(100)).await;
-            }
-        }
-        let deadline = Instant::now() + Duration::from_secs(30);
-        while lost(&metrics) < 5000 {
-            assert!(Instant::now() < deadline, "{}", lost(&metrics));
+    let folder = tempfile::tempdir().unwrap();
+    // More than may be in memory, and less than will come.
+    let (audit, db, metrics) = room(folder.path(), 4_000_000);
+    let run = start(&audit);
+    for n in 0..20_000 {
+        audit.record(Draft::new(EventType::A2aCall));
+        if n % 1000 == 0 {
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
-        audit.flush().await;
-        run.abort();
-        let _ = run.await;
-        let lost = lost(&metrics);
-        drop(audit);
-        db.migrate().await.unwrap();
-        // The next start writes what waits.
-        let (next, db, _) = room(folder.path(), 100_000);
-        db.take_as_it_is();
-        let run = start(&next);
-        let deadline = Instant::now() + Duration::from_secs(30);
-        let told = "SELECT COALESCE(GROUP_CONCAT(detail), '') FROM structure_events WHERE event_type IN (SELECT id FROM audit_words WHERE word IN ('AUDIT_LOST', 'AUDIT_STOPPED'))";
-        loop {
-            let told: String = sqlx::query_scalar(told).fetch_one(db.pool()).await.unwrap();
-            let sum: u64 = told
-                .split(|c: char| !c.is_ascii_digit())
-                .filter_map(|n| n.parse::<u64>().ok())
-                .sum();
-            if sum == lost {
-                break;
-            }
-            assert!(Instant::now() < deadline, "{told}: not {lost}");
-            tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while lost(&metrics) < 5000 {
+        assert!(Instant::now() < deadline, "{}", lost(&metrics));
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    audit.flush().await;
+    run.abort();
+    let _ = run.await;
+    let lost = lost(&metrics);
+    drop(audit);
+    db.migrate().await.unwrap();
+    // The next start writes what waits.
+    let (next, db, _) = room(folder.path(), 100_000);
+    db.take_as_it_is();
+    let run = start(&next);
+    let deadline = Instant::now() + Duration::from_secs(30);
+    let told = "SELECT COALESCE(GROUP_CONCAT(detail), '') FROM structure_events WHERE event_type IN (SELECT id FROM audit_words WHERE word IN ('AUDIT_LOST', 'AUDIT_STOPPED'))";
+    loop {
+        let told: String = sqlx::query_scalar(told).fetch_one(db.pool()).await.unwrap();
+        let sum: u64 = told
+            .split(|c: char| !c.is_ascii_digit())
+            .filter_map(|n| n.parse::<u64>().ok())
+            .sum();
+        if sum == lost {
+            break;
         }
-        next.flush().await;
-        run.abort();
-        let keys = published_keys(&folder.path().join("keys")).unwrap();
-        let verifier = Verifier::new(&keys, Scope::Database);
-        let report = next.stored.verify(verifier).await.unwrap();
-        assert_eq!((report.problems.len(), report.chains), (0, 2), "{report:?}");
-    })
-    .await;
+        assert!(Instant::now() < deadline, "{told}: not {lost}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    next.flush().await;
+    run.abort();
+    let keys = published_keys(&folder.path().join("keys")).unwrap();
+    let verifier = Verifier::new(&keys, Scope::Database);
+    let report = next.stored.verify(verifier).await.unwrap();
+    assert_eq!((report.problems.len(), report.chains), (0, 2), "{report:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -306,72 +303,84 @@ async fn rows_of(db: &Db, replica: &str) -> i64 {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_others_left_holds_up_no_record_of_ones_own() {
-    calmly(async || {
-        let folder = tempfile::tempdir().unwrap();
-        // A run without a database: all of it is left in the spool.
-        let (left, db, _) = room(folder.path(), 1 << 30);
-        let run = start(&left);
-        for n in 0..20_000 {
-            left.record(Draft::new(EventType::A2aCall));
-            if n % 1000 == 0 {
-                tokio::time::sleep(Duration::from_millis(50)).await;
-            }
+    let folder = tempfile::tempdir().unwrap();
+    // A run without a database: all of it is left in the spool.
+    let (left, db, _) = room(folder.path(), 1 << 30);
+    let run = start(&left);
+    for n in 0..20_000 {
+        left.record(Draft::new(EventType::A2aCall));
+        if n % 1000 == 0 {
+            tokio::time::sleep(Duration::from_millis(50)).await;
         }
-        left.flush().await;
-        run.abort();
-        let _ = run.await;
-        drop(left);
-        db.migrate().await.unwrap();
-        // Now a database that takes all, and its time.
-        let slow = "CREATE TRIGGER slow AFTER INSERT ON structure_events BEGIN \
+    }
+    left.flush().await;
+    run.abort();
+    let _ = run.await;
+    drop(left);
+    db.migrate().await.unwrap();
+    // Now a database that takes all, and its time.
+    let slow = "CREATE TRIGGER slow AFTER INSERT ON structure_events BEGIN \
              SELECT (WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c WHERE x < 1500) SELECT COUNT(*) FROM c); END";
-        sqlx::raw_sql(slow).execute(db.pool()).await.unwrap();
-        let (own, db, metrics) = room(folder.path(), 1 << 30);
-        db.take_as_it_is();
-        let run = start(&own);
-        for _ in 0..5 {
-            own.record(Draft::new(EventType::A2aCall));
+    sqlx::raw_sql(slow).execute(db.pool()).await.unwrap();
+    let (own, db, metrics) = room(folder.path(), 1 << 30);
+    db.take_as_it_is();
+    let run = start(&own);
+    for _ in 0..5 {
+        own.record(Draft::new(EventType::A2aCall));
+    }
+    let begun = "SELECT COUNT(*) FROM structure_events";
+    let deadline = Instant::now() + Duration::from_secs(30);
+    let all = async || -> i64 {
+        sqlx::query_scalar(begun)
+            .fetch_one(db.pool())
+            .await
+            .unwrap()
+    };
+    while all().await == 0 {
+        assert!(Instant::now() < deadline);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    own.flush().await;
+    run.abort();
+    let _ = run.await;
+    let written = all().await;
+    assert!(written < 20_000, "it was to be slow: {written}");
+    drop(own);
+    assert_eq!(lost(&metrics), 0);
+    sqlx::raw_sql("DROP TRIGGER slow")
+        .execute(db.pool())
+        .await
+        .unwrap();
+    // The next one writes whatever is still there of both.
+    let (next, db, _) = room(folder.path(), 1 << 30);
+    db.take_as_it_is();
+    let run = start(&next);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let ended = "SELECT replica FROM structure_events JOIN audit_replicas USING (chain) WHERE event_type = (SELECT id FROM audit_words WHERE word = 'AUDIT_STOPPED')";
+    loop {
+        let ended: Vec<String> = sqlx::query_scalar(ended)
+            .fetch_all(db.pool())
+            .await
+            .unwrap();
+        let mut counts = Vec::new();
+        for replica in ended {
+            counts.push(rows_of(&db, &replica).await);
         }
-        let begun = "SELECT COUNT(*) FROM structure_events";
-        let deadline = Instant::now() + Duration::from_secs(30);
-        let all = async || -> i64 { sqlx::query_scalar(begun).fetch_one(db.pool()).await.unwrap() };
-        while all().await == 0 {
-            assert!(Instant::now() < deadline);
-            tokio::time::sleep(Duration::from_millis(20)).await;
+        counts.sort_unstable();
+        // The start, five calls, the stop and a checkpoint; and the others with theirs.
+        if matches!(counts[..], [8, most] if most > 20_000) {
+            break;
         }
-        own.flush().await;
-        run.abort();
-        let _ = run.await;
-        let written = all().await;
-        assert!(written < 20_000, "it was to be slow: {written}");
-        drop(own);
-        assert_eq!(lost(&metrics), 0);
-        sqlx::raw_sql("DROP TRIGGER slow").execute(db.pool()).await.unwrap();
-        // The next one writes whatever is still there of both.
-        let (next, db, _) = room(folder.path(), 1 << 30);
-        db.take_as_it_is();
-        let run = start(&next);
-        let deadline = Instant::now() + Duration::from_secs(60);
-        let ended = "SELECT replica FROM structure_events JOIN audit_replicas USING (chain) WHERE event_type = (SELECT id FROM audit_words WHERE word = 'AUDIT_STOPPED')";
-        loop {
-            let ended: Vec<String> = sqlx::query_scalar(ended).fetch_all(db.pool()).await.unwrap();
-            let mut counts = Vec::new();
-            for replica in ended {
-                counts.push(rows_of(&db, &replica).await);
-            }
-            counts.sort_unstable();
-            // The start, five calls, the stop and a checkpoint; and the others with theirs.
-            if matches!(counts[..], [8, most] if most > 20_000) {
-                break;
-            }
-            assert!(Instant::now() < deadline, "{counts:?}");
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
-        next.flush().await;
-        run.abort();
-        let keys = published_keys(&folder.path().join("keys")).unwrap();
-        let report = next.stored.verify(Verifier::new(&keys, Scope::Database)).await.unwrap();
-        assert_eq!((report.problems.len(), report.chains), (0, 3), "{report:?}");
-    })
-    .await;
+        assert!(Instant::now() < deadline, "{counts:?}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    next.flush().await;
+    run.abort();
+    let keys = published_keys(&folder.path().join("keys")).unwrap();
+    let report = next
+        .stored
+        .verify(Verifier::new(&keys, Scope::Database))
+        .await
+        .unwrap();
+    assert_eq!((report.problems.len(), report.chains), (0, 3), "{report:?}");
 }

@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 
 use super::{Replicas, place, token};
 use crate::harness::watcher::{Feed, Socket, handshake};
-use crate::harness::{ADMIN, Gateway, Request, until_holds};
+use crate::harness::{ADMIN, Builder, Gateway, Request, until_holds};
 
 /// Watchers of each kind.
 const EACH: usize = 250;
@@ -49,7 +49,7 @@ async fn deaf(gateway: &Gateway, request: Request) -> tokio::net::TcpStream {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn five_hundred_hear_everything_while_two_that_never_read_are_cut() {
-    let replicas = Replicas::start(1, &[]).await;
+    let replicas = Replicas::built(1, &[], Builder::process).await;
     let gateway = &replicas.all[0];
     more_files(std::process::id());
     more_files(gateway.pid());

@@ -40,6 +40,14 @@ pub(crate) struct Replicas {
 
 impl Replicas {
     pub(crate) async fn start(count: usize, sets: &[(&str, &str)]) -> Self {
+        Self::built(count, sets, |builder| builder).await
+    }
+
+    pub(crate) async fn built(
+        count: usize,
+        sets: &[(&str, &str)],
+        build: impl Fn(Builder) -> Builder,
+    ) -> Self {
         let redis = Redis::start();
         let keys = tempfile::tempdir().unwrap();
         let sql = servers::postgres().database();
@@ -52,7 +60,7 @@ impl Replicas {
             for (key, value) in sets {
                 builder = builder.set(key, value);
             }
-            let gateway = builder.start().await;
+            let gateway = build(builder).start().await;
             gateway.until_coherent().await;
             all.push(gateway);
         }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::{Met, agree, call, explain, last, step};
 use crate::harness::relay::Relay;
 use crate::harness::servers::{self, Redis};
-use crate::harness::{ADMIN, Agent, Builder, Gateway, Pair, Seat, calmly, until_holds};
+use crate::harness::{ADMIN, Agent, Builder, Gateway, Pair, Seat, until_holds};
 
 /// A gateway whose stores can go away.
 struct Site {
@@ -98,90 +98,87 @@ fn from<'a>(explained: &'a Value, name: &str) -> (&'a str, u64) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_read_says_where_and_what_is_remembered_how_long_ago() {
-    calmly(async || {
-        let site = Site::new(&[]).await;
-        // Whatever a registration left in memory is dropped with the move and the change.
-        for (id, body) in [
-            ("caller", json!({"org": "o"})),
-            ("target", json!({"org": "o"})),
-        ] {
-            assert_eq!(site.gateway.patch(id, body).await.status, 200);
+    let site = Site::new(&[]).await;
+    // Whatever a registration left in memory is dropped with the move and the change.
+    for (id, body) in [
+        ("caller", json!({"org": "o"})),
+        ("target", json!({"org": "o"})),
+    ] {
+        assert_eq!(site.gateway.patch(id, body).await.status, 200);
+    }
+    // Both come back by Redis, and what is read before that would be read again.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let cold = site.explain().await;
+    for (name, source) in [
+        ("process", "memory"),
+        ("places", "memory"),
+        ("target", "question"),
+        ("caller", "sql"),
+        ("rate", "memory"),
+        ("caller_place", "sql"),
+        ("target_place", "sql"),
+        ("state", "sql"),
+        ("liveness", "redis"),
+        ("url", "redis"),
+        ("upstream", "sql"),
+        ("slots", "memory"),
+        ("address", "memory"),
+        ("limits", "config"),
+    ] {
+        let (said, age) = from(&cold, name);
+        assert_eq!(said, source, "{name}: {cold:#}");
+        assert!(age < 5_000, "{name}: {cold:#}");
+    }
+    let liveness = &step(&cold, "liveness")["fact"];
+    let (left, beat) = (
+        liveness["lapses_in_ms"].as_u64(),
+        liveness["heartbeat_age_ms"].as_u64(),
+    );
+    assert!(
+        matches!((left, beat), (Some(left), Some(beat)) if left + beat == 90_000 && left > 60_000),
+        "{cold:#}"
+    );
+    assert_eq!(step(&cold, "url")["fact"]["from"], "ws:target:url");
+    assert_eq!(site.target.agent.count(), 0, "nothing was sent");
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let (met, warm) = site.agree("in memory").await;
+    assert_eq!(met, "sent");
+    for name in [
+        "caller_place",
+        "target_place",
+        "state",
+        "liveness",
+        "url",
+        "upstream",
+    ] {
+        let (source, age) = from(&warm, name);
+        assert_eq!(source, "memory", "{name}: {warm:#}");
+        assert!((300..60_000).contains(&age), "{name}: {warm:#}");
+    }
+    // Another program writes the URL.
+    site.redis
+        .command(&["SET", "ws:target:url", "http://user:planted@127.0.0.1:1/"]);
+    let deadline = Instant::now() + Duration::from_secs(10);
+    let explained = loop {
+        let explained = site.explain().await;
+        if explained["admitted"] == false {
+            break explained;
         }
-        // Both come back by Redis, and what is read before that would be read again.
-        tokio::time::sleep(Duration::from_millis(500)).await;
-        let cold = site.explain().await;
-        for (name, source) in [
-            ("process", "memory"),
-            ("places", "memory"),
-            ("target", "question"),
-            ("caller", "sql"),
-            ("rate", "memory"),
-            ("caller_place", "sql"),
-            ("target_place", "sql"),
-            ("state", "sql"),
-            ("liveness", "redis"),
-            ("url", "redis"),
-            ("upstream", "sql"),
-            ("slots", "memory"),
-            ("address", "memory"),
-            ("limits", "config"),
-        ] {
-            let (said, age) = from(&cold, name);
-            assert_eq!(said, source, "{name}: {cold:#}");
-            assert!(age < 5_000, "{name}: {cold:#}");
-        }
-        let liveness = &step(&cold, "liveness")["fact"];
-        let (left, beat) = (
-            liveness["lapses_in_ms"].as_u64(),
-            liveness["heartbeat_age_ms"].as_u64(),
-        );
-        assert!(
-            matches!((left, beat), (Some(left), Some(beat)) if left + beat == 90_000 && left > 60_000),
-            "{cold:#}"
-        );
-        assert_eq!(step(&cold, "url")["fact"]["from"], "ws:target:url");
-        assert_eq!(site.target.agent.count(), 0, "nothing was sent");
-        tokio::time::sleep(Duration::from_millis(300)).await;
-        let (met, warm) = site.agree("in memory").await;
-        assert_eq!(met, "sent");
-        for name in [
-            "caller_place",
-            "target_place",
-            "state",
-            "liveness",
-            "url",
-            "upstream",
-        ] {
-            let (source, age) = from(&warm, name);
-            assert_eq!(source, "memory", "{name}: {warm:#}");
-            assert!((300..60_000).contains(&age), "{name}: {warm:#}");
-        }
-        // Another program writes the URL.
-        site.redis
-            .command(&["SET", "ws:target:url", "http://user:planted@127.0.0.1:1/"]);
-        let deadline = Instant::now() + Duration::from_secs(10);
-        let explained = loop {
-            let explained = site.explain().await;
-            if explained["admitted"] == false {
-                break explained;
-            }
-            assert!(Instant::now() < deadline, "{explained:#}");
-        };
-        assert_eq!(
-            (last(&explained), &explained["reason"]),
-            ("url", &json!("address_forbidden"))
-        );
-        assert_eq!(
-            step(&explained, "url")["fact"]["url"],
-            "http://***@127.0.0.1:1/"
-        );
-        assert!(!explained.to_string().contains("planted"), "{explained:#}");
-        assert_eq!(
-            site.agree("a URL that is refused").await.0,
-            "address_forbidden"
-        );
-    })
-    .await;
+        assert!(Instant::now() < deadline, "{explained:#}");
+    };
+    assert_eq!(
+        (last(&explained), &explained["reason"]),
+        ("url", &json!("address_forbidden"))
+    );
+    assert_eq!(
+        step(&explained, "url")["fact"]["url"],
+        "http://***@127.0.0.1:1/"
+    );
+    assert!(!explained.to_string().contains("planted"), "{explained:#}");
+    assert_eq!(
+        site.agree("a URL that is refused").await.0,
+        "address_forbidden"
+    );
 }
 
 /// Both agree while a store is away, whatever they say.

@@ -64,6 +64,8 @@ impl Builder {
             _database: (pair == Pair::External).then(|| Database(sql.clone())),
             sql,
         }
+        // A busy machine makes a store slow, not unavailable.
+        .set("stores.timeout", "20s")
         .set("rate.caller_per_second", "0")
         .set("rate.failures_per_second", "0")
         .set("rate.cards_per_second", "0")

@@ -80,8 +80,3 @@ impl Drop for Case {
         }
     }
 }
-
-/// Until the last user is gone.
-pub(crate) async fn calmly(case: impl AsyncFn()) {
-    case().await;
-}

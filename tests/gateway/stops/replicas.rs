@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::running::{Open, endless, stream};
 use super::{REASON, assert_stopped, call, release, stop, until};
 use crate::harness::servers::{self, Redis};
-use crate::harness::{Agent, Builder, Gateway, Pair, Request, Seat, calmly};
+use crate::harness::{Agent, Builder, Gateway, Pair, Request, Seat};
 
 /// The contract's promise (§17).
 const IN_FORCE: Duration = Duration::from_secs(1);
@@ -122,94 +122,88 @@ async fn ended(open: Vec<Open>, id: &str, since: Instant) -> Duration {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn streams_over_three_replicas_end_within_a_second_with_the_link_and_without() {
-    calmly(async || {
-        let replicas = Replicas::new().await;
-        let all: Vec<&Gateway> = replicas.gateways.iter().collect();
-        for cut in [false, true] {
-            let open = replicas.open(&all, streams()).await;
-            if cut {
-                replicas.redis.cut_links();
-                until("the link is down", async || {
-                    all[2].metric("a2a_gateway_coherent", &[]).await == 0.0
-                })
-                .await;
-            }
-            let made = Instant::now();
-            let id = stop(all[0], json!({"workspace": "target"}), "running").await;
-            let since = Instant::now();
-            let (refused, last) = tokio::join!(
-                replicas.refused(&all, &id, since),
-                ended(open, &id, since)
-            );
-            println!(
-                "{} streams, link {}: made in {:?}, the last call let through after {refused:?}, the last stream ended after {last:?}",
-                streams(),
-                if cut { "cut" } else { "up" },
-                since.duration_since(made),
-            );
-            assert!(last < IN_FORCE, "cut: {cut}: the last stream ended after {last:?}");
-            release(all[0], &id).await;
-            let released = Instant::now();
-            for gateway in &all {
-                until("it is called again", async || {
-                    let answer = gateway.call(&call(&replicas.calm.token, "calm")).await;
-                    assert_eq!(answer.status, 200);
-                    let request = call(&replicas.calm.token, "target");
-                    let asked = gateway.call(&request);
-                    let open = tokio::time::timeout(Duration::from_millis(500), asked);
-                    // Its agent does not answer.
-                    open.await.is_err()
-                })
-                .await;
-            }
-            println!("released everywhere after at most {:?}", released.elapsed());
-            if cut {
-                replicas.mend_link().await;
-            }
+    let replicas = Replicas::new().await;
+    let all: Vec<&Gateway> = replicas.gateways.iter().collect();
+    for cut in [false, true] {
+        let open = replicas.open(&all, streams()).await;
+        if cut {
+            replicas.redis.cut_links();
+            until("the link is down", async || {
+                all[2].metric("a2a_gateway_coherent", &[]).await == 0.0
+            })
+            .await;
         }
-    })
-    .await;
+        let made = Instant::now();
+        let id = stop(all[0], json!({"workspace": "target"}), "running").await;
+        let since = Instant::now();
+        let (refused, last) =
+            tokio::join!(replicas.refused(&all, &id, since), ended(open, &id, since));
+        println!(
+            "{} streams, link {}: made in {:?}, the last call let through after {refused:?}, the last stream ended after {last:?}",
+            streams(),
+            if cut { "cut" } else { "up" },
+            since.duration_since(made),
+        );
+        assert!(
+            last < IN_FORCE,
+            "cut: {cut}: the last stream ended after {last:?}"
+        );
+        release(all[0], &id).await;
+        let released = Instant::now();
+        for gateway in &all {
+            until("it is called again", async || {
+                let answer = gateway.call(&call(&replicas.calm.token, "calm")).await;
+                assert_eq!(answer.status, 200);
+                let request = call(&replicas.calm.token, "target");
+                let asked = gateway.call(&request);
+                let open = tokio::time::timeout(Duration::from_millis(500), asked);
+                // Its agent does not answer.
+                open.await.is_err()
+            })
+            .await;
+        }
+        println!("released everywhere after at most {:?}", released.elapsed());
+        if cut {
+            replicas.mend_link().await;
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_end_of_the_replica_that_made_it_changes_nothing() {
-    calmly(async || {
-        let mut replicas = Replicas::new().await;
-        for cut in [false, true] {
-            let others: Vec<&Gateway> = replicas.gateways[1..].iter().collect();
-            let open = replicas.open(&others, streams()).await;
-            if cut {
-                replicas.redis.cut_links();
-            }
-            // Without waiting for its answer: it may end before it told the others.
-            let body =
-                json!({"scope": {"workspace": "target"}, "mode": "running", "reason": REASON});
-            let request = Request::post("/stops", body.to_string());
-            let id = replicas.gateways[0].as_operator(request).await.json()["id"]
-                .as_str()
-                .unwrap()
-                .to_owned();
-            replicas.gateways[0].kill();
-            let since = Instant::now();
-            let others: Vec<&Gateway> = replicas.gateways[1..].iter().collect();
-            let (_, last) = tokio::join!(
-                replicas.refused(&others, &id, since),
-                ended(open, &id, since)
-            );
-            assert!(
-                last < IN_FORCE,
-                "cut: {cut}: the last stream ended after {last:?}"
-            );
-            replicas.gateways[0].restart().await;
-            let answer = replicas.gateways[0]
-                .call(&call(&replicas.calm.token, "target"))
-                .await;
-            assert_stopped(&answer, &id, "the one that was killed");
-            release(&replicas.gateways[1], &id).await;
-            if cut {
-                replicas.mend_link().await;
-            }
+    let mut replicas = Replicas::new().await;
+    for cut in [false, true] {
+        let others: Vec<&Gateway> = replicas.gateways[1..].iter().collect();
+        let open = replicas.open(&others, streams()).await;
+        if cut {
+            replicas.redis.cut_links();
         }
-    })
-    .await;
+        // Without waiting for its answer: it may end before it told the others.
+        let body = json!({"scope": {"workspace": "target"}, "mode": "running", "reason": REASON});
+        let request = Request::post("/stops", body.to_string());
+        let id = replicas.gateways[0].as_operator(request).await.json()["id"]
+            .as_str()
+            .unwrap()
+            .to_owned();
+        replicas.gateways[0].kill();
+        let since = Instant::now();
+        let others: Vec<&Gateway> = replicas.gateways[1..].iter().collect();
+        let (_, last) = tokio::join!(
+            replicas.refused(&others, &id, since),
+            ended(open, &id, since)
+        );
+        assert!(
+            last < IN_FORCE,
+            "cut: {cut}: the last stream ended after {last:?}"
+        );
+        replicas.gateways[0].restart().await;
+        let answer = replicas.gateways[0]
+            .call(&call(&replicas.calm.token, "target"))
+            .await;
+        assert_stopped(&answer, &id, "the one that was killed");
+        release(&replicas.gateways[1], &id).await;
+        if cut {
+            replicas.mend_link().await;
+        }
+    }
 }

@@ -20,11 +20,13 @@ async fn calls(case: &Case, count: usize) {
 }
 
 fn by(protocol: &str, collector: &Collector) -> Builder {
+    // The exporter logs on a thread of its own.
     match protocol {
         "grpc" => Builder::new(Pair::Embedded)
+            .process()
             .set("telemetry.otlp_endpoint", &collector.grpc())
             .set("telemetry.otlp_protocol", "grpc"),
-        _ => traced(Pair::Embedded, collector),
+        _ => traced(Pair::Embedded, collector).process(),
     }
 }
 
@@ -69,6 +71,7 @@ async fn a_collector_that_is_away_is_counted_told_of_once_and_harms_nobody() {
         let collector = Collector::start().await;
         let nobody = free_address("127.0.0.1");
         let builder = Builder::new(Pair::Embedded)
+            .process()
             .set("telemetry.otlp_endpoint", &format!("http://{nobody}"))
             .set("telemetry.otlp_protocol", protocol)
             .set("telemetry.otlp_timeout", "1s");

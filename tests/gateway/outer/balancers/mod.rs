@@ -28,7 +28,9 @@ impl Site {
         let (postgres, redis) = (Postgres::start(), Redis::start());
         let sql = postgres.database();
         let start = async || {
-            let builder = Builder::new(Pair::Embedded).stores(&sql, &redis.url());
+            let builder = Builder::new(Pair::Embedded)
+                .process()
+                .stores(&sql, &redis.url());
             documented(builder).start().await
         };
         let gateways = [start().await, start().await];

@@ -226,6 +226,7 @@ on_both_pairs! {
         let kills = std::env::var("A2A_GATEWAY_KILLS").ok();
         let kills = kills.map_or(KILLS, |text| text.parse().expect("a number"));
         let builder = Builder::new(pair)
+            .process()
             .set("inbox.max_messages", "10000000")
             .set("delegation.max_pending", "100000")
             .set("limits.target_concurrency", "64");

@@ -126,6 +126,7 @@ impl Site {
         let (redis_link, shared) = redis.relayed();
         let (sql_link, sql) = servers::postgres().relayed();
         let builder = Builder::new(Pair::Embedded)
+            .process()
             .stores(&sql, &shared)
             .set("stores.timeout", "1s");
         let gateway = more(builder).start().await;

@@ -92,6 +92,7 @@ pub(super) async fn settled(gateway: &Gateway) -> String {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ten_thousand_workspaces_add_no_series() {
     let gateway = Builder::new(Pair::Embedded)
+        .process()
         .set("telemetry.log", "warn")
         // Nobody beats, and the first lapse would be a series.
         .set("registry.heartbeat_ttl", "10m")
