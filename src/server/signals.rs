@@ -180,7 +180,7 @@ impl Signals {
         let mut killed = told.clone();
         let in_order = async {
             if end != End::AtOnce {
-                let hurry = async { drop(until(&mut told, End::Hurried).await) };
+                let hurry = async { _ = until(&mut told, End::Hurried).await };
                 self.finish(false, hurry).await;
             }
         };
