@@ -1,7 +1,6 @@
 //! Usage: sums that agree with the audit's records, to the byte, whatever ended in between.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use sqlx::AssertSqlSafe;
@@ -10,10 +9,10 @@ use crate::audit::{audit, end, recorded};
 use crate::harness::servers::{Postgres, Redis};
 use crate::harness::{
     ADMIN, Agent, Builder, CALL, Connection, Gateway, Pair, Request, SSE_HEAD, Seat, Step, card,
-    chunk,
+    chunk, until_holds,
 };
-use crate::on_both_pairs;
 use crate::stores::open_db;
+use crate::{on_both_pairs, on_embedded};
 
 /// Calls, streams, refused, failed, bytes in, bytes out, milliseconds.
 type Sums = [i64; 7];
@@ -125,12 +124,11 @@ fn expected(
 /// Every call in the audit. Those that are about to be written are, first.
 async fn calls(gateway: &Gateway) -> Vec<Value> {
     let waiting = "a2a_gateway_audit_waiting_records";
-    let deadline = Instant::now() + Duration::from_secs(20);
     gateway.assert_idle().await;
-    while gateway.metric(waiting, &[]).await > 0.0 {
-        assert!(Instant::now() < deadline, "{}", gateway.log());
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    until_holds("all is written", async || {
+        gateway.metric(waiting, &[]).await == 0.0
+    })
+    .await;
     let (lines, status) = audit(gateway, &["export", "--event-type", "A2A_CALL"]);
     assert_eq!(status, Some(0), "{lines}");
     let records = lines
@@ -252,18 +250,14 @@ async fn make_calls(gateway: &Gateway) -> BTreeMap<&'static str, &'static str> {
     assert_eq!(call(gateway, &org, "target", CALL).await, 200);
     assert_eq!(call(gateway, &org, "other", CALL).await, 403);
     // Refusals of strangers are written down once a second.
-    let deadline = Instant::now() + Duration::from_secs(10);
-    loop {
+    until_holds("all are counted", async || {
         let strangers = recorded(gateway, "outcome=unauthenticated", 1).await;
         let counts = strangers
             .iter()
             .map(|one| one["detail"]["count"].as_i64().unwrap_or(1));
-        if counts.sum::<i64>() == 5 {
-            break;
-        }
-        assert!(Instant::now() < deadline, "{strangers:?}");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+        counts.sum::<i64>() == 5
+    })
+    .await;
     drop((caller, target, other));
     BTreeMap::from([
         ("caller", "acme"),
@@ -289,56 +283,6 @@ on_both_pairs! {
         assert_eq!(line["bytes_in"].as_u64().unwrap() as usize, 4 * CALL.len() + 3 * (CALL.len() + 2));
     }
 
-    async fn an_org_sees_its_own_and_no_more(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
-        make_calls(&gateway).await;
-        calls(&gateway).await;
-        let tokens = Request::post("/orgs/acme/tokens", "{}").bearer(ADMIN);
-        let org = gateway.call(&tokens).await.json()["token"].as_str().unwrap().to_owned();
-        for side in ["caller", "target"] {
-            let page = usage(&gateway, &org, &format!("side={side}")).await;
-            let seen = page["usage"].as_array().unwrap();
-            assert!(seen.len() >= 2, "{page}");
-            assert!(seen.iter().all(|line| line["org"] == "acme"), "{page}");
-            let theirs = usage(&gateway, ADMIN, &format!("side={side}&org=acme")).await;
-            assert_eq!([&page["usage"], &page["total"]], [&theirs["usage"], &theirs["total"]]);
-        }
-        let foreign = Request::get("/usage?org=globex").bearer(&org);
-        let answer = gateway.call(&foreign).await;
-        assert_eq!((answer.status, answer.reason().as_str()), (403, "not_permitted"));
-        // Callers of no org: the operator, and those that proved nothing.
-        let none = usage(&gateway, ADMIN, "org=&per=total").await;
-        let names: Vec<_> = none["usage"].as_array().unwrap().iter().map(|line| line["workspace"].as_str().unwrap()).collect();
-        assert_eq!(names, ["operator:", "unknown:"], "{none}");
-    }
-
-    async fn a_file_has_all_of_it_and_runs_nothing(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
-        make_calls(&gateway).await;
-        calls(&gateway).await;
-        let request = Request::get("/usage").bearer(ADMIN).field("Accept", "text/csv");
-        let answer = gateway.call(&request).await;
-        assert_eq!(answer.status, 200, "{}", answer.text());
-        assert_eq!(answer.field("content-type"), Some("text/csv; charset=utf-8; header=present"));
-        assert!(answer.field("content-disposition").unwrap().starts_with("attachment; filename=\"usage-"));
-        let text = answer.text();
-        let page = usage(&gateway, ADMIN, "limit=500").await;
-        let rows: Vec<&str> = text.split("\r\n").collect();
-        assert_eq!(rows.len(), page["usage"].as_array().unwrap().len() + 2, "{text}");
-        assert_eq!(rows[0], "from,to,side,org,workspace,calls,streams,refused,failed,bytes_in,bytes_out,seconds");
-        let other = rows.iter().find(|row| row.contains(",other,")).unwrap();
-        let line = page["usage"].as_array().unwrap().iter().find(|line| line["workspace"] == "other").unwrap();
-        let day = line["day"].as_str().unwrap();
-        assert_eq!(*other, format!("{day},{day},caller,\"'=globex, \"\"inc\"\"\",other,0,0,4,0,0,0,0.000"));
-        let asked = Request::get("/usage?format=csv&per=total&by=org&side=target").bearer(ADMIN);
-        let answer = gateway.call(&asked).await;
-        assert!(answer.text().contains(",target,acme,,"), "{}", answer.text());
-        for bad in ["format=csv&limit=5", "from=yesterday", "by=day", "cursor=x", "from=2020-01-01", "no=1", "limit=501"] {
-            let answer = gateway.call(&Request::get(format!("/usage?{bad}")).bearer(ADMIN)).await;
-            assert_eq!((answer.status, answer.reason().as_str()), (400, "invalid_params"), "{bad}");
-        }
-    }
-
     async fn a_kill_between_two_batches_loses_records_and_sums_alike(pair: Pair) {
         let mut gateway = Gateway::start(pair).await;
         let orgs = make_calls(&gateway).await;
@@ -362,17 +306,64 @@ on_both_pairs! {
         let age = "UPDATE usage_days SET day = day - 3 WHERE kind IN ('target', 'target_org')";
         sqlx::raw_sql(AssertSqlSafe(age)).execute(db.pool()).await.unwrap();
         gateway.restart().await;
-        let deadline = Instant::now() + Duration::from_secs(20);
-        loop {
+        until_holds("the old ones go", async || {
             let rows = sqlx::query_scalar("SELECT COUNT(*) FROM usage_days WHERE kind = 'target'");
             let rows: i64 = rows.fetch_one(db.pool()).await.unwrap();
-            if rows == 0 {
-                break;
-            }
-            assert!(Instant::now() < deadline, "{rows}: {}", gateway.log());
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
+            rows == 0
+        }).await;
         assert_eq!(usage(&gateway, ADMIN, "").await["total"], today);
+    }
+}
+
+on_embedded! {
+    async fn an_org_sees_its_own_and_no_more() {
+        let gateway = Gateway::start(Pair::Embedded).await;
+        make_calls(&gateway).await;
+        calls(&gateway).await;
+        let tokens = Request::post("/orgs/acme/tokens", "{}").bearer(ADMIN);
+        let org = gateway.call(&tokens).await.json()["token"].as_str().unwrap().to_owned();
+        for side in ["caller", "target"] {
+            let page = usage(&gateway, &org, &format!("side={side}")).await;
+            let seen = page["usage"].as_array().unwrap();
+            assert!(seen.len() >= 2, "{page}");
+            assert!(seen.iter().all(|line| line["org"] == "acme"), "{page}");
+            let theirs = usage(&gateway, ADMIN, &format!("side={side}&org=acme")).await;
+            assert_eq!([&page["usage"], &page["total"]], [&theirs["usage"], &theirs["total"]]);
+        }
+        let foreign = Request::get("/usage?org=globex").bearer(&org);
+        let answer = gateway.call(&foreign).await;
+        assert_eq!((answer.status, answer.reason().as_str()), (403, "not_permitted"));
+        // Callers of no org: the operator, and those that proved nothing.
+        let none = usage(&gateway, ADMIN, "org=&per=total").await;
+        let names: Vec<_> = none["usage"].as_array().unwrap().iter().map(|line| line["workspace"].as_str().unwrap()).collect();
+        assert_eq!(names, ["operator:", "unknown:"], "{none}");
+    }
+
+    async fn a_file_has_all_of_it_and_runs_nothing() {
+        let gateway = Gateway::start(Pair::Embedded).await;
+        make_calls(&gateway).await;
+        calls(&gateway).await;
+        let request = Request::get("/usage").bearer(ADMIN).field("Accept", "text/csv");
+        let answer = gateway.call(&request).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        assert_eq!(answer.field("content-type"), Some("text/csv; charset=utf-8; header=present"));
+        assert!(answer.field("content-disposition").unwrap().starts_with("attachment; filename=\"usage-"));
+        let text = answer.text();
+        let page = usage(&gateway, ADMIN, "limit=500").await;
+        let rows: Vec<&str> = text.split("\r\n").collect();
+        assert_eq!(rows.len(), page["usage"].as_array().unwrap().len() + 2, "{text}");
+        assert_eq!(rows[0], "from,to,side,org,workspace,calls,streams,refused,failed,bytes_in,bytes_out,seconds");
+        let other = rows.iter().find(|row| row.contains(",other,")).unwrap();
+        let line = page["usage"].as_array().unwrap().iter().find(|line| line["workspace"] == "other").unwrap();
+        let day = line["day"].as_str().unwrap();
+        assert_eq!(*other, format!("{day},{day},caller,\"'=globex, \"\"inc\"\"\",other,0,0,4,0,0,0,0.000"));
+        let asked = Request::get("/usage?format=csv&per=total&by=org&side=target").bearer(ADMIN);
+        let answer = gateway.call(&asked).await;
+        assert!(answer.text().contains(",target,acme,,"), "{}", answer.text());
+        for bad in ["format=csv&limit=5", "from=yesterday", "by=day", "cursor=x", "from=2020-01-01", "no=1", "limit=501"] {
+            let answer = gateway.call(&Request::get(format!("/usage?{bad}")).bearer(ADMIN)).await;
+            assert_eq!((answer.status, answer.reason().as_str()), (400, "invalid_params"), "{bad}");
+        }
     }
 }
 
@@ -399,11 +390,9 @@ async fn a_spool_that_a_killed_gateway_leaves_is_counted_once() {
         let answer = connection.call(&request(&format!("away-{n}"))).await;
         assert_eq!(answer.status, 200, "{}", answer.text());
     }
-    let deadline = Instant::now() + Duration::from_secs(10);
-    while gateway.metric("a2a_gateway_audit_spool_bytes", &[]).await < 12_000.0 {
-        assert!(Instant::now() < deadline, "{}", gateway.log());
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    gateway
+        .until_counted("a2a_gateway_audit_spool_bytes", &[], 12_000.0)
+        .await;
     gateway.kill();
     postgres.restart();
     gateway.restart().await;

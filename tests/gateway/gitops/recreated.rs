@@ -6,10 +6,8 @@ use serde_json::{Value, json};
 
 use super::{apply, changes, team};
 use crate::harness::servers::{self, Redis};
-use crate::harness::{
-    Agent, Builder, CALL, Gateway, Pair, Request, Seat, calmly, card, until_holds,
-};
-use crate::on_both_pairs;
+use crate::harness::{Agent, Builder, CALL, Gateway, Pair, Request, Seat, card, until_holds};
+use crate::on_embedded;
 
 /// Time from a removal to the next life of the id, at least, less what clocks differ by.
 const GAP: Duration = Duration::from_millis(4_990);
@@ -59,9 +57,9 @@ fn call(to: &str, token: &str) -> Request {
     Request::post(format!("/workspaces/{to}/a2a"), CALL).bearer(token)
 }
 
-on_both_pairs! {
-    async fn a_removed_id_comes_back_only_if_an_operator_says_so(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
+on_embedded! {
+    async fn a_removed_id_comes_back_only_if_an_operator_says_so() {
+        let gateway = Gateway::start(Pair::Embedded).await;
         let workspace = json!({"id": "dev", "name": "dev", "org": "acme"});
         gateway.create(workspace.clone()).await;
         let post = async |body: &Value, token: &str| {
@@ -97,8 +95,8 @@ on_both_pairs! {
         assert_eq!((&seen["status"], &seen["agent_card"]), (&json!("provisioning"), &Value::Null));
     }
 
-    async fn destroy_and_apply_works(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
+    async fn destroy_and_apply_works() {
+        let gateway = Gateway::start(Pair::Embedded).await;
         let mut policy = team();
         apply(&gateway, "", &policy).await;
         let nothing = json!({"version": 1, "workspaces": [], "grants": [], "stops": []});
@@ -118,73 +116,63 @@ on_both_pairs! {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stop_of_a_removed_workspace_counts_again_when_its_id_comes_back() {
-    calmly(async || {
-        let gateway = Gateway::start(Pair::Embedded).await;
-        let stop = json!({"scope": {"workspace": "dev"}, "mode": "new", "reason": "a loop"});
-        let mut policy =
-            json!({"version": 1, "workspaces": [{"id": "dev"}, {"id": "pm"}], "stops": [stop]});
-        apply(&gateway, "", &policy).await;
-        let stops =
-            async || gateway.as_operator(Request::get("/stops")).await.json()["stops"].clone();
-        let made = stops().await;
-        remove(&gateway, "dev").await;
-        let exported = crate::gitops::export(&gateway).await;
-        assert_eq!(exported["stops"], json!([]));
-        let difference = apply(&gateway, "?prune=true", &exported).await;
-        assert_eq!(
-            (&difference["changes"], &difference["unmanaged"]),
-            (&json!([]), &json!([]))
-        );
-        assert_eq!(stops().await, made, "it stays in force");
-        policy["recreate"] = true.into();
-        let difference = apply(&gateway, "?prune=true", &policy).await;
-        assert_eq!(
-            changes(&difference),
-            ["recreate workspace dev"],
-            "the stop is there"
-        );
-        assert_eq!(stops().await, made);
-        assert_eq!(
-            changes(&apply(&gateway, "?prune=true", &policy).await),
-            [] as [&str; 0]
-        );
-    })
-    .await;
+    let gateway = Gateway::start(Pair::Embedded).await;
+    let stop = json!({"scope": {"workspace": "dev"}, "mode": "new", "reason": "a loop"});
+    let mut policy =
+        json!({"version": 1, "workspaces": [{"id": "dev"}, {"id": "pm"}], "stops": [stop]});
+    apply(&gateway, "", &policy).await;
+    let stops = async || gateway.as_operator(Request::get("/stops")).await.json()["stops"].clone();
+    let made = stops().await;
+    remove(&gateway, "dev").await;
+    let exported = crate::gitops::export(&gateway).await;
+    assert_eq!(exported["stops"], json!([]));
+    let difference = apply(&gateway, "?prune=true", &exported).await;
+    assert_eq!(
+        (&difference["changes"], &difference["unmanaged"]),
+        (&json!([]), &json!([]))
+    );
+    assert_eq!(stops().await, made, "it stays in force");
+    policy["recreate"] = true.into();
+    let difference = apply(&gateway, "?prune=true", &policy).await;
+    assert_eq!(
+        changes(&difference),
+        ["recreate workspace dev"],
+        "the stop is there"
+    );
+    assert_eq!(stops().await, made);
+    assert_eq!(
+        changes(&apply(&gateway, "?prune=true", &policy).await),
+        [] as [&str; 0]
+    );
 }
 
 /// Everything that a workspace had before its removal is dead on both replicas, also what they have in memory.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_of_an_earlier_life_is_left_on_two_replicas() {
-    calmly(async || {
-        let redis = Redis::start();
-        let sql = servers::postgres().database();
-        // Pair tokens of one are good at the other.
-        let folder = tempfile::tempdir().unwrap();
-        let keys = folder.path().join("keys").display().to_string();
-        let start = async || {
-            let builder = Builder::new(Pair::Embedded).stores(&sql, &redis.url());
-            builder
-                .set("registry.heartbeat_ttl", "1h")
-                .set("keys.dir", &keys)
-                .set("tokens.issuer", "https://gw.example.com")
-                .start()
-                .await
-        };
-        let (one, two) = (start().await, start().await);
-        one.until_coherent().await;
-        two.until_coherent().await;
-        everything_is_dead(&one, &two).await;
-    })
-    .await;
+    let redis = Redis::start();
+    let sql = servers::postgres().database();
+    // Pair tokens of one are good at the other.
+    let folder = tempfile::tempdir().unwrap();
+    let keys = folder.path().join("keys").display().to_string();
+    let start = async || {
+        let builder = Builder::new(Pair::Embedded).stores(&sql, &redis.url());
+        builder
+            .set("registry.heartbeat_ttl", "1h")
+            .set("keys.dir", &keys)
+            .set("tokens.issuer", "https://gw.example.com")
+            .start()
+            .await
+    };
+    let (one, two) = (start().await, start().await);
+    one.until_coherent().await;
+    two.until_coherent().await;
+    everything_is_dead(&one, &two).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_of_an_earlier_life_is_left_on_one_gateway() {
-    calmly(async || {
-        let gateway = Gateway::start(Pair::Embedded).await;
-        everything_is_dead(&gateway, &gateway).await;
-    })
-    .await;
+    let gateway = Gateway::start(Pair::Embedded).await;
+    everything_is_dead(&gateway, &gateway).await;
 }
 
 async fn everything_is_dead(one: &Gateway, two: &Gateway) {

@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 use super::{ask, change, grow, text, token_of};
 use crate::audit::recorded;
 use crate::harness::watcher::Feed;
-use crate::harness::{ADMIN, Agent, Answer, Builder, CALL, Gateway, Request};
-use crate::on_both_pairs;
+use crate::harness::{ADMIN, Agent, Answer, Builder, CALL, Gateway, Pair, Request};
+use crate::{on_both_pairs, on_embedded};
 
 const ANSWER: &str = r#"{"jsonrpc":"2.0","id":"c-1","result":{"kind":"message"}}"#;
 
@@ -45,64 +45,6 @@ async fn call(gateway: &Gateway, token: &str, target: &str) -> u16 {
 }
 
 on_both_pairs! {
-    async fn it_stops_and_releases_what_is_in_its_subtree(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
-        let agent = Agent::json(ANSWER).await;
-        grow(&gateway, &agent).await;
-        let (team, dev) = (text(&token_of(&gateway, "team").await), text(&token_of(&gateway, "dev").await));
-        let org = ask(&gateway, ADMIN, "POST", "/orgs/acme/tokens", json!({})).await.json();
-        for scope in [
-            json!({"all": true}),
-            json!({"org": "acme"}),
-            json!({"org": "globex"}),
-            json!({"workspace": "peer"}),
-            json!({"workspace": "ghost"}),
-            json!({"subtree": "boss"}),
-            json!({"caller": "dev", "target": "peer"}),
-            json!({"caller": "peer", "target": "dev"}),
-        ] {
-            let refused = stop(&gateway, &team, scope.clone()).await;
-            assert_eq!(refused.status, 403, "{scope}: {}", refused.text());
-        }
-        let (one, pair) = (json!({"workspace": "tool"}), json!({"caller": "dev", "target": "tool"}));
-        let made = stop(&gateway, &team, one.clone()).await;
-        assert_eq!(made.status, 201, "{}", made.text());
-        assert_eq!(made.json()["created_by"], "subtree:team:acme");
-        assert_eq!(stop(&gateway, &dev, pair.clone()).await.status, 201);
-        // Those of others: in it, outside, and of both.
-        let mut operators = Vec::new();
-        for scope in [
-            json!({"workspace": "dev"}),
-            json!({"workspace": "peer"}),
-            json!({"org": "acme"}),
-            json!({"subtree": "boss"}),
-            json!({"caller": "dev", "target": "peer"}),
-        ] {
-            let made = stop(&gateway, ADMIN, scope).await.json();
-            operators.push(made["id"].as_str().unwrap().to_owned());
-        }
-        let inside = json!({"workspace": "dev"});
-        assert_eq!(stops(&gateway, &team).await, [one.clone(), pair.clone(), inside.clone()]);
-        assert_eq!(stops(&gateway, &dev).await, [one, pair, inside]);
-        let ours = format!("/stops/{}", made.json()["id"].as_str().unwrap());
-        let theirs = format!("/stops/{}", operators[0]);
-        for (token, path) in [(&dev, &ours), (&team, &theirs), (&dev, &theirs)] {
-            assert_eq!(ask(&gateway, token, "DELETE", path, Value::Null).await.status, 403, "{path}");
-        }
-        for id in &operators {
-            assert_eq!(change(&gateway, "DELETE", &format!("/stops/{id}"), Value::Null).await, 200);
-        }
-        // It covers nothing outside of the subtree, also after a move.
-        assert_eq!(call(&gateway, ADMIN, "tool").await, 403);
-        assert_eq!(change(&gateway, "PATCH", "/workspaces/tool", json!({"parent_id": "peer"})).await, 200);
-        assert_eq!(call(&gateway, ADMIN, "tool").await, 200);
-        assert_eq!(change(&gateway, "PATCH", "/workspaces/tool", json!({"parent_id": "team"})).await, 200);
-        assert_eq!(call(&gateway, ADMIN, "tool").await, 403);
-        // A token of the whole org is over its subtrees.
-        assert_eq!(ask(&gateway, &text(&org), "DELETE", &ours, Value::Null).await.status, 200);
-        assert_eq!(call(&gateway, ADMIN, "tool").await, 200);
-    }
-
     async fn it_sees_the_usage_of_its_workspaces(pair: Pair) {
         let gateway = Gateway::start(pair).await;
         let agent = Agent::json(ANSWER).await;
@@ -145,11 +87,71 @@ on_both_pairs! {
         assert_eq!(change(&gateway, "PATCH", "/workspaces/dev", json!({"parent_id": "boss"})).await, 200);
         assert_eq!(usage("&side=target").await, (vec![(json!("deep"), json!(2))], json!(2)));
     }
+}
 
-    async fn it_sees_what_its_workspaces_use_of_caps(pair: Pair) {
+on_embedded! {
+    async fn it_stops_and_releases_what_is_in_its_subtree() {
+        let gateway = Gateway::start(Pair::Embedded).await;
+        let agent = Agent::json(ANSWER).await;
+        grow(&gateway, &agent).await;
+        let (team, dev) = (text(&token_of(&gateway, "team").await), text(&token_of(&gateway, "dev").await));
+        let org = ask(&gateway, ADMIN, "POST", "/orgs/acme/tokens", json!({})).await.json();
+        for scope in [
+            json!({"all": true}),
+            json!({"org": "acme"}),
+            json!({"org": "globex"}),
+            json!({"workspace": "peer"}),
+            json!({"workspace": "ghost"}),
+            json!({"subtree": "boss"}),
+            json!({"caller": "dev", "target": "peer"}),
+            json!({"caller": "peer", "target": "dev"}),
+        ] {
+            let refused = stop(&gateway, &team, scope.clone()).await;
+            assert_eq!(refused.status, 403, "{scope}: {}", refused.text());
+        }
+        let (one, Pair::Embedded) = (json!({"workspace": "tool"}), json!({"caller": "dev", "target": "tool"}));
+        let made = stop(&gateway, &team, one.clone()).await;
+        assert_eq!(made.status, 201, "{}", made.text());
+        assert_eq!(made.json()["created_by"], "subtree:team:acme");
+        assert_eq!(stop(&gateway, &dev, pair.clone()).await.status, 201);
+        // Those of others: in it, outside, and of both.
+        let mut operators = Vec::new();
+        for scope in [
+            json!({"workspace": "dev"}),
+            json!({"workspace": "peer"}),
+            json!({"org": "acme"}),
+            json!({"subtree": "boss"}),
+            json!({"caller": "dev", "target": "peer"}),
+        ] {
+            let made = stop(&gateway, ADMIN, scope).await.json();
+            operators.push(made["id"].as_str().unwrap().to_owned());
+        }
+        let inside = json!({"workspace": "dev"});
+        assert_eq!(stops(&gateway, &team).await, [one.clone(), pair.clone(), inside.clone()]);
+        assert_eq!(stops(&gateway, &dev).await, [one, Pair::Embedded, inside]);
+        let ours = format!("/stops/{}", made.json()["id"].as_str().unwrap());
+        let theirs = format!("/stops/{}", operators[0]);
+        for (token, path) in [(&dev, &ours), (&team, &theirs), (&dev, &theirs)] {
+            assert_eq!(ask(&gateway, token, "DELETE", path, Value::Null).await.status, 403, "{path}");
+        }
+        for id in &operators {
+            assert_eq!(change(&gateway, "DELETE", &format!("/stops/{id}"), Value::Null).await, 200);
+        }
+        // It covers nothing outside of the subtree, also after a move.
+        assert_eq!(call(&gateway, ADMIN, "tool").await, 403);
+        assert_eq!(change(&gateway, "PATCH", "/workspaces/tool", json!({"parent_id": "peer"})).await, 200);
+        assert_eq!(call(&gateway, ADMIN, "tool").await, 200);
+        assert_eq!(change(&gateway, "PATCH", "/workspaces/tool", json!({"parent_id": "team"})).await, 200);
+        assert_eq!(call(&gateway, ADMIN, "tool").await, 403);
+        // A token of the whole org is over its subtrees.
+        assert_eq!(ask(&gateway, &text(&org), "DELETE", &ours, Value::Null).await.status, 200);
+        assert_eq!(call(&gateway, ADMIN, "tool").await, 200);
+    }
+
+    async fn it_sees_what_its_workspaces_use_of_caps() {
         let cap = |name: &str| json!({"name": name, "per": name, "count": "messages", "limit": 100, "window": "1h"});
         let caps = ["caller", "target", "pair", "org", "context"].map(cap);
-        let gateway = Builder::new(pair).set("cap", &json!(caps).to_string()).start().await;
+        let gateway = Builder::new(Pair::Embedded).set("cap", &json!(caps).to_string()).start().await;
         let agent = Agent::json(ANSWER).await;
         grow(&gateway, &agent).await;
         let token = text(&token_of(&gateway, "team").await);
@@ -171,8 +173,8 @@ on_both_pairs! {
         assert_eq!(one["caps"][0]["subjects"], json!([]));
     }
 
-    async fn it_hears_of_its_workspaces(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
+    async fn it_hears_of_its_workspaces() {
+        let gateway = Gateway::start(Pair::Embedded).await;
         let agent = Agent::json(ANSWER).await;
         grow(&gateway, &agent).await;
         let token = text(&token_of(&gateway, "team").await);
