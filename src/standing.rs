@@ -119,10 +119,10 @@ impl Gateway {
         proof: &Proof,
         target: &WorkspaceId,
     ) -> Result<Option<Timestamp>, Rejection> {
-        let stopped = self.why_stopped(proof, target).await;
-        if let Ok(Some(why)) = stopped {
-            return Err(why.delivered(Delivery::Sent));
-        }
+        let stops_away = match self.why_stopped(proof, target).await {
+            Ok(Some(why)) => return Err(why.delivered(Delivery::Sent)),
+            stopped => stopped.is_err(),
+        };
         let proven = match needs {
             Needs::Credential => self.identity.check_proof(proof).await,
             Needs::Caller => Ok(true),
@@ -132,7 +132,7 @@ impl Gateway {
         }
         let permit = self.hierarchy.permit(proof, target).await;
         let place = self.hierarchy.place(target).await;
-        let away = stopped.is_err() || proven.is_err() || place.is_err();
+        let away = stops_away || proven.is_err() || place.is_err();
         let soon = Timestamp::now().after(STORE_PAUSE);
         let place = place.ok().flatten();
         let (paused, removed) = place.map_or((false, false), |place| (place.paused, place.removed));

@@ -272,6 +272,42 @@ async fn a_change_on_one_replica_ends_streams_on_another() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_that_could_not_be_checked_is_checked_again() {
+    let (redis, postgres) = (Redis::start(), servers::postgres());
+    let (relay, through) = postgres.relayed();
+    let direct = format!("127.0.0.1:{}", postgres.port());
+    let direct = through.replace(&relay.address().to_string(), &direct);
+    let mut replicas = Vec::new();
+    for sql in [&through, &direct] {
+        let builder = Builder::new(Pair::Embedded).stores(sql, &redis.url());
+        replicas.push(builder.set("stores.timeout", "1s").start().await);
+        replicas.last().unwrap().until_coherent().await;
+    }
+    let (at, by) = (&replicas[0], &replicas[1]);
+    let agent = ticking().await;
+    let own = root(by, "caller", "acme", &agent).await;
+    root(by, "target", "acme", &agent).await;
+    let second = tell(by, "POST", "/workspaces/caller/tokens", json!({})).await;
+    let stream = Open::new(at, "target", second["token"].as_str().unwrap()).await;
+    let mut calm = Open::new(at, "target", &own).await;
+    let read = Request::get("/workspaces/target").bearer(&own);
+    at.until_warm(async || assert_eq!(at.call(&read).await.status, 200))
+        .await;
+    relay.cut();
+    let revoked = format!(
+        "/workspaces/caller/tokens/{}",
+        second["id"].as_str().unwrap()
+    );
+    tell(by, "DELETE", &revoked, Value::Null).await;
+    let failed = ["operation=\"find_token\""];
+    at.until_counted("a2a_gateway_store_errors_total", &failed, 1.0)
+        .await;
+    relay.resume();
+    assert_eq!(stream.last().await, "unauthenticated");
+    calm.goes_on(5).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stream_that_goes_on_asks_no_store() {
     let gateway = Gateway::start(Pair::Embedded).await;
     let agent = ticking().await;
