@@ -1,7 +1,6 @@
 //! Credentials on both pairs of stores, and on two replicas.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use a2a_gateway::config::Config;
 use a2a_gateway::directory::{Creation, Editor};
