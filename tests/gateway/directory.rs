@@ -303,8 +303,8 @@ async fn an_agent_is_found_while_redis_is_away_and_after_it_came_back_empty() {
     }
     until_holds("the lease is back", async || {
         let beat = Heartbeat::default();
-        let heard = one.directory.heartbeats.record(&id("a"), &beat);
-        heard.await.unwrap();
+        let (beats, a) = (&one.directory.heartbeats, id("a"));
+        beats.record(&a, &beat).await.unwrap();
         let lease = redis.command(&["GET", "workspace:a:heartbeat"]);
         lease.trim().parse::<i64>().is_ok()
     })

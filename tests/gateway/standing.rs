@@ -9,7 +9,6 @@ use crate::harness::servers::{self, Redis};
 use crate::harness::{
     ADMIN, Agent, Builder, CALL, Connection, Gateway, Pair, Request, SSE_HEAD, Step, card, chunk,
 };
-use crate::on_embedded;
 
 /// Runs cases on the embedded pair alone: what they test asks the stores for nothing that other cases do not.
 #[macro_export]

@@ -109,7 +109,7 @@ on_embedded! {
             let refused = stop(&gateway, &team, scope.clone()).await;
             assert_eq!(refused.status, 403, "{scope}: {}", refused.text());
         }
-        let (one, Pair::Embedded) = (json!({"workspace": "tool"}), json!({"caller": "dev", "target": "tool"}));
+        let (one, pair) = (json!({"workspace": "tool"}), json!({"caller": "dev", "target": "tool"}));
         let made = stop(&gateway, &team, one.clone()).await;
         assert_eq!(made.status, 201, "{}", made.text());
         assert_eq!(made.json()["created_by"], "subtree:team:acme");
@@ -128,7 +128,7 @@ on_embedded! {
         }
         let inside = json!({"workspace": "dev"});
         assert_eq!(stops(&gateway, &team).await, [one.clone(), pair.clone(), inside.clone()]);
-        assert_eq!(stops(&gateway, &dev).await, [one, Pair::Embedded, inside]);
+        assert_eq!(stops(&gateway, &dev).await, [one, pair, inside]);
         let ours = format!("/stops/{}", made.json()["id"].as_str().unwrap());
         let theirs = format!("/stops/{}", operators[0]);
         for (token, path) in [(&dev, &ours), (&team, &theirs), (&dev, &theirs)] {
