@@ -119,36 +119,59 @@ impl Gateway {
         proof: &Proof,
         target: &WorkspaceId,
     ) -> Result<Option<Timestamp>, Rejection> {
-        // A store that is away is asked again with the next look.
-        if let Ok(Some(why)) = self.why_stopped(proof, target).await {
-            return Err(why.delivered(Delivery::Sent));
-        }
-        if needs == Needs::Credential && !self.identity.stands(proof).await {
-            return Err(Rejection::new(
-                Reason::Unauthenticated,
-                "the credential that opened this stream was revoked or is past its end, or its workspace was removed; send a live one",
-            ));
+        let stops_away = match self.why_stopped(proof, target).await {
+            Ok(Some(why)) => return Err(why.delivered(Delivery::Sent)),
+            stopped => stopped.is_err(),
+        };
+        let proven = match needs {
+            Needs::Credential => self.identity.check_proof(proof).await,
+            Needs::Caller => Ok(true),
+        };
+        if matches!(proven, Ok(false)) {
+            return Err(unproven());
         }
         let permit = self.hierarchy.permit(proof, target).await;
-        let place = self.hierarchy.place(target).await.ok().flatten();
+        let place = self.hierarchy.place(target).await;
+        let away = stops_away || proven.is_err() || place.is_err();
+        let soon = Timestamp::now().after(STORE_PAUSE);
+        let place = place.ok().flatten();
         let (paused, removed) = place.map_or((false, false), |place| (place.paused, place.removed));
         match permit {
             Ok(_) if paused => Err(Rejection::new(
                 Reason::NotPermitted,
                 "the workspace that sends this stream was paused; call again once it is resumed",
             )),
+            Ok(_) if away => Ok(Some(soon)),
             Ok(permit) => Ok(self.hierarchy.end_of(&permit).await),
             // The caller knew of the workspace, so its removal is no secret.
             Err(_) if removed => Err(Rejection::new(
                 Reason::WorkspaceRemoved,
                 "the workspace that sends this stream was removed",
             )),
+            // Its removal is announced before its credentials are revoked.
+            Err(_) if needs == Needs::Credential && self.is_removed(proof).await => Err(unproven()),
             Err(why) if [Reason::NotPermitted, Reason::WorkspaceNotFound].contains(&why.reason) => {
                 Err(why)
             }
-            Err(_) => Ok(Some(Timestamp::now().after(STORE_PAUSE))),
+            Err(_) => Ok(Some(soon)),
         }
     }
+
+    /// True if the caller is a workspace that was removed.
+    async fn is_removed(&self, proof: &Proof) -> bool {
+        let Some(id) = proof.principal.workspace() else {
+            return false;
+        };
+        let place = self.hierarchy.place(id).await.ok().flatten();
+        place.is_some_and(|place| place.removed)
+    }
+}
+
+fn unproven() -> Rejection {
+    Rejection::new(
+        Reason::Unauthenticated,
+        "the credential that opened this stream was revoked or is past its end, or its workspace was removed; send a live one",
+    )
 }
 
 /// Waits until the stops in force have changed.

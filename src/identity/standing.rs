@@ -71,32 +71,40 @@ impl Identity {
     /// As [`Identity::still_good`], except that a stream that began in time continues when a signed token expires. A
     /// token of a table that has reached its end counts as revoked, and so does one with another role now.
     pub async fn stands(&self, proof: &Proof) -> bool {
+        self.check_proof(proof).await.unwrap_or(true)
+    }
+
+    /// As [`Identity::stands`], for a caller that asks again soon while the store is unavailable.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub async fn check_proof(&self, proof: &Proof) -> Result<bool, Unavailable> {
         if proof
             .signer
             .as_ref()
             .is_some_and(|by| by.key.is_withdrawn())
         {
-            return false;
+            return Ok(false);
         }
         let Some(hash) = proof.credential else {
             // No credential: valid as long as open mode is on.
-            return proof.kind != CredentialKind::Open || self.open().is_some();
+            return Ok(proof.kind != CredentialKind::Open || self.open().is_some());
         };
         if proof.kind == CredentialKind::Workload {
-            let life = self.places.born_at(proof).await;
-            return !matches!(self.places.unplaced(proof).await, Ok(Some(_)))
-                && !matches!(life, Ok(Some(born_at)) if born_at != proof.born_at);
+            let life = self.places.born_at(proof).await?;
+            return Ok(self.places.unplaced(proof).await?.is_none()
+                && life.is_none_or(|born_at| born_at == proof.born_at));
         }
         let is_of_table = matches!(
             proof.kind,
             CredentialKind::Workspace | CredentialKind::Admin
         );
         if is_of_table && !proof.is_current() {
-            return false;
+            return Ok(false);
         }
         if matches!(proof.kind, CredentialKind::Canvas | CredentialKind::Pair) {
             // Signed, so only the token with which it was made is looked up.
-            return self.maker_stands(proof).await.unwrap_or(true);
+            return self.maker_stands(proof).await;
         }
         let load = || async {
             match self.meaning_of(proof.kind, hash).await {
@@ -112,14 +120,12 @@ impl Identity {
             }
         };
         match self.proofs.get_or_load(&hash, load).await {
-            Ok(now) => {
-                now.principal == proof.principal
-                    && now.born_at == proof.born_at
-                    && now.role() == proof.role()
-            }
+            Ok(now) => Ok(now.principal == proof.principal
+                && now.born_at == proof.born_at
+                && now.role() == proof.role()),
             Err(why) => match &*why {
-                Ok(Gone) => false,
-                Err(Unavailable { .. }) => true,
+                Ok(Gone) => Ok(false),
+                Err(away) => Err(Unavailable::clone(away)),
             },
         }
     }

@@ -4,7 +4,6 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
@@ -13,6 +12,7 @@ use crate::harness::dns::Dns;
 use crate::harness::issuer::{Issuer, Key, tls_door};
 use crate::harness::{
     ADMIN, Agent, Answer, Builder, CALL, Connection, Gateway, Pair, Request, Step, card, ok_json,
+    until_holds,
 };
 use crate::reload::{Written, in_force};
 
@@ -97,15 +97,11 @@ fn call(id: &str) -> Request {
 
 /// Calls until the answer is a refusal for `reason`.
 async fn until(gateway: &Gateway, id: &str, reason: &str) {
-    let deadline = Instant::now() + Duration::from_secs(20);
-    loop {
+    until_holds(reason, async || {
         let answer = gateway.call(&call(id)).await;
-        if answer.status >= 400 && answer.reason() == reason {
-            return;
-        }
-        assert!(Instant::now() < deadline, "still {}", answer.text());
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+        answer.status >= 400 && answer.reason() == reason
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -228,11 +224,10 @@ async fn trusted_agents_may_be_anywhere_but_at_metadata_as_long_as_they_are_trus
     written.save(&trusting);
     in_force(&gateway, "trusted_agents", prefixes).await;
     // What was judged before is forgotten a moment after the change is shown.
-    let deadline = Instant::now() + Duration::from_secs(20);
-    while gateway.call(&call("a")).await.status != 200 {
-        assert!(Instant::now() < deadline, "not trusted again");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    until_holds("trusted again", async || {
+        gateway.call(&call("a")).await.status == 200
+    })
+    .await;
     assert_eq!(other.connections(), 0);
 }
 
@@ -364,15 +359,10 @@ async fn no_proxy_of_the_environment_is_used_for_anything() {
     for (issuer, key) in [(&by_http, &plain), (&by_https, &secure)] {
         let token = key.sign(&issuer.claims(json!({"workspaces": ["a"]})));
         let request = Request::post("/workspaces/a/a2a", CALL).bearer(&token);
-        let deadline = Instant::now() + Duration::from_secs(20);
-        loop {
-            let answer = gateway.call(&request).await;
-            if answer.status == 200 {
-                break;
-            }
-            assert!(Instant::now() < deadline, "{}", answer.text());
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
+        until_holds("the keys", async || {
+            gateway.call(&request).await.status == 200
+        })
+        .await;
         assert!(issuer.host.count() > 0);
     }
     assert_eq!(agent.count(), 2);

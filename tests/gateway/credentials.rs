@@ -3,8 +3,8 @@
 use serde_json::{Value, json};
 
 use crate::audit::recorded;
-use crate::harness::{ADMIN, Agent, Answer, CALL, Gateway, Request, card};
-use crate::on_both_pairs;
+use crate::harness::{ADMIN, Agent, Answer, CALL, Gateway, Pair, Request, card};
+use crate::on_embedded;
 
 const REPLY: &str = r#"{"jsonrpc":"2.0","id":"c-1","result":{}}"#;
 
@@ -30,9 +30,9 @@ async fn register(gateway: &Gateway, id: &str, token: &str, url: &str) -> Answer
     ask(gateway, token, "POST", "/registry/register", body).await
 }
 
-on_both_pairs! {
-    async fn a_pause_holds_in_both_directions_until_it_is_resumed(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
+on_embedded! {
+    async fn a_pause_holds_in_both_directions_until_it_is_resumed() {
+        let gateway = Gateway::start(Pair::Embedded).await;
         let (caller, target) = gateway.pair(Agent::json(REPLY).await).await;
         let pair_token = ask(&gateway, &caller.token, "GET", "/registry/discover/target", Value::Null).await;
         let pair_token = pair_token.json()["token"].as_str().unwrap().to_owned();
@@ -86,8 +86,8 @@ on_both_pairs! {
         assert_eq!(target.agent.count(), 2, "nothing got through meanwhile");
     }
 
-    async fn an_enrolment_token_ends_with_the_first_registration_and_with_the_last_token(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
+    async fn an_enrolment_token_ends_with_the_first_registration_and_with_the_last_token() {
+        let gateway = Gateway::start(Pair::Embedded).await;
         let url = Agent::json(REPLY).await.url();
         // By another credential: an operator's, and one of the workspace.
         let first = gateway.create(json!({"id": "one", "name": "one"})).await;
@@ -132,8 +132,8 @@ on_both_pairs! {
         assert_eq!(none.status, 404);
     }
 
-    async fn an_enrolment_gives_a_token_beside_others_or_stays_good(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
+    async fn an_enrolment_gives_a_token_beside_others_or_stays_good() {
+        let gateway = Gateway::start(Pair::Embedded).await;
         let url = Agent::json(REPLY).await.url();
         let enrolment = gateway.create(json!({"id": "one", "name": "one"})).await;
         let tokens = "/workspaces/one/tokens";
@@ -158,8 +158,8 @@ on_both_pairs! {
         assert_eq!(register(&gateway, "one", own, &url).await.json().get("token"), None);
     }
 
-    async fn an_agent_that_lost_its_token_is_enrolled_again(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
+    async fn an_agent_that_lost_its_token_is_enrolled_again() {
+        let gateway = Gateway::start(Pair::Embedded).await;
         let agent = Agent::json(REPLY).await;
         let enrolment = gateway.create(json!({"id": "one", "name": "one", "org": "acme"})).await;
         let lost = gateway.register("one", &enrolment, &agent.url(), card("one")).await;
@@ -192,8 +192,8 @@ on_both_pairs! {
         assert_eq!(ask(&gateway, ADMIN, "POST", "/workspaces/one/enrolment", Value::Null).await.status, 410);
     }
 
-    async fn an_org_token_gets_no_credential_of_a_workspace_with_a_grant(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
+    async fn an_org_token_gets_no_credential_of_a_workspace_with_a_grant() {
+        let gateway = Gateway::start(Pair::Embedded).await;
         let agent = Agent::json(REPLY).await;
         gateway.create(json!({"id": "one", "name": "one", "org": "acme"})).await;
         gateway.create(json!({"id": "far", "name": "far", "org": "globex"})).await;

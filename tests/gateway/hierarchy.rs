@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use serde_json::{Value, json};
 
 use crate::harness::{Agent, Answer, Builder, CALL, Gateway, Pair, Request, assert_refusal, card};
-use crate::on_both_pairs;
+use crate::on_embedded;
 
 /// Id, parent, org. Two lines below one root, a second root, and the same names in another org.
 const TREE: &[(&str, &str, &str)] = &[
@@ -180,17 +180,17 @@ fn anonymous(answer: &Answer, names: &[&str]) -> (u16, Vec<String>, String) {
     )
 }
 
-on_both_pairs! {
-    async fn a_direct_relation_is_needed_by_default(pair: Pair) {
-        Tree::new(pair, "direct").await.check(|pair| pair.2).await;
+on_embedded! {
+    async fn a_direct_relation_is_needed_by_default() {
+        Tree::new(Pair::Embedded, "direct").await.check(|pair| pair.2).await;
     }
 
-    async fn with_any_lineage_ancestors_and_descendants_talk_and_nobody_else(pair: Pair) {
-        Tree::new(pair, "any").await.check(|pair| pair.3).await;
+    async fn with_any_lineage_ancestors_and_descendants_talk_and_nobody_else() {
+        Tree::new(Pair::Embedded, "any").await.check(|pair| pair.3).await;
     }
 
-    async fn a_denied_target_looks_like_one_that_does_not_exist(pair: Pair) {
-        let tree = Tree::new(pair, "direct").await;
+    async fn a_denied_target_looks_like_one_that_does_not_exist() {
+        let tree = Tree::new(Pair::Embedded, "direct").await;
         tree.gateway.create(json!({"id": "asleep", "name": "a", "org": "other"})).await;
         let unknown = tree.send("dev", "no-such-workspace").await;
         let unknown = anonymous(&unknown, &["dev.to.no-such-workspace."]);
@@ -216,8 +216,8 @@ on_both_pairs! {
         assert_eq!(tree.agent.count(), 0);
     }
 
-    async fn a_moved_workspace_is_cut_off_and_connected_at_once(pair: Pair) {
-        let tree = Tree::new(pair, "direct").await;
+    async fn a_moved_workspace_is_cut_off_and_connected_at_once() {
+        let tree = Tree::new(Pair::Embedded, "direct").await;
         for (caller, target, status) in [("dev", "qa", 200), ("dev", "sre", 403), ("intern", "dev", 200)] {
             assert_eq!(tree.send(caller, target).await.status, status);
         }
@@ -238,8 +238,8 @@ on_both_pairs! {
         assert_eq!((answer.status, answer.reason().as_str()), (409, "conflict"), "another org");
     }
 
-    async fn those_who_are_no_workspace_are_named_by_their_kind(pair: Pair) {
-        let tree = Tree::new(pair, "direct").await;
+    async fn those_who_are_no_workspace_are_named_by_their_kind() {
+        let tree = Tree::new(Pair::Embedded, "direct").await;
         let made = |path: &'static str, body: &'static str| {
             let gateway = &tree.gateway;
             async move {

@@ -1,7 +1,6 @@
 //! Credentials on both pairs of stores, and on two replicas.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use a2a_gateway::config::Config;
 use a2a_gateway::directory::{Creation, Editor};
@@ -14,16 +13,13 @@ use a2a_gateway::store::Run;
 use a2a_gateway::workspace::{DeliveryMode, Liveness};
 use secrecy::{ExposeSecret as _, SecretString};
 
-use crate::harness::servers;
+use crate::harness::{servers, until_holds};
 
 /// The terms of a token without a name and an end.
 const FOREVER: TokenTerms = TokenTerms {
     label: None,
     expires_at: None,
 };
-
-/// A revoked token is refused by every replica within this (contract §2).
-const IN_FORCE: Duration = Duration::from_secs(1);
 
 fn open(folder: &tempfile::TempDir, sql: &str, shared: &str) -> Arc<Gateway> {
     let mut config: Config = toml::from_str(include_str!("../../config/default.toml")).unwrap();
@@ -205,9 +201,10 @@ async fn replicas_agree_on_the_first_admin_and_hear_of_a_revocation() {
         let gateway = Arc::clone(gateway);
         tokio::spawn(async move { gateway.run().await });
     }
-    while one.metrics.coherent.get() + other.metrics.coherent.get() < 2 {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    until_holds("both are linked", async || {
+        one.metrics.coherent.get() + other.metrics.coherent.get() == 2
+    })
+    .await;
     let id = workspace(&one).await;
     let token = one
         .identity
@@ -224,10 +221,8 @@ async fn replicas_agree_on_the_first_admin_and_hear_of_a_revocation() {
         .revoke_workspace(&id, &token.token_id, Run::Real);
     assert!(revoked.await.unwrap().is_some());
     assert!(ask(&one, &token.token).await.is_err());
-    let refused = async {
-        while ask(&other, &token.token).await.is_ok() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    tokio::time::timeout(IN_FORCE, refused).await.unwrap();
+    until_holds("it is refused", async || {
+        ask(&other, &token.token).await.is_err()
+    })
+    .await;
 }

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::harness::servers::{self, Redis};
 use crate::harness::{ADMIN, Agent, Answer, Builder, CALL, Gateway, Pair, Request, Seat, card};
-use crate::on_both_pairs;
+use crate::{on_both_pairs, on_embedded};
 
 const OK: &str = r#"{"jsonrpc":"2.0","id":"c-1","result":{}}"#;
 
@@ -52,8 +52,30 @@ fn spellings(port: u16) -> Vec<String> {
 }
 
 on_both_pairs! {
-    async fn no_workspace_registers_the_agent_of_another_one(pair: Pair) {
+    /// Of two that register one server at the same moment, one has it.
+    async fn of_two_at_once_one_has_the_server(pair: Pair) {
         let gateway = Gateway::start(pair).await;
+        for round in 0..5 {
+            let url = format!("http://127.0.0.1:{}/", 20_000 + round);
+            let mut asked = Vec::new();
+            for name in ["a", "b", "c", "d"] {
+                let id = format!("{name}-{round}");
+                let enrolment = gateway.create(json!({"id": id, "name": id})).await;
+                asked.push((enrolment, at(&id, &url)));
+            }
+            let answers = asked.iter().map(|(token, body)| register(&gateway, token, body.clone()));
+            let answers = futures_util::future::join_all(answers).await;
+            let done = answers.iter().filter(|answer| answer.status == 200).count();
+            let refused = answers.iter().filter(|answer| answer.status == 409).count();
+            let shown: Vec<_> = answers.iter().map(Answer::text).collect();
+            assert_eq!((done, refused), (1, 3), "{shown:?}");
+        }
+    }
+}
+
+on_embedded! {
+    async fn no_workspace_registers_the_agent_of_another_one() {
+        let gateway = Gateway::start(Pair::Embedded).await;
         let victim = gateway.seat("victim", "", Agent::json(OK).await).await;
         let enrolment = gateway.create(json!({"id": "thief", "name": "thief", "org": "other"})).await;
         for url in spellings(victim.agent.port) {
@@ -95,8 +117,8 @@ on_both_pairs! {
         }
     }
 
-    async fn whoever_leaves_frees_its_server(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
+    async fn whoever_leaves_frees_its_server() {
+        let gateway = Gateway::start(Pair::Embedded).await;
         let one = gateway.seat("one", "", Agent::json(OK).await).await;
         let two = gateway.seat("two", "", Agent::json(OK).await).await;
         let url = one.agent.url();
@@ -112,10 +134,10 @@ on_both_pairs! {
         assert_eq!(register(&gateway, &one.token, at("one", &url)).await.status, 200);
     }
 
-    async fn servers_that_are_listed_are_shared(pair: Pair) {
+    async fn servers_that_are_listed_are_shared() {
         let agent = Agent::json(OK).await;
         let listed = format!("http://127.0.0.1:{}", agent.port);
-        let gateway = Builder::new(pair).set("registry.shared_origins", &listed).start().await;
+        let gateway = Builder::new(Pair::Embedded).set("registry.shared_origins", &listed).start().await;
         for (id, host) in [("a", "127.0.0.1"), ("b", "localhost"), ("c", "127.0.0.1")] {
             let enrolment = gateway.create(json!({"id": id, "name": id})).await;
             let url = format!("http://{host}:{}/{id}", agent.port);
@@ -125,8 +147,8 @@ on_both_pairs! {
     }
 
     /// By every spelling, for operators too, and for what a name means later.
-    async fn the_gateway_itself_is_no_agent(pair: Pair) {
-        let gateway = Builder::on_every_interface(pair).start().await;
+    async fn the_gateway_itself_is_no_agent() {
+        let gateway = Builder::on_every_interface(Pair::Embedded).start().await;
         let one = gateway.seat("one", "", Agent::json(OK).await).await;
         for port in [gateway.public.port(), gateway.admin.port()] {
             let mut hosts = vec!["127.0.0.1", "localhost", "2130706433", "[::ffff:7f00:1]"];
@@ -150,8 +172,8 @@ on_both_pairs! {
         assert_eq!(call(&gateway, &one).await.status, 200);
     }
 
-    async fn a_credential_stays_at_the_server_that_it_was_set_for(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
+    async fn a_credential_stays_at_the_server_that_it_was_set_for() {
+        let gateway = Gateway::start(Pair::Embedded).await;
         let one = gateway.seat("one", "", Agent::json(OK).await).await;
         assert_eq!(gateway.patch("one", json!({"upstream_auth": "their-secret"})).await.status, 200);
         let got = |agent: &Agent| agent.take().head.contains("their-secret");
@@ -177,26 +199,6 @@ on_both_pairs! {
         assert_eq!(call(&gateway, &one).await.status, 200);
         assert!(elsewhere.requests()[before].head.contains("their-secret"));
     }
-
-    /// Of two that register one server at the same moment, one has it.
-    async fn of_two_at_once_one_has_the_server(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
-        for round in 0..10 {
-            let url = format!("http://127.0.0.1:{}/", 20_000 + round);
-            let mut asked = Vec::new();
-            for name in ["a", "b", "c", "d"] {
-                let id = format!("{name}-{round}");
-                let enrolment = gateway.create(json!({"id": id, "name": id})).await;
-                asked.push((enrolment, at(&id, &url)));
-            }
-            let answers = asked.iter().map(|(token, body)| register(&gateway, token, body.clone()));
-            let answers = futures_util::future::join_all(answers).await;
-            let done = answers.iter().filter(|answer| answer.status == 200).count();
-            let refused = answers.iter().filter(|answer| answer.status == 409).count();
-            let shown: Vec<_> = answers.iter().map(Answer::text).collect();
-            assert_eq!((done, refused), (1, 3), "{shown:?}");
-        }
-    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -205,7 +207,7 @@ async fn of_two_at_two_replicas_one_has_the_server() {
     let (sql, shared) = (servers::postgres().database(), redis.url());
     let replica = || Builder::new(Pair::Embedded).stores(&sql, &shared).start();
     let (one, other) = (replica().await, replica().await);
-    for round in 0..10 {
+    for round in 0..5 {
         let url = format!("http://localhost:{}/", 21_000 + round);
         let (a, b) = (format!("a-{round}"), format!("b-{round}"));
         let first = one.create(json!({"id": a, "name": a})).await;

@@ -10,8 +10,10 @@ use serde_json::{Value, json};
 
 use crate::harness::dns::Dns;
 use crate::harness::servers::{self, Redis};
-use crate::harness::{Agent, Answer, Builder, CALL, Gateway, Pair, Request, Seat, card};
-use crate::on_both_pairs;
+use crate::harness::{
+    Agent, Answer, Builder, CALL, Gateway, Pair, Request, Seat, card, until_holds,
+};
+use crate::{on_both_pairs, on_embedded};
 
 const OK: &str = r#"{"jsonrpc":"2.0","id":"c-1","result":{}}"#;
 const HERE: &str = "127.0.0.1";
@@ -81,7 +83,7 @@ async fn call(gateway: &Gateway, id: &str, token: &str) -> Answer {
 
 /// Calls until it is answered as expected: `sent`, or a reason.
 async fn until(gateway: &Gateway, id: &str, token: &str, expected: &str) -> Answer {
-    let deadline = Instant::now() + Duration::from_secs(30);
+    let deadline = Instant::now() + Duration::from_secs(60);
     loop {
         let answer = call(gateway, id, token).await;
         let came = match answer.status {
@@ -106,99 +108,6 @@ async fn deregister(gateway: &Gateway, seat: &Seat) {
 }
 
 on_both_pairs! {
-    async fn a_name_that_is_led_to_another_agent_reaches_it_not(pair: Pair) {
-        let names = Names::start().await;
-        let gateway = names.builder(pair).start().await;
-        let victim = gateway.seat("victim", "", agent().await).await;
-        let url = format!("http://thief.test:{}/", victim.agent.port);
-        names.lead("thief.test", &[FAR]);
-        let thief = join(&gateway, "thief", &url).await;
-        // An answer that is in memory since does not count at a registration.
-        names.lead("thief.test", &[HERE]);
-        let again = register(&gateway, "thief", &thief, &url).await;
-        assert_eq!(again.reason(), "conflict", "{}", again.text());
-        let refused = until(&gateway, "thief", &thief, "address_forbidden").await;
-        assert_eq!(refused.status, 502);
-        assert!(refused.text().contains("another workspace's agent"), "{}", refused.text());
-        assert!(!refused.text().contains("victim"), "{}", refused.text());
-        let told = "has come to mean the server of another workspace's agent";
-        let log = gateway.log();
-        let line = log.lines().find(|line| line.contains(told));
-        assert!(line.is_some_and(|line| line.contains("thief") && line.contains("victim")), "{log}");
-        // Nor by one address of several, nor for a card, nor for a call that is kept.
-        names.lead("thief.test", &[FAR, HERE]);
-        for _ in 0..5 {
-            call(&gateway, "thief", &thief).await;
-        }
-        let card = Request::get("/workspaces/thief/a2a/.well-known/agent-card.json").bearer(&thief);
-        gateway.call(&card).await;
-        let explained = gateway.admin_get("/explain?caller=thief&target=thief").await.unwrap();
-        assert!(explained.text().contains("another workspace's agent"), "{}", explained.text());
-        assert_eq!(victim.agent.count(), 0, "it was called");
-        assert_eq!(call(&gateway, "victim", &victim.token).await.status, 200);
-        // Its server is free once the other one leaves.
-        names.lead("thief.test", &[HERE]);
-        deregister(&gateway, &victim).await;
-        until(&gateway, "thief", &thief, "sent").await;
-        let back = register(&gateway, "victim", &victim.token, &victim.agent.url()).await;
-        assert_eq!(back.reason(), "conflict", "{}", back.text());
-    }
-
-    async fn an_agent_that_moves_is_called_at_its_new_address(pair: Pair) {
-        let names = Names::start().await;
-        let gateway = names.builder(pair).start().await;
-        let moving = agent().await;
-        let url = format!("http://moving.test:{}/", moving.port);
-        names.lead("moving.test", &[FAR]);
-        let token = join(&gateway, "moving", &url).await;
-        names.lead("moving.test", &[HERE]);
-        until(&gateway, "moving", &token, "sent").await;
-        // The new address is its own from now on, and the one before is not.
-        let other = gateway.create(json!({"id": "other", "name": "other"})).await;
-        let taken = register(&gateway, "other", &other, &moving.url()).await;
-        assert_eq!(taken.reason(), "conflict", "{}", taken.text());
-        let free = format!("http://[{FAR}]:{}/", moving.port);
-        let free = register(&gateway, "other", &other, &free).await;
-        assert_eq!(free.status, 200, "{}", free.text());
-        // Its entry was dropped with the former address: the next call reads it, and those after it nothing.
-        assert_eq!(call(&gateway, "moving", &token).await.status, 200);
-        let claims = async || {
-            let of = ["operation=\"workspace_claim\""];
-            gateway.metric("a2a_gateway_store_seconds_count", &of).await
-        };
-        let before = claims().await;
-        for _ in 0..100 {
-            assert_eq!(call(&gateway, "moving", &token).await.status, 200);
-        }
-        assert_eq!(claims().await, before);
-    }
-
-    /// As containers do that are started anew.
-    async fn two_agents_that_change_places_go_on(pair: Pair) {
-        let names = Names::start().await;
-        let gateway = names.builder(pair).start().await;
-        let here = agent().await;
-        let url = |name: &str| format!("http://{name}:{}/", here.port);
-        names.lead("a.test", &[HERE]);
-        names.lead("b.test", &[FAR]);
-        let a = join(&gateway, "a", &url("a.test")).await;
-        let b = join(&gateway, "b", &url("b.test")).await;
-        until(&gateway, "a", &a, "sent").await;
-        names.lead("a.test", &[FAR]);
-        names.lead("b.test", &[HERE]);
-        until(&gateway, "b", &b, "sent").await;
-        let answer = register(&gateway, "a", &a, &url("a.test")).await;
-        assert_eq!(answer.status, 200, "{}", answer.text());
-        // Back, by registrations.
-        names.lead("a.test", &[HERE]);
-        names.lead("b.test", &[FAR]);
-        for (id, token) in [("a", &a), ("b", &b)] {
-            let answer = register(&gateway, id, token, &url(&format!("{id}.test"))).await;
-            assert_eq!(answer.status, 200, "{id}: {}", answer.text());
-        }
-        until(&gateway, "a", &a, "sent").await;
-    }
-
     /// Of two at the same moment none waits for the other one's servers in vain.
     async fn two_agents_that_change_places_at_once_go_on(pair: Pair) {
         let names = Names::start().await;
@@ -260,10 +169,105 @@ on_both_pairs! {
         until(&gateway, "moving", &token, "address_forbidden").await;
         assert_eq!(moving.count(), before);
     }
+}
 
-    async fn a_name_has_so_many_addresses_and_no_more(pair: Pair) {
+on_embedded! {
+    async fn a_name_that_is_led_to_another_agent_reaches_it_not() {
         let names = Names::start().await;
-        let gateway = names.builder(pair).start().await;
+        let gateway = names.builder(Pair::Embedded).start().await;
+        let victim = gateway.seat("victim", "", agent().await).await;
+        let url = format!("http://thief.test:{}/", victim.agent.port);
+        names.lead("thief.test", &[FAR]);
+        let thief = join(&gateway, "thief", &url).await;
+        // An answer that is in memory since does not count at a registration.
+        names.lead("thief.test", &[HERE]);
+        let again = register(&gateway, "thief", &thief, &url).await;
+        assert_eq!(again.reason(), "conflict", "{}", again.text());
+        let refused = until(&gateway, "thief", &thief, "address_forbidden").await;
+        assert_eq!(refused.status, 502);
+        assert!(refused.text().contains("another workspace's agent"), "{}", refused.text());
+        assert!(!refused.text().contains("victim"), "{}", refused.text());
+        let told = "has come to mean the server of another workspace's agent";
+        let log = gateway.log();
+        let line = log.lines().find(|line| line.contains(told));
+        assert!(line.is_some_and(|line| line.contains("thief") && line.contains("victim")), "{log}");
+        // Nor by one address of several, nor for a card, nor for a call that is kept.
+        names.lead("thief.test", &[FAR, HERE]);
+        for _ in 0..5 {
+            call(&gateway, "thief", &thief).await;
+        }
+        let card = Request::get("/workspaces/thief/a2a/.well-known/agent-card.json").bearer(&thief);
+        gateway.call(&card).await;
+        let explained = gateway.admin_get("/explain?caller=thief&target=thief").await.unwrap();
+        assert!(explained.text().contains("another workspace's agent"), "{}", explained.text());
+        assert_eq!(victim.agent.count(), 0, "it was called");
+        assert_eq!(call(&gateway, "victim", &victim.token).await.status, 200);
+        // Its server is free once the other one leaves.
+        names.lead("thief.test", &[HERE]);
+        deregister(&gateway, &victim).await;
+        until(&gateway, "thief", &thief, "sent").await;
+        let back = register(&gateway, "victim", &victim.token, &victim.agent.url()).await;
+        assert_eq!(back.reason(), "conflict", "{}", back.text());
+    }
+
+    async fn an_agent_that_moves_is_called_at_its_new_address() {
+        let names = Names::start().await;
+        let gateway = names.builder(Pair::Embedded).start().await;
+        let moving = agent().await;
+        let url = format!("http://moving.test:{}/", moving.port);
+        names.lead("moving.test", &[FAR]);
+        let token = join(&gateway, "moving", &url).await;
+        names.lead("moving.test", &[HERE]);
+        until(&gateway, "moving", &token, "sent").await;
+        // The new address is its own from now on, and the one before is not.
+        let other = gateway.create(json!({"id": "other", "name": "other"})).await;
+        let taken = register(&gateway, "other", &other, &moving.url()).await;
+        assert_eq!(taken.reason(), "conflict", "{}", taken.text());
+        let free = format!("http://[{FAR}]:{}/", moving.port);
+        let free = register(&gateway, "other", &other, &free).await;
+        assert_eq!(free.status, 200, "{}", free.text());
+        // Its entry was dropped with the former address: the next call reads it, and those after it nothing.
+        assert_eq!(call(&gateway, "moving", &token).await.status, 200);
+        let claims = async || {
+            let of = ["operation=\"workspace_claim\""];
+            gateway.metric("a2a_gateway_store_seconds_count", &of).await
+        };
+        let before = claims().await;
+        for _ in 0..100 {
+            assert_eq!(call(&gateway, "moving", &token).await.status, 200);
+        }
+        assert_eq!(claims().await, before);
+    }
+
+    /// As containers do that are started anew.
+    async fn two_agents_that_change_places_go_on() {
+        let names = Names::start().await;
+        let gateway = names.builder(Pair::Embedded).start().await;
+        let here = agent().await;
+        let url = |name: &str| format!("http://{name}:{}/", here.port);
+        names.lead("a.test", &[HERE]);
+        names.lead("b.test", &[FAR]);
+        let a = join(&gateway, "a", &url("a.test")).await;
+        let b = join(&gateway, "b", &url("b.test")).await;
+        until(&gateway, "a", &a, "sent").await;
+        names.lead("a.test", &[FAR]);
+        names.lead("b.test", &[HERE]);
+        until(&gateway, "b", &b, "sent").await;
+        let answer = register(&gateway, "a", &a, &url("a.test")).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        // Back, by registrations.
+        names.lead("a.test", &[HERE]);
+        names.lead("b.test", &[FAR]);
+        for (id, token) in [("a", &a), ("b", &b)] {
+            let answer = register(&gateway, id, token, &url(&format!("{id}.test"))).await;
+            assert_eq!(answer.status, 200, "{id}: {}", answer.text());
+        }
+        until(&gateway, "a", &a, "sent").await;
+    }
+
+    async fn a_name_has_so_many_addresses_and_no_more() {
+        let names = Names::start().await;
+        let gateway = names.builder(Pair::Embedded).start().await;
         let agent = agent().await;
         let addresses: Vec<String> = (1..=65).map(|n| format!("127.0.0.{n}")).collect();
         let addresses: Vec<&str> = addresses.iter().map(String::as_str).collect();
@@ -306,13 +310,12 @@ async fn without_sql_settled_addresses_go_on() {
     names.lead("moving.test", &[HERE]);
     until(&gateway, "moving", &other, "store_unavailable").await;
     // Also by an answer of the DNS that came since.
-    let deadline = Instant::now() + Duration::from_secs(30);
-    while names.dns.lookups("steady.test") == lookups {
-        assert!(Instant::now() < deadline, "the name is not looked up again");
+    until_holds("the name is looked up again", async || {
         let answer = call(&gateway, "steady", &one).await;
         assert_eq!(answer.status, 200, "{}", answer.text());
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+        names.dns.lookups("steady.test") > lookups
+    })
+    .await;
     assert_eq!(call(&gateway, "steady", &one).await.status, 200);
     assert_eq!(moving.count(), 0);
     relay.resume();

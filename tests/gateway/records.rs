@@ -2,26 +2,23 @@
 
 use std::collections::BTreeSet;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
 
-use crate::harness::{ADMIN, Agent, CALL, Connection, Gateway, Request, holds_for};
-use crate::on_both_pairs;
+use crate::harness::until_found;
+use crate::harness::{ADMIN, Agent, CALL, Connection, Gateway, Pair, Request, holds_for};
+use crate::{on_both_pairs, on_embedded};
 
 /// The one record of a request, once it is there.
 async fn of_request(gateway: &Gateway, request_id: &str) -> Value {
-    let deadline = Instant::now() + Duration::from_secs(10);
-    loop {
-        let found = found(gateway, &format!("request_id={request_id}")).await;
-        if let [record] = &found[..] {
-            return record.clone();
-        }
-        assert!(Instant::now() < deadline, "{request_id}: {found:?}");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    until_found(request_id, async || {
+        let mut found = found(gateway, &format!("request_id={request_id}")).await;
+        found.pop().filter(|_| found.is_empty())
+    })
+    .await
 }
 
 async fn found(gateway: &Gateway, query: &str) -> Vec<Value> {
@@ -40,8 +37,43 @@ fn ask(method: &str, path: &str, token: &str, request_id: &str) -> Request {
 }
 
 on_both_pairs! {
-    async fn a_credential_in_the_place_of_a_name_is_not_written_down(pair: Pair) {
+    async fn a_filter_takes_the_words_that_are_used_elsewhere_and_no_other(pair: Pair) {
         let gateway = Gateway::start(pair).await;
+        let (_caller, _target) = gateway.pair(Agent::json("{}").await).await;
+        let child = gateway.seat("child", "target", Agent::json("{}").await).await;
+        assert_eq!(gateway.call(&ask("POST", "/workspaces/caller/a2a", &child.token, "denied")).await.status, 403);
+        assert_eq!(gateway.call(&ask("POST", "/workspaces/target/a2a", ADMIN, "sent")).await.status, 200);
+        for id in ["denied", "sent"] {
+            of_request(&gateway, id).await;
+        }
+        for (query, id) in [
+            ("caller=operator&event_type=A2A_CALL", "sent"),
+            ("caller=operator:&event_type=A2A_CALL", "sent"),
+            ("outcome=NOT_PERMITTED", "denied"),
+            ("method=message/send&outcome=answered", "sent"),
+            ("method=SendMessage&outcome=answered", "sent"),
+        ] {
+            let found = found(&gateway, query).await;
+            assert_eq!(found.len(), 1, "{query}: {found:?}");
+            assert_eq!(found[0]["request_id"], id, "{query}");
+        }
+        let broken = URL_SAFE_NO_PAD.encode(r#"[1,"a\u0000",2]"#);
+        for (query, word) in [
+            ("outcome=bogus", "not_permitted"),
+            ("method=message/sent", "send_message"),
+            ("event_type=bogus", "A2A_CALL"),
+            (&*format!("cursor={broken}"), "next_cursor"),
+        ] {
+            let answer = gateway.admin_get(&format!("/audit?{query}")).await.unwrap();
+            assert_eq!((answer.status, answer.reason().as_str()), (400, "invalid_params"), "{query}");
+            assert!(answer.text().contains(word), "{query}: {}", answer.text());
+        }
+    }
+}
+
+on_embedded! {
+    async fn a_credential_in_the_place_of_a_name_is_not_written_down() {
+        let gateway = Gateway::start(Pair::Embedded).await;
         let (caller, _target) = gateway.pair(Agent::json("{}").await).await;
         let token = caller.token.as_str();
         let bare = &token[5..];
@@ -98,8 +130,8 @@ on_both_pairs! {
         assert_eq!(of_request(&gateway, "nobody").await["target"], "nobody");
     }
 
-    async fn the_id_of_a_call_is_not_taken_for_its_task(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
+    async fn the_id_of_a_call_is_not_taken_for_its_task() {
+        let gateway = Gateway::start(Pair::Embedded).await;
         let said = r#"{"jsonrpc":"2.0","id":"SECRET customer 4711","result":{"kind":"message","messageId":"m-1","role":"agent","parts":[]}}"#;
         let task = r#"{"jsonrpc":"2.0","id":"c-1","result":{"kind":"task","id":"task-7","contextId":"c","status":{"state":"working"}}}"#;
         let (caller, _target) = gateway.pair(Agent::json(said).await).await;
@@ -126,41 +158,8 @@ on_both_pairs! {
         }
     }
 
-    async fn a_filter_takes_the_words_that_are_used_elsewhere_and_no_other(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
-        let (_caller, _target) = gateway.pair(Agent::json("{}").await).await;
-        let child = gateway.seat("child", "target", Agent::json("{}").await).await;
-        assert_eq!(gateway.call(&ask("POST", "/workspaces/caller/a2a", &child.token, "denied")).await.status, 403);
-        assert_eq!(gateway.call(&ask("POST", "/workspaces/target/a2a", ADMIN, "sent")).await.status, 200);
-        for id in ["denied", "sent"] {
-            of_request(&gateway, id).await;
-        }
-        for (query, id) in [
-            ("caller=operator&event_type=A2A_CALL", "sent"),
-            ("caller=operator:&event_type=A2A_CALL", "sent"),
-            ("outcome=NOT_PERMITTED", "denied"),
-            ("method=message/send&outcome=answered", "sent"),
-            ("method=SendMessage&outcome=answered", "sent"),
-        ] {
-            let found = found(&gateway, query).await;
-            assert_eq!(found.len(), 1, "{query}: {found:?}");
-            assert_eq!(found[0]["request_id"], id, "{query}");
-        }
-        let broken = URL_SAFE_NO_PAD.encode(r#"[1,"a\u0000",2]"#);
-        for (query, word) in [
-            ("outcome=bogus", "not_permitted"),
-            ("method=message/sent", "send_message"),
-            ("event_type=bogus", "A2A_CALL"),
-            (&*format!("cursor={broken}"), "next_cursor"),
-        ] {
-            let answer = gateway.admin_get(&format!("/audit?{query}")).await.unwrap();
-            assert_eq!((answer.status, answer.reason().as_str()), (400, "invalid_params"), "{query}");
-            assert!(answer.text().contains(word), "{query}: {}", answer.text());
-        }
-    }
-
-    async fn what_is_refused_names_whom_it_meant_and_what_is_delegated_its_target(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
+    async fn what_is_refused_names_whom_it_meant_and_what_is_delegated_its_target() {
+        let gateway = Gateway::start(Pair::Embedded).await;
         let agent = || Agent::json(r#"{"jsonrpc":"2.0","id":"c-1","result":{}}"#);
         let (caller, _target) = gateway.pair(agent().await).await;
         let _far = gateway.seat("far", "target", agent().await).await;
@@ -203,8 +202,8 @@ on_both_pairs! {
         assert_eq!((&record["caller"], &record["target"]), (&json!("caller"), &json!("far")), "{record}");
     }
 
-    async fn a_change_whose_caller_has_left_is_written_down(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
+    async fn a_change_whose_caller_has_left_is_written_down() {
+        let gateway = Gateway::start(Pair::Embedded).await;
         let (caller, _target) = gateway.pair(Agent::json("{}").await).await;
         let path = "/workspaces/caller/tokens";
         let before = found(&gateway, "event_type=TOKEN_ISSUED").await.len();
@@ -222,23 +221,16 @@ on_both_pairs! {
             tokio::time::sleep(Duration::from_micros(200 * n)).await;
             drop(connection);
         }
-        let deadline = Instant::now() + Duration::from_secs(20);
-        let (mut made, mut records) = (0, 0);
-        for looks in 0.. {
-            let now = (tokens().await - first, found(&gateway, "event_type=TOKEN_ISSUED").await.len() - before);
-            // It is over when nothing comes any more.
-            if looks > 5 && now == (made, records) && (made == records || Instant::now() > deadline) {
-                break;
-            }
-            (made, records) = now;
-            tokio::time::sleep(Duration::from_millis(200)).await;
-        }
-        assert!(made > 0, "not one was read");
-        assert_eq!(made, records);
+        gateway.assert_idle().await;
+        until_found("each that was made is written down", async || {
+            let made = tokens().await - first;
+            let records = found(&gateway, "event_type=TOKEN_ISSUED").await.len() - before;
+            (made > 0 && made == records).then_some(())
+        }).await;
     }
 
-    async fn a_rotation_of_the_keys_is_written_down_once_with_what_came_and_went(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
+    async fn a_rotation_of_the_keys_is_written_down_once_with_what_came_and_went() {
+        let gateway = Gateway::start(Pair::Embedded).await;
         let folder = gateway.dir.join("keys");
         let rotate = || {
             let output = Command::new(env!("CARGO_BIN_EXE_a2a-gateway"))
@@ -256,9 +248,8 @@ on_both_pairs! {
         let mut known = published().await;
         for rotations in 1..=2 {
             rotate();
-            let deadline = Instant::now() + Duration::from_secs(20);
             // Of one that was caught half-way there are two before the next begins.
-            let (records, now) = loop {
+            let (records, now) = until_found("the rotation is written down", async || {
                 let records = found(&gateway, "event_type=KEYS_CHANGED").await;
                 let now = published().await;
                 let came = now.iter().find(|kid| !known.contains(kid));
@@ -266,12 +257,8 @@ on_both_pairs! {
                     let mut came = records.iter().filter_map(|record| record["detail"]["came"].as_array());
                     came.any(|came| came.contains(kid))
                 };
-                if records.len() >= rotations && came.is_some_and(told) {
-                    break (records, now);
-                }
-                assert!(Instant::now() < deadline, "{now:?}: {records:?}");
-                tokio::time::sleep(Duration::from_millis(100)).await;
-            };
+                (records.len() >= rotations && came.is_some_and(told)).then_some((records, now))
+            }).await;
             // One may be caught half-way; together they say it all, and no two the same.
             let details: Vec<_> = records.iter().map(|record| record["detail"].clone()).collect();
             let came: Vec<_> = now.iter().filter(|kid| !known.contains(kid)).collect();
@@ -285,13 +272,11 @@ on_both_pairs! {
             let details: BTreeSet<_> = records.iter().map(|record| record["detail"].to_string()).collect();
             details.len() == records.len()
         };
-        holds_for(Duration::from_secs(2), "no two records say the same", each_is_another).await;
+        holds_for(Duration::from_millis(500), "no two records say the same", each_is_another).await;
     }
-}
 
-on_both_pairs! {
-    async fn a_credential_in_a_request_id_is_not_taken_over(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
+    async fn a_credential_in_a_request_id_is_not_taken_over() {
+        let gateway = Gateway::start(Pair::Embedded).await;
         let (caller, target) = gateway.pair(Agent::json("{}").await).await;
         let (own, other) = (caller.token.as_str(), target.token.as_str());
         let pair_token = gateway.call(&Request::get("/registry/discover/target").bearer(own)).await;

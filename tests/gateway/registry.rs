@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Agent, Answer, CALL, Gateway, Request, assert_refusal, card};
-use crate::on_both_pairs;
+use crate::harness::{Agent, Answer, CALL, Gateway, Pair, Request, assert_refusal, card};
+use crate::{on_both_pairs, on_embedded};
 
 /// A workspace reads as these, in this order.
 const MEMBERS: [&str; 18] = [
@@ -97,8 +97,56 @@ on_both_pairs! {
         assert!(!gateway.log().contains(token));
     }
 
-    async fn what_a_change_can_say_a_creation_can(pair: Pair) {
+    async fn of_two_registrations_with_one_enrolment_token_one_wins(pair: Pair) {
         let gateway = Gateway::start(pair).await;
+        for round in 0..5 {
+            let id = format!("dev-{round}");
+            let enrolment = gateway.create(json!({"id": id, "name": "dev"})).await;
+            let body = json!({"id": id, "url": "http://127.0.0.1:9/", "agent_card": card("dev")});
+            let at_once = || register(&gateway, &enrolment, &body);
+            let (a, b, c) = tokio::join!(at_once(), at_once(), at_once());
+            let mut statuses = [a.status, b.status, c.status];
+            statuses.sort_unstable();
+            assert_eq!(statuses, [200, 401, 401]);
+        }
+    }
+
+    async fn what_was_registered_outlives_a_sigkill(pair: Pair) {
+        let mut gateway = Gateway::start(pair).await;
+        let (caller, target) = gateway.pair(Agent::json("{}").await).await;
+        let enrolment = gateway.create(json!({"id": "late", "name": "late"})).await;
+        let canvas = gateway.as_operator(Request::post("/canvas/tokens", r#"{"user":"ada"}"#)).await;
+        let canvas = canvas.json()["token"].as_str().unwrap().to_owned();
+        let org = gateway.as_operator(Request::post("/orgs/acme/tokens", "{}")).await;
+        let revoked = gateway.as_operator(Request::post("/workspaces/caller/tokens", "{}")).await;
+        let revoked = revoked.json();
+        let path = format!("/workspaces/caller/tokens/{}", revoked["id"].as_str().unwrap());
+        assert_eq!(gateway.as_operator(Request::new("DELETE", path)).await.status, 200);
+        let before = view(&gateway, "target").await;
+
+        gateway.restart().await;
+
+        let after = view(&gateway, "target").await;
+        for name in MEMBERS.iter().filter(|name| **name != "last_seen") {
+            assert_eq!(after[name], before[name], "{name}");
+        }
+        for token in [&caller.token, &canvas] {
+            let answer = gateway.call(&Request::post(target.path(), CALL).bearer(token)).await;
+            assert_eq!(answer.status, 200, "{}", answer.text());
+        }
+        let revoked = revoked["token"].as_str().unwrap();
+        let answer = gateway.call(&Request::post(target.path(), CALL).bearer(revoked)).await;
+        assert_eq!(answer.status, 401);
+        assert_eq!(target.agent.count(), 2);
+        let list = gateway.as_operator(Request::get("/orgs/acme/tokens")).await.json();
+        assert_eq!(list["tokens"][0]["id"], org.json()["id"]);
+        gateway.register("late", &enrolment, "http://127.0.0.1:9/", card("late")).await;
+    }
+}
+
+on_embedded! {
+    async fn what_a_change_can_say_a_creation_can() {
+        let gateway = Gateway::start(Pair::Embedded).await;
         let agent = Agent::json(r#"{"jsonrpc":"2.0","id":"c-1","result":{}}"#).await;
         let said = json!({"id": "a", "name": "a", "url": agent.url(), "internal_url": "http://127.0.0.1:9/in",
             "liveness": "assumed", "complete": "off", "push_notifications": false});
@@ -114,8 +162,8 @@ on_both_pairs! {
         assert_eq!(agent.count(), 0);
     }
 
-    async fn what_is_unknown_is_named_and_nothing_is_created(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
+    async fn what_is_unknown_is_named_and_nothing_is_created() {
+        let gateway = Gateway::start(Pair::Embedded).await;
         for name in ["push_notification", "agent_card", "status", "Url"] {
             let answer = create(&gateway, json!({"id": "a", "name": "a", name: "x"})).await;
             refused(&answer, "/workspaces", "invalid_params", name);
@@ -127,8 +175,8 @@ on_both_pairs! {
         assert_eq!(read.reason(), "workspace_not_found");
     }
 
-    async fn a_registration_by_an_operator_says_what_keeps_it_online_and_where_its_card_is(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
+    async fn a_registration_by_an_operator_says_what_keeps_it_online_and_where_its_card_is() {
+        let gateway = Gateway::start(Pair::Embedded).await;
         let url = "http://127.0.0.1:9/a";
         let plain = json!({"id": "a", "url": url, "agent_card": card("a")});
         let with = |more: Value| {
@@ -171,8 +219,8 @@ on_both_pairs! {
         assert_eq!(register(&gateway, &token, &own).await.status, 200);
     }
 
-    async fn what_is_not_said_has_a_default_and_the_org_is_the_parents(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
+    async fn what_is_not_said_has_a_default_and_the_org_is_the_parents() {
+        let gateway = Gateway::start(Pair::Embedded).await;
         let one = create(&gateway, json!({"name": "n", "org": "acme"})).await.json();
         let other = create(&gateway, json!({"name": "n", "parent_id": one["id"]})).await.json();
         assert_ne!(one["id"], other["id"]);
@@ -192,8 +240,8 @@ on_both_pairs! {
         assert_eq!(answer.status, 201);
     }
 
-    async fn a_workspace_that_cannot_be_is_not_created(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
+    async fn a_workspace_that_cannot_be_is_not_created() {
+        let gateway = Gateway::start(Pair::Embedded).await;
         create(&gateway, json!({"id": "taken", "name": "n", "org": "acme"})).await;
         let with = |name: &str, value: Value| {
             let mut body = json!({"id": "new", "name": "n"});
@@ -241,8 +289,8 @@ on_both_pairs! {
         refused(&read, path, "workspace_not_found", "nothing was created");
     }
 
-    async fn addresses_are_null_to_all_but_itself_and_operators(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
+    async fn addresses_are_null_to_all_but_itself_and_operators() {
+        let gateway = Gateway::start(Pair::Embedded).await;
         let mut tokens = Vec::new();
         for (id, org) in [("target", "acme"), ("sibling", "acme"), ("stranger", "other")] {
             let enrolment = gateway.create(json!({"id": id, "name": id, "org": org})).await;
@@ -286,8 +334,8 @@ on_both_pairs! {
         assert_eq!(denied.body, read(tokens[2].clone(), "nobody").await.body);
     }
 
-    async fn a_registration_that_cannot_be_changes_nothing(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
+    async fn a_registration_that_cannot_be_changes_nothing() {
+        let gateway = Gateway::start(Pair::Embedded).await;
         let enrolment = gateway.create(json!({"id": "dev", "name": "dev", "org": "acme"})).await;
         gateway.create(json!({"id": "other", "name": "other", "org": "acme"})).await;
         let body = json!({"id": "dev", "url": "http://127.0.0.1:9/", "agent_card": card("dev")});
@@ -353,8 +401,8 @@ on_both_pairs! {
         assert_eq!(answer.status, 200, "{}", answer.text());
     }
 
-    async fn the_first_registration_gives_a_token_and_later_ones_none(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
+    async fn the_first_registration_gives_a_token_and_later_ones_none() {
+        let gateway = Gateway::start(Pair::Embedded).await;
         let enrolment = gateway.create(json!({"id": "dev", "name": "dev"})).await;
         let body = json!({"id": "dev", "url": "http://127.0.0.1:9/", "agent_card": card("dev")});
         let answer = register(&gateway, &enrolment, &body).await;
@@ -382,22 +430,8 @@ on_both_pairs! {
         assert!(!log.contains(&token) && !log.contains(&enrolment));
     }
 
-    async fn of_two_registrations_with_one_enrolment_token_one_wins(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
-        for round in 0..5 {
-            let id = format!("dev-{round}");
-            let enrolment = gateway.create(json!({"id": id, "name": "dev"})).await;
-            let body = json!({"id": id, "url": "http://127.0.0.1:9/", "agent_card": card("dev")});
-            let at_once = || register(&gateway, &enrolment, &body);
-            let (a, b, c) = tokio::join!(at_once(), at_once(), at_once());
-            let mut statuses = [a.status, b.status, c.status];
-            statuses.sort_unstable();
-            assert_eq!(statuses, [200, 401, 401]);
-        }
-    }
-
-    async fn a_new_url_counts_from_the_next_call_on(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
+    async fn a_new_url_counts_from_the_next_call_on() {
+        let gateway = Gateway::start(Pair::Embedded).await;
         let (caller, target) = gateway.pair(Agent::json(r#"{"from":1}"#).await).await;
         let second = Agent::json(r#"{"from":2}"#).await;
         let call = Request::post(target.path(), CALL).bearer(&caller.token);
@@ -409,8 +443,8 @@ on_both_pairs! {
         }
     }
 
-    async fn operators_and_orgs_register_what_is_theirs(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
+    async fn operators_and_orgs_register_what_is_theirs() {
+        let gateway = Gateway::start(Pair::Embedded).await;
         let made = gateway.as_operator(Request::post("/orgs/acme/tokens", "{}")).await;
         let org = made.json()["token"].as_str().unwrap().to_owned();
         create(&gateway, json!({"id": "top", "name": "top", "org": "acme"})).await;
@@ -447,37 +481,5 @@ on_both_pairs! {
         let canvas = gateway.as_operator(Request::post("/canvas/tokens", r#"{"user":"ada"}"#)).await;
         let canvas = canvas.json()["token"].as_str().unwrap().to_owned();
         refused(&register(&gateway, &canvas, &body("new", json!({}))).await, "", "not_permitted", "canvas");
-    }
-
-    async fn what_was_registered_outlives_a_sigkill(pair: Pair) {
-        let mut gateway = Gateway::start(pair).await;
-        let (caller, target) = gateway.pair(Agent::json("{}").await).await;
-        let enrolment = gateway.create(json!({"id": "late", "name": "late"})).await;
-        let canvas = gateway.as_operator(Request::post("/canvas/tokens", r#"{"user":"ada"}"#)).await;
-        let canvas = canvas.json()["token"].as_str().unwrap().to_owned();
-        let org = gateway.as_operator(Request::post("/orgs/acme/tokens", "{}")).await;
-        let revoked = gateway.as_operator(Request::post("/workspaces/caller/tokens", "{}")).await;
-        let revoked = revoked.json();
-        let path = format!("/workspaces/caller/tokens/{}", revoked["id"].as_str().unwrap());
-        assert_eq!(gateway.as_operator(Request::new("DELETE", path)).await.status, 200);
-        let before = view(&gateway, "target").await;
-
-        gateway.restart().await;
-
-        let after = view(&gateway, "target").await;
-        for name in MEMBERS.iter().filter(|name| **name != "last_seen") {
-            assert_eq!(after[name], before[name], "{name}");
-        }
-        for token in [&caller.token, &canvas] {
-            let answer = gateway.call(&Request::post(target.path(), CALL).bearer(token)).await;
-            assert_eq!(answer.status, 200, "{}", answer.text());
-        }
-        let revoked = revoked["token"].as_str().unwrap();
-        let answer = gateway.call(&Request::post(target.path(), CALL).bearer(revoked)).await;
-        assert_eq!(answer.status, 401);
-        assert_eq!(target.agent.count(), 2);
-        let list = gateway.as_operator(Request::get("/orgs/acme/tokens")).await.json();
-        assert_eq!(list["tokens"][0]["id"], org.json()["id"]);
-        gateway.register("late", &enrolment, "http://127.0.0.1:9/", card("late")).await;
     }
 }

@@ -1,13 +1,12 @@
 //! Tokens are given out, listed and taken back (contract §8.2).
 
-use std::time::{Duration, Instant};
-
 use serde_json::{Value, json};
 
+use crate::harness::until_found;
 use crate::harness::{
     ADMIN, Agent, Answer, Builder, CALL, Gateway, Pair, Request, assert_refusal, servers,
 };
-use crate::on_both_pairs;
+use crate::{on_both_pairs, on_embedded};
 
 async fn ask(gateway: &Gateway, token: &str, request: Request) -> Answer {
     gateway
@@ -33,134 +32,6 @@ fn ids(tokens: &Value) -> Vec<String> {
 }
 
 on_both_pairs! {
-    async fn a_creation_with_a_taken_id_tells_nothing_of_its_tokens(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
-        gateway.create(json!({"id": "ext", "name": "ext", "org": "other"})).await;
-        for _ in 1..50 {
-            issue(&gateway, "/workspaces/ext/enrolment").await;
-        }
-        let list = Request::get("/workspaces/ext/tokens?limit=100");
-        let list = async || ask(&gateway, ADMIN, list.clone()).await.json()["tokens"].take();
-        let before = list().await;
-        assert_eq!(before.as_array().unwrap().len(), 50);
-        let org = issue(&gateway, "/orgs/acme/tokens").await["token"].as_str().unwrap().to_owned();
-        let taken = json!({"id": "ext", "name": "x"}).to_string();
-        for token in [ADMIN, &org] {
-            for query in ["", "?dry_run=true"] {
-                let request = Request::post(format!("/workspaces{query}"), taken.clone());
-                let answer = ask(&gateway, token, request).await;
-                refused(&answer, "conflict", query);
-                assert!(answer.text().contains("a workspace of this id exists"), "{}", answer.text());
-            }
-        }
-        assert_eq!(list().await, before);
-        // One that is made has its token, and one that is refused for another reason leaves none to a later one.
-        let nowhere = json!({"id": "new", "name": "x", "parent_id": "nothing"}).to_string();
-        assert!(ask(&gateway, ADMIN, Request::post("/workspaces", nowhere)).await.status >= 400);
-        gateway.create(json!({"id": "new", "name": "x"})).await;
-        let made = ask(&gateway, ADMIN, Request::get("/workspaces/new/tokens")).await.json();
-        assert_eq!(made["tokens"].as_array().unwrap().len(), 1);
-    }
-
-    async fn a_token_is_shown_once_and_listed_without_its_text(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
-        let seat = gateway.seat("dev", "", Agent::json("{}").await).await;
-        for (path, label, members) in [
-            ("/workspaces/dev/tokens", "a2aw_", &["id", "prefix", "created_at", "last_used_at"][..]),
-            ("/orgs/acme/tokens", "a2ao_", &["id", "prefix", "note", "created_at"][..]),
-        ] {
-            let made = issue(&gateway, path).await;
-            let token = made["token"].as_str().unwrap();
-            assert!(token.starts_with(label) && token.len() == 48, "{token}");
-            assert_eq!(made["prefix"], token[..8]);
-            let answer = ask(&gateway, ADMIN, Request::get(path)).await;
-            assert!(!answer.text().contains(&token[8..]), "{}", answer.text());
-            let list = answer.json();
-            assert_eq!(list["next_cursor"], Value::Null);
-            let entry = list["tokens"].as_array().unwrap().iter().find(|t| t["id"] == made["id"]).unwrap();
-            let mut names: Vec<_> = entry.as_object().unwrap().keys().map(String::as_str).collect();
-            let mut members = members.to_vec();
-            names.sort_unstable();
-            members.sort_unstable();
-            assert_eq!(names, members);
-            assert_eq!(entry["prefix"], token[..8]);
-            assert_eq!(entry["created_at"], made["created_at"]);
-            assert!(!gateway.log().contains(token));
-        }
-        // Its use is written down, a little later.
-        let until = Instant::now() + Duration::from_secs(10);
-        loop {
-            let list = ask(&gateway, &seat.token, Request::get("/workspaces/dev/tokens")).await.json();
-            if list["tokens"][0]["last_used_at"].is_string() {
-                assert_eq!(list["tokens"][0]["prefix"], seat.token[..8]);
-                assert_eq!(list["tokens"][1]["last_used_at"], Value::Null, "the other was not used");
-                break;
-            }
-            assert!(Instant::now() < until, "{list}");
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    }
-
-    async fn a_revoked_token_is_refused_from_the_next_request_on(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
-        let agent = Agent::json("{}").await;
-        let (caller, target) = gateway.pair(agent).await;
-        for _ in 0..3 {
-            let made = ask(&gateway, &caller.token, Request::post("/workspaces/caller/tokens", "{}")).await;
-            assert_eq!(made.status, 201, "a workspace issues its own: {}", made.text());
-            let (token, id) = (made.json()["token"].clone(), made.json()["id"].clone());
-            let (token, id) = (token.as_str().unwrap(), id.as_str().unwrap());
-            let before = target.agent.count();
-            for _ in 0..3 {
-                assert_eq!(ask(&gateway, token, Request::post(target.path(), CALL)).await.status, 200);
-            }
-            let path = format!("/workspaces/caller/tokens/{id}");
-            // By itself: the answer to the revocation is the last that it gets.
-            let revoked = ask(&gateway, token, Request::new("DELETE", &path)).await;
-            assert_eq!((revoked.status, revoked.json()), (200, json!({"status": "revoked"})));
-            let answer = ask(&gateway, token, Request::post(target.path(), CALL)).await;
-            assert_refusal(&answer, "/a2a", "seen", "unauthenticated", "revoked");
-            for request in [Request::get("/workspaces/caller"), Request::new("DELETE", &path)] {
-                refused(&ask(&gateway, token, request).await, "unauthenticated", "revoked");
-            }
-            assert_eq!(target.agent.count(), before + 3);
-            let again = ask(&gateway, ADMIN, Request::new("DELETE", &path)).await;
-            assert_eq!(again.status, 200, "repeating it is harmless");
-            let list = ask(&gateway, ADMIN, Request::get("/workspaces/caller/tokens")).await.json();
-            assert_eq!(list["tokens"].as_array().unwrap().len(), 1);
-        }
-        // A token of an org likewise.
-        let made = issue(&gateway, "/orgs/acme/tokens").await;
-        let token = made["token"].as_str().unwrap();
-        let canvas = Request::post("/canvas/tokens", r#"{"user":"ada"}"#);
-        assert_eq!(ask(&gateway, token, canvas.clone()).await.status, 201);
-        let path = format!("/orgs/acme/tokens/{}", made["id"].as_str().unwrap());
-        assert_eq!(ask(&gateway, ADMIN, Request::new("DELETE", path)).await.status, 200);
-        refused(&ask(&gateway, token, canvas).await, "unauthenticated", "revoked");
-    }
-
-    async fn only_a_workspaces_own_tokens_are_revoked_by_its_path(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
-        let (caller, target) = gateway.pair(Agent::json("{}").await).await;
-        let made = issue(&gateway, "/workspaces/target/tokens").await;
-        let id = made["id"].as_str().unwrap();
-        for path in [
-            format!("/workspaces/caller/tokens/{id}"),
-            format!("/orgs/acme/tokens/{id}"),
-            "/workspaces/target/tokens/unknown".to_owned(),
-        ] {
-            let answer = ask(&gateway, ADMIN, Request::new("DELETE", &path)).await;
-            refused(&answer, "not_found", &path);
-        }
-        let path = format!("/workspaces/target/tokens/{id}");
-        refused(&ask(&gateway, &caller.token, Request::new("DELETE", path)).await, "not_permitted", "a sibling");
-        let token = made["token"].as_str().unwrap();
-        assert_eq!(ask(&gateway, token, Request::get("/workspaces/target")).await.status, 200);
-        let answer = ask(&gateway, ADMIN, Request::get("/workspaces/nobody/tokens")).await;
-        refused(&answer, "workspace_not_found", "an operator is told");
-        drop(target);
-    }
-
     async fn lists_are_paged_by_a_cursor(pair: Pair) {
         let gateway = Gateway::start(pair).await;
         gateway.create(json!({"id": "dev", "name": "dev"})).await;
@@ -218,9 +89,134 @@ on_both_pairs! {
             refused(&at_once().await, "conflict", path);
         }
     }
+}
 
-    async fn a_canvas_token_lasts_and_reaches_as_far_as_was_asked(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
+on_embedded! {
+    async fn a_creation_with_a_taken_id_tells_nothing_of_its_tokens() {
+        let gateway = Gateway::start(Pair::Embedded).await;
+        gateway.create(json!({"id": "ext", "name": "ext", "org": "other"})).await;
+        for _ in 1..50 {
+            issue(&gateway, "/workspaces/ext/enrolment").await;
+        }
+        let list = Request::get("/workspaces/ext/tokens?limit=100");
+        let list = async || ask(&gateway, ADMIN, list.clone()).await.json()["tokens"].take();
+        let before = list().await;
+        assert_eq!(before.as_array().unwrap().len(), 50);
+        let org = issue(&gateway, "/orgs/acme/tokens").await["token"].as_str().unwrap().to_owned();
+        let taken = json!({"id": "ext", "name": "x"}).to_string();
+        for token in [ADMIN, &org] {
+            for query in ["", "?dry_run=true"] {
+                let request = Request::post(format!("/workspaces{query}"), taken.clone());
+                let answer = ask(&gateway, token, request).await;
+                refused(&answer, "conflict", query);
+                assert!(answer.text().contains("a workspace of this id exists"), "{}", answer.text());
+            }
+        }
+        assert_eq!(list().await, before);
+        // One that is made has its token, and one that is refused for another reason leaves none to a later one.
+        let nowhere = json!({"id": "new", "name": "x", "parent_id": "nothing"}).to_string();
+        assert!(ask(&gateway, ADMIN, Request::post("/workspaces", nowhere)).await.status >= 400);
+        gateway.create(json!({"id": "new", "name": "x"})).await;
+        let made = ask(&gateway, ADMIN, Request::get("/workspaces/new/tokens")).await.json();
+        assert_eq!(made["tokens"].as_array().unwrap().len(), 1);
+    }
+
+    async fn a_token_is_shown_once_and_listed_without_its_text() {
+        let gateway = Gateway::start(Pair::Embedded).await;
+        let seat = gateway.seat("dev", "", Agent::json("{}").await).await;
+        for (path, label, members) in [
+            ("/workspaces/dev/tokens", "a2aw_", &["id", "prefix", "created_at", "last_used_at"][..]),
+            ("/orgs/acme/tokens", "a2ao_", &["id", "prefix", "note", "created_at"][..]),
+        ] {
+            let made = issue(&gateway, path).await;
+            let token = made["token"].as_str().unwrap();
+            assert!(token.starts_with(label) && token.len() == 48, "{token}");
+            assert_eq!(made["prefix"], token[..8]);
+            let answer = ask(&gateway, ADMIN, Request::get(path)).await;
+            assert!(!answer.text().contains(&token[8..]), "{}", answer.text());
+            let list = answer.json();
+            assert_eq!(list["next_cursor"], Value::Null);
+            let entry = list["tokens"].as_array().unwrap().iter().find(|t| t["id"] == made["id"]).unwrap();
+            let mut names: Vec<_> = entry.as_object().unwrap().keys().map(String::as_str).collect();
+            let mut members = members.to_vec();
+            names.sort_unstable();
+            members.sort_unstable();
+            assert_eq!(names, members);
+            assert_eq!(entry["prefix"], token[..8]);
+            assert_eq!(entry["created_at"], made["created_at"]);
+            assert!(!gateway.log().contains(token));
+        }
+        // Its use is written down, a little later.
+        let list = until_found("its use is written down", async || {
+            let list = ask(&gateway, &seat.token, Request::get("/workspaces/dev/tokens")).await.json();
+            list["tokens"][0]["last_used_at"].is_string().then_some(list)
+        }).await;
+        assert_eq!(list["tokens"][0]["prefix"], seat.token[..8]);
+        assert_eq!(list["tokens"][1]["last_used_at"], Value::Null, "the other was not used");
+    }
+
+    async fn a_revoked_token_is_refused_from_the_next_request_on() {
+        let gateway = Gateway::start(Pair::Embedded).await;
+        let agent = Agent::json("{}").await;
+        let (caller, target) = gateway.pair(agent).await;
+        for _ in 0..3 {
+            let made = ask(&gateway, &caller.token, Request::post("/workspaces/caller/tokens", "{}")).await;
+            assert_eq!(made.status, 201, "a workspace issues its own: {}", made.text());
+            let (token, id) = (made.json()["token"].clone(), made.json()["id"].clone());
+            let (token, id) = (token.as_str().unwrap(), id.as_str().unwrap());
+            let before = target.agent.count();
+            for _ in 0..3 {
+                assert_eq!(ask(&gateway, token, Request::post(target.path(), CALL)).await.status, 200);
+            }
+            let path = format!("/workspaces/caller/tokens/{id}");
+            // By itself: the answer to the revocation is the last that it gets.
+            let revoked = ask(&gateway, token, Request::new("DELETE", &path)).await;
+            assert_eq!((revoked.status, revoked.json()), (200, json!({"status": "revoked"})));
+            let answer = ask(&gateway, token, Request::post(target.path(), CALL)).await;
+            assert_refusal(&answer, "/a2a", "seen", "unauthenticated", "revoked");
+            for request in [Request::get("/workspaces/caller"), Request::new("DELETE", &path)] {
+                refused(&ask(&gateway, token, request).await, "unauthenticated", "revoked");
+            }
+            assert_eq!(target.agent.count(), before + 3);
+            let again = ask(&gateway, ADMIN, Request::new("DELETE", &path)).await;
+            assert_eq!(again.status, 200, "repeating it is harmless");
+            let list = ask(&gateway, ADMIN, Request::get("/workspaces/caller/tokens")).await.json();
+            assert_eq!(list["tokens"].as_array().unwrap().len(), 1);
+        }
+        // A token of an org likewise.
+        let made = issue(&gateway, "/orgs/acme/tokens").await;
+        let token = made["token"].as_str().unwrap();
+        let canvas = Request::post("/canvas/tokens", r#"{"user":"ada"}"#);
+        assert_eq!(ask(&gateway, token, canvas.clone()).await.status, 201);
+        let path = format!("/orgs/acme/tokens/{}", made["id"].as_str().unwrap());
+        assert_eq!(ask(&gateway, ADMIN, Request::new("DELETE", path)).await.status, 200);
+        refused(&ask(&gateway, token, canvas).await, "unauthenticated", "revoked");
+    }
+
+    async fn only_a_workspaces_own_tokens_are_revoked_by_its_path() {
+        let gateway = Gateway::start(Pair::Embedded).await;
+        let (caller, target) = gateway.pair(Agent::json("{}").await).await;
+        let made = issue(&gateway, "/workspaces/target/tokens").await;
+        let id = made["id"].as_str().unwrap();
+        for path in [
+            format!("/workspaces/caller/tokens/{id}"),
+            format!("/orgs/acme/tokens/{id}"),
+            "/workspaces/target/tokens/unknown".to_owned(),
+        ] {
+            let answer = ask(&gateway, ADMIN, Request::new("DELETE", &path)).await;
+            refused(&answer, "not_found", &path);
+        }
+        let path = format!("/workspaces/target/tokens/{id}");
+        refused(&ask(&gateway, &caller.token, Request::new("DELETE", path)).await, "not_permitted", "a sibling");
+        let token = made["token"].as_str().unwrap();
+        assert_eq!(ask(&gateway, token, Request::get("/workspaces/target")).await.status, 200);
+        let answer = ask(&gateway, ADMIN, Request::get("/workspaces/nobody/tokens")).await;
+        refused(&answer, "workspace_not_found", "an operator is told");
+        drop(target);
+    }
+
+    async fn a_canvas_token_lasts_and_reaches_as_far_as_was_asked() {
+        let gateway = Gateway::start(Pair::Embedded).await;
         for (id, org) in [("dev", "acme"), ("foreign", "other")] {
             gateway.create(json!({"id": id, "name": id, "org": org})).await;
         }

@@ -1,7 +1,6 @@
 //! Usage: sums that agree with the audit's records, to the byte, whatever ended in between.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use sqlx::AssertSqlSafe;
@@ -10,10 +9,10 @@ use crate::audit::{audit, end, recorded};
 use crate::harness::servers::{Postgres, Redis};
 use crate::harness::{
     ADMIN, Agent, Builder, CALL, Connection, Gateway, Pair, Request, SSE_HEAD, Seat, Step, card,
-    chunk,
+    chunk, until_holds,
 };
-use crate::on_both_pairs;
 use crate::stores::open_db;
+use crate::{on_both_pairs, on_embedded};
 
 /// Calls, streams, refused, failed, bytes in, bytes out, milliseconds.
 type Sums = [i64; 7];
@@ -125,12 +124,11 @@ fn expected(
 /// Every call in the audit. Those that are about to be written are, first.
 async fn calls(gateway: &Gateway) -> Vec<Value> {
     let waiting = "a2a_gateway_audit_waiting_records";
-    let deadline = Instant::now() + Duration::from_secs(20);
     gateway.assert_idle().await;
-    while gateway.metric(waiting, &[]).await > 0.0 {
-        assert!(Instant::now() < deadline, "{}", gateway.log());
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    until_holds("all is written", async || {
+        gateway.metric(waiting, &[]).await == 0.0
+    })
+    .await;
     let (lines, status) = audit(gateway, &["export", "--event-type", "A2A_CALL"]);
     assert_eq!(status, Some(0), "{lines}");
     let records = lines
@@ -252,18 +250,14 @@ async fn make_calls(gateway: &Gateway) -> BTreeMap<&'static str, &'static str> {
     assert_eq!(call(gateway, &org, "target", CALL).await, 200);
     assert_eq!(call(gateway, &org, "other", CALL).await, 403);
     // Refusals of strangers are written down once a second.
-    let deadline = Instant::now() + Duration::from_secs(10);
-    loop {
+    until_holds("all are counted", async || {
         let strangers = recorded(gateway, "outcome=unauthenticated", 1).await;
         let counts = strangers
             .iter()
             .map(|one| one["detail"]["count"].as_i64().unwrap_or(1));
-        if counts.sum::<i64>() == 5 {
-            break;
-        }
-        assert!(Instant::now() < deadline, "{strangers:?}");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+        counts.sum::<i64>() == 5
+    })
+    .await;
     drop((caller, target, other));
     BTreeMap::from([
         ("caller", "acme"),
@@ -289,8 +283,41 @@ on_both_pairs! {
         assert_eq!(line["bytes_in"].as_u64().unwrap() as usize, 4 * CALL.len() + 3 * (CALL.len() + 2));
     }
 
-    async fn an_org_sees_its_own_and_no_more(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
+    async fn a_kill_between_two_batches_loses_records_and_sums_alike(pair: Pair) {
+        let mut gateway = Gateway::start(pair).await;
+        let orgs = make_calls(&gateway).await;
+        calls(&gateway).await;
+        for _ in 0..20 {
+            call(&gateway, ADMIN, "other", CALL).await;
+        }
+        gateway.kill();
+        gateway.restart().await;
+        assert_agrees(&gateway, &orgs).await;
+    }
+
+    async fn sums_that_are_too_old_go(pair: Pair) {
+        let mut gateway = Builder::new(pair).set("audit.usage_retention", "48h").start().await;
+        make_calls(&gateway).await;
+        calls(&gateway).await;
+        let today = usage(&gateway, ADMIN, "").await["total"].clone();
+        end(&mut gateway);
+        let db = open_db(&gateway.sql_url());
+        db.take_as_it_is();
+        let age = "UPDATE usage_days SET day = day - 3 WHERE kind IN ('target', 'target_org')";
+        sqlx::raw_sql(AssertSqlSafe(age)).execute(db.pool()).await.unwrap();
+        gateway.restart().await;
+        until_holds("the old ones go", async || {
+            let rows = sqlx::query_scalar("SELECT COUNT(*) FROM usage_days WHERE kind = 'target'");
+            let rows: i64 = rows.fetch_one(db.pool()).await.unwrap();
+            rows == 0
+        }).await;
+        assert_eq!(usage(&gateway, ADMIN, "").await["total"], today);
+    }
+}
+
+on_embedded! {
+    async fn an_org_sees_its_own_and_no_more() {
+        let gateway = Gateway::start(Pair::Embedded).await;
         make_calls(&gateway).await;
         calls(&gateway).await;
         let tokens = Request::post("/orgs/acme/tokens", "{}").bearer(ADMIN);
@@ -312,8 +339,8 @@ on_both_pairs! {
         assert_eq!(names, ["operator:", "unknown:"], "{none}");
     }
 
-    async fn a_file_has_all_of_it_and_runs_nothing(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
+    async fn a_file_has_all_of_it_and_runs_nothing() {
+        let gateway = Gateway::start(Pair::Embedded).await;
         make_calls(&gateway).await;
         calls(&gateway).await;
         let request = Request::get("/usage").bearer(ADMIN).field("Accept", "text/csv");
@@ -338,42 +365,6 @@ on_both_pairs! {
             assert_eq!((answer.status, answer.reason().as_str()), (400, "invalid_params"), "{bad}");
         }
     }
-
-    async fn a_kill_between_two_batches_loses_records_and_sums_alike(pair: Pair) {
-        let mut gateway = Gateway::start(pair).await;
-        let orgs = make_calls(&gateway).await;
-        calls(&gateway).await;
-        for _ in 0..20 {
-            call(&gateway, ADMIN, "other", CALL).await;
-        }
-        gateway.kill();
-        gateway.restart().await;
-        assert_agrees(&gateway, &orgs).await;
-    }
-
-    async fn sums_that_are_too_old_go(pair: Pair) {
-        let mut gateway = Builder::new(pair).set("audit.usage_retention", "48h").start().await;
-        make_calls(&gateway).await;
-        calls(&gateway).await;
-        let today = usage(&gateway, ADMIN, "").await["total"].clone();
-        end(&mut gateway);
-        let db = open_db(&gateway.sql_url());
-        db.take_as_it_is();
-        let age = "UPDATE usage_days SET day = day - 3 WHERE kind IN ('target', 'target_org')";
-        sqlx::raw_sql(AssertSqlSafe(age)).execute(db.pool()).await.unwrap();
-        gateway.restart().await;
-        let deadline = Instant::now() + Duration::from_secs(20);
-        loop {
-            let rows = sqlx::query_scalar("SELECT COUNT(*) FROM usage_days WHERE kind = 'target'");
-            let rows: i64 = rows.fetch_one(db.pool()).await.unwrap();
-            if rows == 0 {
-                break;
-            }
-            assert!(Instant::now() < deadline, "{rows}: {}", gateway.log());
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-        assert_eq!(usage(&gateway, ADMIN, "").await["total"], today);
-    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -381,8 +372,8 @@ async fn a_spool_that_a_killed_gateway_leaves_is_counted_once() {
     let postgres = Postgres::start();
     let redis = Redis::start();
     let builder = Builder::new(Pair::External)
-            .process()
-            .stores(&postgres.database(), &redis.url());
+        .process()
+        .stores(&postgres.database(), &redis.url());
     let mut gateway = builder.start().await;
     let caller = seat(&gateway, "caller", "acme", Agent::json("{}").await).await;
     let _target = seat(&gateway, "target", "acme", Agent::json("{}").await).await;
@@ -401,11 +392,9 @@ async fn a_spool_that_a_killed_gateway_leaves_is_counted_once() {
         let answer = connection.call(&request(&format!("away-{n}"))).await;
         assert_eq!(answer.status, 200, "{}", answer.text());
     }
-    let deadline = Instant::now() + Duration::from_secs(10);
-    while gateway.metric("a2a_gateway_audit_spool_bytes", &[]).await < 12_000.0 {
-        assert!(Instant::now() < deadline, "{}", gateway.log());
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    gateway
+        .until_counted("a2a_gateway_audit_spool_bytes", &[], 12_000.0)
+        .await;
     gateway.kill();
     postgres.restart();
     gateway.restart().await;

@@ -1,7 +1,7 @@
 //! The room alone, in this process: what its spool keeps, loses and leaves to the next start.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use a2a_gateway::audit::{Audit, Draft, EventType, Filter, Line, Scope, Verifier};
 use a2a_gateway::config::load::{Layers, load};
@@ -12,6 +12,7 @@ use a2a_gateway::metrics::{Format, Metrics};
 use a2a_gateway::trust::{Keys, published_keys};
 
 use super::asked;
+use crate::harness::until_found;
 use crate::harness::until_holds;
 
 /// The room alone, on an SQLite file that is not migrated yet: it is away.
@@ -60,11 +61,10 @@ async fn what_a_small_spool_loses_is_counted_and_the_chain_says_so() {
     }
     until_holds("the spool is full", async || lost(&metrics) > 0).await;
     db.migrate().await.unwrap();
-    let deadline = Instant::now() + Duration::from_secs(60);
-    let lost = loop {
+    let lost = until_found("all are written or told of", async || {
         // What comes now has room.
         audit.record(Draft::new(EventType::ConfigChanged));
-        tokio::time::sleep(Duration::from_millis(500)).await;
+        tokio::time::sleep(Duration::from_millis(100)).await;
         let (calls, told): (i64, String) = (
             sqlx::query_scalar("SELECT COUNT(*) FROM structure_events WHERE event_type = (SELECT id FROM audit_words WHERE word = 'A2A_CALL')").fetch_one(db.pool()).await.unwrap(),
             sqlx::query_scalar::<_, String>("SELECT COALESCE(GROUP_CONCAT(detail), '') FROM structure_events WHERE event_type = (SELECT id FROM audit_words WHERE word = 'AUDIT_LOST')").fetch_one(db.pool()).await.unwrap(),
@@ -74,14 +74,9 @@ async fn what_a_small_spool_loses_is_counted_and_the_chain_says_so() {
             .filter_map(|n| n.parse::<u64>().ok())
             .sum();
         let lost = lost(&metrics);
-        if told == lost && u64::try_from(calls).unwrap() + lost >= sent {
-            break lost;
-        }
-        assert!(
-            Instant::now() < deadline,
-            "{calls} written, {lost} lost, {told} told of"
-        );
-    };
+        (told == lost && u64::try_from(calls).unwrap() + lost >= sent).then_some(lost)
+    })
+    .await;
     println!("{lost} of {sent} lost and told of");
     audit.flush().await;
     run.abort();
@@ -131,18 +126,11 @@ async fn a_long_chain_is_verified() {
     audit.flush().await;
     run.abort();
     let keys = published_keys(&folder.path().join("keys")).unwrap();
-    let started = Instant::now();
     let report = audit
         .stored
         .verify(Verifier::new(&keys, Scope::Database))
         .await
         .unwrap();
-    println!(
-        "{} records, {} checkpoints verified in {:?}",
-        report.records,
-        report.checkpoints,
-        started.elapsed()
-    );
     assert_eq!(report.problems, []);
     assert!(report.records > count && report.checkpoints >= count / 1000);
 }
@@ -170,11 +158,7 @@ async fn what_is_lost_before_the_end_is_told_of_by_the_end() {
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     }
-    let deadline = Instant::now() + Duration::from_secs(30);
-    while lost(&metrics) < 5000 {
-        assert!(Instant::now() < deadline, "{}", lost(&metrics));
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
+    until_holds("much is lost", async || lost(&metrics) >= 5000).await;
     audit.flush().await;
     run.abort();
     let _ = run.await;
@@ -185,20 +169,16 @@ async fn what_is_lost_before_the_end_is_told_of_by_the_end() {
     let (next, db, _) = room(folder.path(), 100_000);
     db.take_as_it_is();
     let run = start(&next);
-    let deadline = Instant::now() + Duration::from_secs(30);
     let told = "SELECT COALESCE(GROUP_CONCAT(detail), '') FROM structure_events WHERE event_type IN (SELECT id FROM audit_words WHERE word IN ('AUDIT_LOST', 'AUDIT_STOPPED'))";
-    loop {
+    until_holds("what was lost is told of", async || {
         let told: String = sqlx::query_scalar(told).fetch_one(db.pool()).await.unwrap();
         let sum: u64 = told
             .split(|c: char| !c.is_ascii_digit())
             .filter_map(|n| n.parse::<u64>().ok())
             .sum();
-        if sum == lost {
-            break;
-        }
-        assert!(Instant::now() < deadline, "{told}: not {lost}");
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
+        sum == lost
+    })
+    .await;
     next.flush().await;
     run.abort();
     let keys = published_keys(&folder.path().join("keys")).unwrap();
@@ -229,11 +209,7 @@ async fn without_a_spool_what_is_not_written_by_the_end_is_counted_as_lost() {
             .parse::<f64>()
             .unwrap()
     };
-    let deadline = Instant::now() + Duration::from_secs(20);
-    while waits() < 11.0 {
-        assert!(Instant::now() < deadline, "{} wait", waits());
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
+    until_holds("all wait", async || waits() >= 11.0).await;
     audit.flush().await;
     run.abort();
     // The start and the stop of the chain, too, and its checkpoint.
@@ -247,11 +223,7 @@ async fn an_export_is_proven_also_when_records_come_while_it_is_read() {
     db.migrate().await.unwrap();
     let run = start(&audit);
     let written = async |count: i64| {
-        let deadline = Instant::now() + Duration::from_secs(30);
-        while newest(&db).await < count {
-            assert!(Instant::now() < deadline);
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
+        until_holds("they are written", async || newest(&db).await >= count).await;
     };
     let record = |count: u64| (0..count).for_each(|_| audit.record(Draft::new(EventType::A2aCall)));
     record(3000);
@@ -320,7 +292,7 @@ async fn what_others_left_holds_up_no_record_of_ones_own() {
     db.migrate().await.unwrap();
     // Now a database that takes all, and its time.
     let slow = "CREATE TRIGGER slow AFTER INSERT ON structure_events BEGIN \
-             SELECT (WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c WHERE x < 1500) SELECT COUNT(*) FROM c); END";
+         SELECT (WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c WHERE x < 1500) SELECT COUNT(*) FROM c); END";
     sqlx::raw_sql(slow).execute(db.pool()).await.unwrap();
     let (own, db, metrics) = room(folder.path(), 1 << 30);
     db.take_as_it_is();
@@ -329,17 +301,13 @@ async fn what_others_left_holds_up_no_record_of_ones_own() {
         own.record(Draft::new(EventType::A2aCall));
     }
     let begun = "SELECT COUNT(*) FROM structure_events";
-    let deadline = Instant::now() + Duration::from_secs(30);
     let all = async || -> i64 {
         sqlx::query_scalar(begun)
             .fetch_one(db.pool())
             .await
             .unwrap()
     };
-    while all().await == 0 {
-        assert!(Instant::now() < deadline);
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    until_holds("it has begun", async || all().await > 0).await;
     own.flush().await;
     run.abort();
     let _ = run.await;
@@ -355,9 +323,8 @@ async fn what_others_left_holds_up_no_record_of_ones_own() {
     let (next, db, _) = room(folder.path(), 1 << 30);
     db.take_as_it_is();
     let run = start(&next);
-    let deadline = Instant::now() + Duration::from_secs(60);
     let ended = "SELECT replica FROM structure_events JOIN audit_replicas USING (chain) WHERE event_type = (SELECT id FROM audit_words WHERE word = 'AUDIT_STOPPED')";
-    loop {
+    until_holds("all of it is written", async || {
         let ended: Vec<String> = sqlx::query_scalar(ended)
             .fetch_all(db.pool())
             .await
@@ -368,12 +335,9 @@ async fn what_others_left_holds_up_no_record_of_ones_own() {
         }
         counts.sort_unstable();
         // The start, five calls, the stop and a checkpoint; and the others with theirs.
-        if matches!(counts[..], [8, most] if most > 20_000) {
-            break;
-        }
-        assert!(Instant::now() < deadline, "{counts:?}");
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
+        matches!(counts[..], [8, most] if most > 20_000)
+    })
+    .await;
     next.flush().await;
     run.abort();
     let keys = published_keys(&folder.path().join("keys")).unwrap();

@@ -1,15 +1,15 @@
 //! An older signed end is put back, and the records behind it are removed: found by what was kept elsewhere.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 use a2a_gateway::db::Db;
 use serde_json::Value;
 
 use super::{audit, end, recorded};
+use crate::harness::until_found;
 use crate::harness::{Agent, Builder, CALL, Gateway, Pair, Recorded, Request, Step, ok_json};
-use crate::on_both_pairs;
 use crate::stores::open_db;
+use crate::{on_both_pairs, on_embedded};
 
 async fn calls(gateway: &Gateway, token: &str, name: &str) {
     for n in 0..4 {
@@ -27,17 +27,15 @@ async fn execute(db: &Db, statement: &str) -> u64 {
 
 /// The ends that stand in a file, once it names a record of `least` or more.
 async fn kept(path: &Path, least: i64) -> Vec<Value> {
-    let deadline = Instant::now() + Duration::from_secs(20);
-    loop {
+    until_found("an end", async || {
         let text = std::fs::read_to_string(path).unwrap_or_default();
         let read = text.lines().map(|line| serde_json::from_str(line).unwrap());
         let ends: Vec<Value> = read.collect();
-        if ends.iter().any(|end| end["seq"].as_i64().unwrap() >= least) {
-            return ends;
-        }
-        assert!(Instant::now() < deadline, "{text}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+        let mut all = ends.iter();
+        all.any(|end| end["seq"].as_i64().unwrap() >= least)
+            .then_some(ends)
+    })
+    .await
 }
 
 on_both_pairs! {
@@ -95,14 +93,16 @@ on_both_pairs! {
         assert_eq!(status, Some(1), "{said}");
         assert!(said.contains("names no signed end"), "{said}");
     }
+}
 
-    async fn an_end_is_sent_to_a_url_and_what_fails_is_counted(pair: Pair) {
+on_embedded! {
+    async fn an_end_is_sent_to_a_url_and_what_fails_is_counted() {
         let receiver = Agent::scripted(|request: &Recorded| {
             assert!(!request.text().is_empty());
             vec![Step::Write(ok_json("{}"))]
         })
         .await;
-        let builder = Builder::new(pair).set("audit.anchor", &receiver.url());
+        let builder = Builder::new(Pair::Embedded).set("audit.anchor", &receiver.url());
         let mut gateway = builder.start().await;
         let (caller, _target) = gateway.pair(Agent::json("{}").await).await;
         calls(&gateway, &caller.token, "sent").await;
@@ -115,17 +115,13 @@ on_both_pairs! {
         assert_eq!(status, Some(0), "{said}");
 
         let nobody = crate::harness::builder::free_address("127.0.0.1");
-        let builder = Builder::new(pair).set("audit.anchor", &format!("http://{nobody}/"));
+        let builder = Builder::new(Pair::Embedded).set("audit.anchor", &format!("http://{nobody}/"));
         let gateway = builder.start().await;
-        let deadline = Instant::now() + Duration::from_secs(20);
-        while gateway.metric("a2a_gateway_audit_anchor_failures_total", &[]).await == 0.0 {
-            assert!(Instant::now() < deadline, "no failure is counted");
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
+        gateway.until_counted("a2a_gateway_audit_anchor_failures_total", &[], 1.0).await;
     }
 
-    async fn the_log_names_ends_as_well(pair: Pair) {
-        let mut gateway = Builder::new(pair).set("audit.anchor", "log").start().await;
+    async fn the_log_names_ends_as_well() {
+        let mut gateway = Builder::new(Pair::Embedded).set("audit.anchor", "log").start().await;
         let (caller, _target) = gateway.pair(Agent::json("{}").await).await;
         calls(&gateway, &caller.token, "logged").await;
         end(&mut gateway);

@@ -1,6 +1,6 @@
 //! What leaves a record although no room of the gateway was ever asked, and what a run says of its beginning and its end.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
@@ -9,9 +9,9 @@ use super::records::of_request;
 use super::{end, recorded};
 use crate::harness::{
     ADMIN, Agent, Builder, CALL, Connection, Gateway, LAST_CHUNK, Pair, Request, SSE_HEAD, Step,
-    chunk,
+    chunk, until_holds,
 };
-use crate::on_both_pairs;
+use crate::on_embedded;
 use crate::reload::{Written, in_force};
 
 /// The members of a record that say what was asked of whom, and what came of it.
@@ -19,9 +19,9 @@ fn said(record: &Value) -> [&str; 3] {
     ["event_type", "target", "outcome"].map(|name| record[name].as_str().unwrap_or_default())
 }
 
-on_both_pairs! {
-    async fn a_change_that_is_refused_before_its_route_is_asked_is_written_down(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
+on_embedded! {
+    async fn a_change_that_is_refused_before_its_route_is_asked_is_written_down() {
+        let gateway = Gateway::start(Pair::Embedded).await;
         let (_, target) = gateway.pair(Agent::json("{}").await).await;
         let pause = || Request::post("/workspaces/target/pause", "").bearer(&target.token);
         let before = gateway.metric("a2a_gateway_refusals_total", &[r#"plane="control""#, r#"reason="origin_forbidden""#]).await;
@@ -47,8 +47,8 @@ on_both_pairs! {
         assert!(recorded(&gateway, "request_id=read", 0).await.is_empty());
     }
 
-    async fn a_call_whose_head_cannot_be_read_is_written_down(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
+    async fn a_call_whose_head_cannot_be_read_is_written_down() {
+        let gateway = Gateway::start(Pair::Embedded).await;
         let field = "no colon\r\n\r\n";
         let chunks = "Transfer-Encoding: chunked\r\n\r\nzz\r\n";
         for (begins, path, rest, id, target) in [
@@ -84,8 +84,8 @@ on_both_pairs! {
         gateway.assert_idle().await;
     }
 
-    async fn a_kept_call_that_nobody_can_make_is_written_down_with_its_end(pair: Pair) {
-        let gateway = Builder::new(pair).set("delegation.deferred_ttl", "2s").start().await;
+    async fn a_kept_call_that_nobody_can_make_is_written_down_with_its_end() {
+        let gateway = Builder::new(Pair::Embedded).set("delegation.deferred_ttl", "2s").start().await;
         let (caller, target) = gateway.pair(Agent::json("{}").await).await;
         let paused = gateway.as_operator(Request::post("/workspaces/target/pause", "")).await;
         assert_eq!(paused.status, 200);
@@ -102,8 +102,8 @@ on_both_pairs! {
         assert_eq!(["caller", "credential_kind"].map(|name| &record[name]), ["caller", "stored"]);
     }
 
-    async fn whoever_takes_a_stream_up_again_is_written_down(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
+    async fn whoever_takes_a_stream_up_again_is_written_down() {
+        let gateway = Gateway::start(Pair::Embedded).await;
         let agent = Agent::scripted(|_| vec![
             Step::write(SSE_HEAD),
             Step::Write(chunk("data: 1\n\n")),
@@ -166,16 +166,13 @@ async fn a_run_says_which_keys_and_settings_it_begins_with_and_what_was_left_at_
     assert_eq!(changed, expected);
     end(&mut gateway);
     gateway.restart().await;
-    let deadline = Instant::now() + Duration::from_secs(10);
-    loop {
+    until_holds("the new run says its settings", async || {
         let stopped = recorded(&gateway, "event_type=AUDIT_STOPPED", 1).await;
         let started = recorded(&gateway, "event_type=AUDIT_STARTED", 2).await;
         assert_eq!(stopped[0]["detail"]["running"], 0, "{stopped:?}");
-        if started[0]["detail"]["settings"]["rate.caller_per_second"] == 60 {
-            break;
-        }
-        assert!(Instant::now() < deadline, "{started:?}");
-    }
+        started[0]["detail"]["settings"]["rate.caller_per_second"] == 60
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -188,28 +185,20 @@ async fn a_chain_that_ends_in_a_hurry_holds_what_was_cut_and_says_how_much_was_n
     let call = Request::post(target.path(), CALL).bearer(&caller.token);
     let call = call.field("X-Request-Id", "cut");
     connection.send(&call.wire("127.0.0.1")).await;
-    let deadline = Instant::now() + Duration::from_secs(10);
-    while target.agent.count() == 0 {
-        assert!(Instant::now() < deadline, "the call does not come");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    target.agent.until_count(1).await;
     gateway.terminate();
-    let deadline = Instant::now() + Duration::from_secs(10);
     // Changes are refused on the admin listener, too, from here on.
-    loop {
+    let refused = until_found("it shuts down", async || {
         let mut admin = Connection::open(gateway.admin).await;
         let pause = Request::post("/api/workspaces/target/pause", "");
         let pause = pause.bearer(ADMIN).field("X-Request-Id", "late");
         admin.send(&pause.wire(&gateway.admin.to_string())).await;
         let answer = admin.answer().await;
-        if answer.status == 503 {
-            assert_eq!(answer.reason(), "shutting_down");
-            break;
-        }
-        assert!(Instant::now() < deadline, "{}", answer.text());
-    }
+        (answer.status == 503).then_some(answer)
+    });
+    assert_eq!(refused.await.reason(), "shutting_down");
     gateway.terminate();
-    assert!(gateway.wait(Duration::from_secs(20)).success());
+    assert!(gateway.wait(Duration::from_secs(60)).success());
     gateway.restart().await;
     let stopped = recorded(&gateway, "event_type=AUDIT_STOPPED", 1).await;
     let cut = recorded(&gateway, "request_id=cut", 0).await;
@@ -313,3 +302,5 @@ async fn a_request_id_that_holds_the_callers_credential_is_not_taken_over() {
         assert!(!request.head.contains(&caller.token));
     }
 }
+
+use crate::harness::until_found;

@@ -11,10 +11,11 @@ mod retention;
 mod tampered;
 
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::Value;
 
+use crate::harness::until_found;
 use crate::harness::{ADMIN, Gateway};
 
 /// A number from the environment, for whoever wants to see more than CI has time for.
@@ -28,19 +29,13 @@ fn asked(name: &str, otherwise: u64) -> u64 {
 
 /// The records that fit a query, the newest first, once there are as many as `least`.
 pub(crate) async fn recorded(gateway: &Gateway, query: &str, least: usize) -> Vec<Value> {
-    let deadline = Instant::now() + Duration::from_secs(10);
-    loop {
+    until_found(query, async || {
         let answer = gateway.admin_get(&format!("/audit?{query}")).await.unwrap();
         assert_eq!(answer.status, 200, "{}", answer.text());
-        let page = answer.json();
-        let records = page["records"].as_array().unwrap();
-        if records.len() >= least {
-            return records.clone();
-        }
-        let log = gateway.log();
-        assert!(Instant::now() < deadline, "{query}: {page}\n{log}");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+        let records = answer.json()["records"].as_array().unwrap().clone();
+        (records.len() >= least).then_some(records)
+    })
+    .await
 }
 
 /// What `a2a-gateway audit` says about a gateway's database, and its exit status.
@@ -64,5 +59,5 @@ pub(crate) fn audit(gateway: &Gateway, arguments: &[&str]) -> (String, Option<i3
 /// Ends it in order, so that everything is written and signed.
 pub(crate) fn end(gateway: &mut Gateway) {
     gateway.terminate();
-    assert!(gateway.wait(Duration::from_secs(20)).success());
+    assert!(gateway.wait(Duration::from_secs(60)).success());
 }

@@ -5,9 +5,9 @@ use sha2::{Digest as _, Sha256};
 
 use super::{audit, end, recorded};
 use crate::harness::{
-    ADMIN, Agent, Builder, CALL, Connection, Gateway, Request, SSE_HEAD, Step, chunk,
+    ADMIN, Agent, Builder, CALL, Connection, Gateway, Pair, Request, SSE_HEAD, Step, chunk,
 };
-use crate::on_both_pairs;
+use crate::{on_both_pairs, on_embedded};
 
 const TASK: &str = r#"{"jsonrpc":"2.0","id":"c-1","result":{"kind":"task","id":"task-7","contextId":"c","status":{"state":"working"}}}"#;
 
@@ -48,180 +48,6 @@ fn forged(records: &[Value], replica: &str) -> Vec<String> {
 }
 
 on_both_pairs! {
-    async fn an_answered_call_is_written_down_with_everything_but_content(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
-        let (caller, _target) = gateway.pair(Agent::json(TASK).await).await;
-        assert_eq!(message(&gateway, &caller.token, "r-1").await, 200);
-        let record = of_request(&gateway, "r-1").await;
-        let line = &gateway.access_lines("r-1").await[0];
-        for (member, expected) in [
-            ("event_type", json!("A2A_CALL")),
-            ("caller", json!("caller")),
-            ("target", json!("target")),
-            ("org", json!(null)),
-            ("credential_kind", json!("workspace")),
-            ("credential_prefix", json!(caller.token[..8])),
-            ("rule", json!("root_sibling")),
-            ("method", json!("send_message")),
-            ("outcome", json!("answered")),
-            ("status", json!(200)),
-            ("request_bytes", line["request_bytes"].clone()),
-            ("response_bytes", json!(TASK.len())),
-            ("task_id", json!("task-7")),
-        ] {
-            assert_eq!(record[member], expected, "{member}: {record}");
-        }
-        assert!(record["duration_ms"].as_i64().unwrap() < 10_000);
-        assert!(record["seq"].as_i64().unwrap() > 1);
-        for member in ["prev", "hash"] {
-            assert_eq!(record[member].as_str().unwrap().len(), 64, "{record}");
-        }
-        assert!(!record.to_string().contains("\"hi\""), "{record}");
-    }
-
-    async fn a_call_with_a_key_names_its_task_also_when_it_is_repeated(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
-        let (caller, _target) = gateway.pair(Agent::json(TASK).await).await;
-        for request_id in ["first", "again"] {
-            let request = Request::post("/workspaces/target/a2a", CALL)
-                .bearer(&caller.token)
-                .field("Idempotency-Key", "k-1")
-                .field("X-Request-Id", request_id);
-            let answer = gateway.call(&request).await;
-            assert_eq!(answer.status, 200, "{}", answer.text());
-            let replayed = answer.field("idempotent-replay").is_some();
-            assert_eq!(replayed, request_id == "again");
-            let record = of_request(&gateway, request_id).await;
-            assert_eq!(record["task_id"], "task-7", "{record}");
-            assert_eq!(record["outcome"], "answered", "{record}");
-        }
-    }
-
-    async fn refused_and_broken_calls_are_written_down_too(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
-        let broken = Agent::scripted(|_| vec![Step::write("HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{"), Step::Close]).await;
-        let (caller, _target) = gateway.pair(broken).await;
-        let stranger = gateway.create(json!({"id": "alone", "name": "alone", "parent_id": "caller"})).await;
-        drop(stranger);
-        let tokens = Request::post("/workspaces/alone/tokens", "").bearer(ADMIN);
-        let alone = gateway.call(&tokens).await.json()["token"].as_str().unwrap().to_owned();
-        for (token, request_id, outcome, who, rule) in [
-            ("a2aw_0000000000abcdefghijklmnopqrstuvwxyzABCDEFG", "r-1", "unauthenticated", None, None),
-            (alone.as_str(), "r-2", "not_permitted", Some("alone"), None),
-            (caller.token.as_str(), "r-3", "agent_protocol_error", Some("caller"), Some("root_sibling")),
-            (ADMIN, "r-4", "agent_protocol_error", Some("operator:"), Some("operator")),
-        ] {
-            let status = message(&gateway, token, request_id).await;
-            let record = of_request(&gateway, request_id).await;
-            assert_eq!(record["outcome"], outcome, "{record}");
-            assert_eq!(record["status"], status, "{record}");
-            assert_eq!(record["caller"].as_str(), who, "{record}");
-            assert_eq!(record["rule"].as_str(), rule, "{record}");
-            assert_eq!(record["target"], "target", "{record}");
-        }
-        let refused = recorded(&gateway, "outcome=agent_protocol_error&target=target", 2).await;
-        assert_eq!(refused.len(), 2);
-    }
-
-    async fn a_stream_and_a_caller_that_leaves_are_written_down_when_they_end(pair: Pair) {
-        let gateway = Builder::new(pair).set("stream.linger", "0s").start().await;
-        let event = format!("data: {TASK}\n\n");
-        let agent = Agent::scripted(move |_| {
-            vec![Step::write(SSE_HEAD), Step::Write(chunk(&event)), Step::Hang]
-        }).await;
-        let (caller, _target) = gateway.pair(agent).await;
-        let request = Request::post("/workspaces/target/a2a", CALL.replace("message/send", "message/stream"))
-            .bearer(&caller.token)
-            .field("X-Request-Id", "r-1");
-        let mut connection = Connection::open(gateway.public).await;
-        connection.send(&request.wire("127.0.0.1")).await;
-        connection.read_head().await.unwrap();
-        connection.next_chunk().await.unwrap();
-        assert!(recorded(&gateway, "request_id=r-1", 0).await.is_empty(), "it goes on");
-        drop(connection);
-        let record = of_request(&gateway, "r-1").await;
-        assert_eq!(record["outcome"], "caller_left", "{record}");
-        assert_eq!(record["task_id"], "task-7", "{record}");
-        assert_eq!(record["method"], "send_streaming_message", "{record}");
-    }
-
-    async fn every_change_is_written_down_with_who_made_it(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
-        let agent = Agent::json("{}").await;
-        let seat = gateway.seat("one", "", agent).await;
-        let other = gateway.seat("two", "", Agent::json("{}").await).await;
-        let grant = json!({"caller_id": "one", "target_id": "two", "note": "planted"});
-        let ask = |method: &str, path: &str, token: &str, body: Value| {
-            let body = if body.is_null() { String::new() } else { body.to_string() };
-            let mut request = Request::post(path, body).bearer(token);
-            request.method = method.to_owned();
-            request
-        };
-        let mut grant_id = String::new();
-        let mut token_id = String::new();
-        let mut stop_id = String::new();
-        for (method, path, token, body, event, target) in [
-            ("PATCH", "/workspaces/one", ADMIN, json!({"name": "other"}), "WORKSPACE_CHANGED", "one"),
-            ("POST", "/workspaces/one/pause", ADMIN, Value::Null, "WORKSPACE_PAUSED", "one"),
-            ("POST", "/workspaces/one/resume", ADMIN, Value::Null, "WORKSPACE_RESUMED", "one"),
-            ("POST", "/registry/update-card", &seat.token, json!({"workspace_id": "one", "agent_card": crate::harness::card("x")}), "CARD_UPDATED", "one"),
-            ("POST", "/grants", ADMIN, grant, "GRANT_CREATED", "two"),
-            ("DELETE", "/grants/GRANT", ADMIN, Value::Null, "GRANT_REMOVED", ""),
-            ("POST", "/stops", ADMIN, json!({"scope": {"workspace": "two"}, "mode": "new", "reason": "a case"}), "STOP_CREATED", "two"),
-            ("DELETE", "/stops/STOP", ADMIN, Value::Null, "STOP_RELEASED", "two"),
-            ("POST", "/workspaces/one/tokens", &seat.token, Value::Null, "TOKEN_ISSUED", "one"),
-            ("DELETE", "/workspaces/one/tokens/TOKEN", &seat.token, Value::Null, "TOKEN_REVOKED", "one"),
-            ("POST", "/canvas/tokens", ADMIN, json!({"user": "ada"}), "TOKEN_ISSUED", ""),
-            ("POST", "/orgs/acme/tokens", ADMIN, Value::Null, "TOKEN_ISSUED", ""),
-            ("GET", "/registry/discover/two", &seat.token, Value::Null, "TOKEN_ISSUED", "two"),
-            ("POST", "/workspaces/two/notify", &other.token, json!({"message": "planted"}), "MESSAGE_NOTIFIED", "two"),
-            ("POST", "/registry/register", &other.token, json!({"id": "two", "instance_id": "i-1", "url": other.agent.url(), "agent_card": crate::harness::card("two")}), "WORKSPACE_REGISTERED", "two"),
-            ("POST", "/registry/drain", &other.token, json!({"workspace_id": "two", "instance_id": "i-1"}), "INSTANCE_DRAINING", "two"),
-            ("POST", "/registry/deregister", &other.token, json!({"workspace_id": "two"}), "WORKSPACE_DEREGISTERED", "two"),
-            ("DELETE", "/workspaces/two", ADMIN, Value::Null, "WORKSPACE_REMOVED", "two"),
-        ] {
-            let path = path.replace("GRANT", &grant_id).replace("TOKEN", &token_id);
-            let path = path.replace("STOP", &stop_id);
-            let request_id = format!("{event}-{}", path.replace('/', "."));
-            let request = ask(method, &path, token, body).field("X-Request-Id", &request_id);
-            let answer = gateway.call(&request).await;
-            assert!((200..300).contains(&answer.status), "{path}: {}", answer.text());
-            let record = of_request(&gateway, &request_id).await;
-            assert_eq!(record["event_type"], event, "{record}");
-            assert_eq!(record["target"].as_str().unwrap_or_default(), target, "{record}");
-            assert_eq!(record["outcome"], "done", "{record}");
-            assert_eq!(record["status"], answer.status, "{record}");
-            let who = if token == ADMIN { "operator:" } else { target };
-            let who = if path.starts_with("/registry/discover") { "one" } else { who };
-            assert_eq!(record["caller"], who, "{record}");
-            assert!(!record.to_string().contains("planted"), "{record}");
-            match event {
-                "INSTANCE_DRAINING" => assert_eq!(record["detail"]["instance_id"], "i-1", "{record}"),
-                "GRANT_CREATED" => grant_id = record["detail"]["grant_id"].as_str().unwrap().to_owned(),
-                "STOP_CREATED" => stop_id = record["detail"]["stop_id"].as_str().unwrap().to_owned(),
-                "TOKEN_ISSUED" if path.starts_with("/workspaces") => {
-                    token_id = record["detail"]["token_id"].as_str().unwrap().to_owned();
-                }
-                _ => {}
-            }
-        }
-        // What nobody asks for by a request.
-        let status = recorded(&gateway, "event_type=WORKSPACE_STATUS&workspace=one", 2).await;
-        assert_eq!(status[0]["detail"]["status"], "online", "{status:?}");
-        assert_eq!(status[0]["caller"], Value::Null, "{status:?}");
-        // And what is refused.
-        let refused = ask("POST", "/grants", &seat.token, json!({"caller_id": "one", "target_id": "two"})).field("X-Request-Id", "refused");
-        assert_eq!(gateway.call(&refused).await.status, 403);
-        let record = of_request(&gateway, "refused").await;
-        assert_eq!([&record["event_type"], &record["outcome"], &record["caller"]], ["GRANT_CREATED", "not_permitted", "one"]);
-        // Heartbeats leave none.
-        let beat = ask("POST", "/registry/heartbeat", &seat.token, json!({"workspace_id": "one"}));
-        assert_eq!(gateway.call(&beat.field("X-Request-Id", "beat")).await.status, 200);
-        assert_eq!(message(&gateway, ADMIN, "after").await, 404);
-        of_request(&gateway, "after").await;
-        assert!(recorded(&gateway, "request_id=beat", 0).await.is_empty());
-    }
-
     async fn pages_and_filters_show_each_record_once(pair: Pair) {
         let gateway = Gateway::start(pair).await;
         let (caller, _target) = gateway.pair(Agent::json("{}").await).await;
@@ -376,5 +202,181 @@ on_both_pairs! {
         let (said, status) = audit(&gateway, &["verify", names[0]]);
         assert_eq!(status, Some(1), "{said}");
         assert!(said.contains("give the ones that it publishes (/.well-known/jwks.json) with --jwks"), "{said}");
+    }
+}
+
+on_embedded! {
+    async fn an_answered_call_is_written_down_with_everything_but_content() {
+        let gateway = Gateway::start(Pair::Embedded).await;
+        let (caller, _target) = gateway.pair(Agent::json(TASK).await).await;
+        assert_eq!(message(&gateway, &caller.token, "r-1").await, 200);
+        let record = of_request(&gateway, "r-1").await;
+        let line = &gateway.access_lines("r-1").await[0];
+        for (member, expected) in [
+            ("event_type", json!("A2A_CALL")),
+            ("caller", json!("caller")),
+            ("target", json!("target")),
+            ("org", json!(null)),
+            ("credential_kind", json!("workspace")),
+            ("credential_prefix", json!(caller.token[..8])),
+            ("rule", json!("root_sibling")),
+            ("method", json!("send_message")),
+            ("outcome", json!("answered")),
+            ("status", json!(200)),
+            ("request_bytes", line["request_bytes"].clone()),
+            ("response_bytes", json!(TASK.len())),
+            ("task_id", json!("task-7")),
+        ] {
+            assert_eq!(record[member], expected, "{member}: {record}");
+        }
+        assert!(record["duration_ms"].as_i64().unwrap() < 10_000);
+        assert!(record["seq"].as_i64().unwrap() > 1);
+        for member in ["prev", "hash"] {
+            assert_eq!(record[member].as_str().unwrap().len(), 64, "{record}");
+        }
+        assert!(!record.to_string().contains("\"hi\""), "{record}");
+    }
+
+    async fn a_call_with_a_key_names_its_task_also_when_it_is_repeated() {
+        let gateway = Gateway::start(Pair::Embedded).await;
+        let (caller, _target) = gateway.pair(Agent::json(TASK).await).await;
+        for request_id in ["first", "again"] {
+            let request = Request::post("/workspaces/target/a2a", CALL)
+                .bearer(&caller.token)
+                .field("Idempotency-Key", "k-1")
+                .field("X-Request-Id", request_id);
+            let answer = gateway.call(&request).await;
+            assert_eq!(answer.status, 200, "{}", answer.text());
+            let replayed = answer.field("idempotent-replay").is_some();
+            assert_eq!(replayed, request_id == "again");
+            let record = of_request(&gateway, request_id).await;
+            assert_eq!(record["task_id"], "task-7", "{record}");
+            assert_eq!(record["outcome"], "answered", "{record}");
+        }
+    }
+
+    async fn refused_and_broken_calls_are_written_down_too() {
+        let gateway = Gateway::start(Pair::Embedded).await;
+        let broken = Agent::scripted(|_| vec![Step::write("HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{"), Step::Close]).await;
+        let (caller, _target) = gateway.pair(broken).await;
+        let stranger = gateway.create(json!({"id": "alone", "name": "alone", "parent_id": "caller"})).await;
+        drop(stranger);
+        let tokens = Request::post("/workspaces/alone/tokens", "").bearer(ADMIN);
+        let alone = gateway.call(&tokens).await.json()["token"].as_str().unwrap().to_owned();
+        for (token, request_id, outcome, who, rule) in [
+            ("a2aw_0000000000abcdefghijklmnopqrstuvwxyzABCDEFG", "r-1", "unauthenticated", None, None),
+            (alone.as_str(), "r-2", "not_permitted", Some("alone"), None),
+            (caller.token.as_str(), "r-3", "agent_protocol_error", Some("caller"), Some("root_sibling")),
+            (ADMIN, "r-4", "agent_protocol_error", Some("operator:"), Some("operator")),
+        ] {
+            let status = message(&gateway, token, request_id).await;
+            let record = of_request(&gateway, request_id).await;
+            assert_eq!(record["outcome"], outcome, "{record}");
+            assert_eq!(record["status"], status, "{record}");
+            assert_eq!(record["caller"].as_str(), who, "{record}");
+            assert_eq!(record["rule"].as_str(), rule, "{record}");
+            assert_eq!(record["target"], "target", "{record}");
+        }
+        let refused = recorded(&gateway, "outcome=agent_protocol_error&target=target", 2).await;
+        assert_eq!(refused.len(), 2);
+    }
+
+    async fn a_stream_and_a_caller_that_leaves_are_written_down_when_they_end() {
+        let gateway = Builder::new(Pair::Embedded).set("stream.linger", "0s").start().await;
+        let event = format!("data: {TASK}\n\n");
+        let agent = Agent::scripted(move |_| {
+            vec![Step::write(SSE_HEAD), Step::Write(chunk(&event)), Step::Hang]
+        }).await;
+        let (caller, _target) = gateway.pair(agent).await;
+        let request = Request::post("/workspaces/target/a2a", CALL.replace("message/send", "message/stream"))
+            .bearer(&caller.token)
+            .field("X-Request-Id", "r-1");
+        let mut connection = Connection::open(gateway.public).await;
+        connection.send(&request.wire("127.0.0.1")).await;
+        connection.read_head().await.unwrap();
+        connection.next_chunk().await.unwrap();
+        assert!(recorded(&gateway, "request_id=r-1", 0).await.is_empty(), "it goes on");
+        drop(connection);
+        let record = of_request(&gateway, "r-1").await;
+        assert_eq!(record["outcome"], "caller_left", "{record}");
+        assert_eq!(record["task_id"], "task-7", "{record}");
+        assert_eq!(record["method"], "send_streaming_message", "{record}");
+    }
+
+    async fn every_change_is_written_down_with_who_made_it() {
+        let gateway = Gateway::start(Pair::Embedded).await;
+        let agent = Agent::json("{}").await;
+        let seat = gateway.seat("one", "", agent).await;
+        let other = gateway.seat("two", "", Agent::json("{}").await).await;
+        let grant = json!({"caller_id": "one", "target_id": "two", "note": "planted"});
+        let ask = |method: &str, path: &str, token: &str, body: Value| {
+            let body = if body.is_null() { String::new() } else { body.to_string() };
+            let mut request = Request::post(path, body).bearer(token);
+            request.method = method.to_owned();
+            request
+        };
+        let mut grant_id = String::new();
+        let mut token_id = String::new();
+        let mut stop_id = String::new();
+        for (method, path, token, body, event, target) in [
+            ("PATCH", "/workspaces/one", ADMIN, json!({"name": "other"}), "WORKSPACE_CHANGED", "one"),
+            ("POST", "/workspaces/one/pause", ADMIN, Value::Null, "WORKSPACE_PAUSED", "one"),
+            ("POST", "/workspaces/one/resume", ADMIN, Value::Null, "WORKSPACE_RESUMED", "one"),
+            ("POST", "/registry/update-card", &seat.token, json!({"workspace_id": "one", "agent_card": crate::harness::card("x")}), "CARD_UPDATED", "one"),
+            ("POST", "/grants", ADMIN, grant, "GRANT_CREATED", "two"),
+            ("DELETE", "/grants/GRANT", ADMIN, Value::Null, "GRANT_REMOVED", ""),
+            ("POST", "/stops", ADMIN, json!({"scope": {"workspace": "two"}, "mode": "new", "reason": "a case"}), "STOP_CREATED", "two"),
+            ("DELETE", "/stops/STOP", ADMIN, Value::Null, "STOP_RELEASED", "two"),
+            ("POST", "/workspaces/one/tokens", &seat.token, Value::Null, "TOKEN_ISSUED", "one"),
+            ("DELETE", "/workspaces/one/tokens/TOKEN", &seat.token, Value::Null, "TOKEN_REVOKED", "one"),
+            ("POST", "/canvas/tokens", ADMIN, json!({"user": "ada"}), "TOKEN_ISSUED", ""),
+            ("POST", "/orgs/acme/tokens", ADMIN, Value::Null, "TOKEN_ISSUED", ""),
+            ("GET", "/registry/discover/two", &seat.token, Value::Null, "TOKEN_ISSUED", "two"),
+            ("POST", "/workspaces/two/notify", &other.token, json!({"message": "planted"}), "MESSAGE_NOTIFIED", "two"),
+            ("POST", "/registry/register", &other.token, json!({"id": "two", "instance_id": "i-1", "url": other.agent.url(), "agent_card": crate::harness::card("two")}), "WORKSPACE_REGISTERED", "two"),
+            ("POST", "/registry/drain", &other.token, json!({"workspace_id": "two", "instance_id": "i-1"}), "INSTANCE_DRAINING", "two"),
+            ("POST", "/registry/deregister", &other.token, json!({"workspace_id": "two"}), "WORKSPACE_DEREGISTERED", "two"),
+            ("DELETE", "/workspaces/two", ADMIN, Value::Null, "WORKSPACE_REMOVED", "two"),
+        ] {
+            let path = path.replace("GRANT", &grant_id).replace("TOKEN", &token_id);
+            let path = path.replace("STOP", &stop_id);
+            let request_id = format!("{event}-{}", path.replace('/', "."));
+            let request = ask(method, &path, token, body).field("X-Request-Id", &request_id);
+            let answer = gateway.call(&request).await;
+            assert!((200..300).contains(&answer.status), "{path}: {}", answer.text());
+            let record = of_request(&gateway, &request_id).await;
+            assert_eq!(record["event_type"], event, "{record}");
+            assert_eq!(record["target"].as_str().unwrap_or_default(), target, "{record}");
+            assert_eq!(record["outcome"], "done", "{record}");
+            assert_eq!(record["status"], answer.status, "{record}");
+            let who = if token == ADMIN { "operator:" } else { target };
+            let who = if path.starts_with("/registry/discover") { "one" } else { who };
+            assert_eq!(record["caller"], who, "{record}");
+            assert!(!record.to_string().contains("planted"), "{record}");
+            match event {
+                "INSTANCE_DRAINING" => assert_eq!(record["detail"]["instance_id"], "i-1", "{record}"),
+                "GRANT_CREATED" => grant_id = record["detail"]["grant_id"].as_str().unwrap().to_owned(),
+                "STOP_CREATED" => stop_id = record["detail"]["stop_id"].as_str().unwrap().to_owned(),
+                "TOKEN_ISSUED" if path.starts_with("/workspaces") => {
+                    token_id = record["detail"]["token_id"].as_str().unwrap().to_owned();
+                }
+                _ => {}
+            }
+        }
+        // What nobody asks for by a request.
+        let status = recorded(&gateway, "event_type=WORKSPACE_STATUS&workspace=one", 2).await;
+        assert_eq!(status[0]["detail"]["status"], "online", "{status:?}");
+        assert_eq!(status[0]["caller"], Value::Null, "{status:?}");
+        // And what is refused.
+        let refused = ask("POST", "/grants", &seat.token, json!({"caller_id": "one", "target_id": "two"})).field("X-Request-Id", "refused");
+        assert_eq!(gateway.call(&refused).await.status, 403);
+        let record = of_request(&gateway, "refused").await;
+        assert_eq!([&record["event_type"], &record["outcome"], &record["caller"]], ["GRANT_CREATED", "not_permitted", "one"]);
+        // Heartbeats leave none.
+        let beat = ask("POST", "/registry/heartbeat", &seat.token, json!({"workspace_id": "one"}));
+        assert_eq!(gateway.call(&beat.field("X-Request-Id", "beat")).await.status, 200);
+        assert_eq!(message(&gateway, ADMIN, "after").await, 404);
+        of_request(&gateway, "after").await;
+        assert!(recorded(&gateway, "request_id=beat", 0).await.is_empty());
     }
 }

@@ -4,14 +4,14 @@
 use serde_json::json;
 
 use super::{assert_reached, capped, in_run, per_run, send, used};
-use crate::harness::{Agent, LAST_CHUNK, Request, SSE_HEAD, Step, card, chunk, until_holds};
+use crate::harness::{Agent, LAST_CHUNK, Pair, Request, SSE_HEAD, Step, card, chunk, until_holds};
 use crate::jobs::echo;
-use crate::on_both_pairs;
+use crate::on_embedded;
 use crate::polling::poller;
 
-on_both_pairs! {
-    async fn a_replay_counts_once_and_is_never_refused(pair: Pair) {
-        let gateway = capped(pair, &per_run(2)).start().await;
+on_embedded! {
+    async fn a_replay_counts_once_and_is_never_refused() {
+        let gateway = capped(Pair::Embedded, &per_run(2)).start().await;
         let (caller, target) = gateway.pair(Agent::scripted(echo).await).await;
         let keyed = |key: &str| send(&target, &caller, &in_run("r")).field("Idempotency-Key", key);
         for _ in 0..3 {
@@ -26,8 +26,8 @@ on_both_pairs! {
         assert_eq!(target.agent.count(), 2);
     }
 
-    async fn a_deferred_call_counts_when_it_is_accepted(pair: Pair) {
-        let gateway = capped(pair, &per_run(1)).set("upstream.hold", "0s").start().await;
+    async fn a_deferred_call_counts_when_it_is_accepted() {
+        let gateway = capped(Pair::Embedded, &per_run(1)).set("upstream.hold", "0s").start().await;
         let (caller, target) = gateway.pair(Agent::scripted(echo).await).await;
         let away = Request::post("/registry/deregister", json!({"workspace_id": "target"}).to_string()).bearer(&target.token);
         let deregistered = gateway.call(&away).await;
@@ -44,8 +44,8 @@ on_both_pairs! {
         assert_eq!(used(&gateway, "run").await, 1);
     }
 
-    async fn an_entry_of_an_inbox_counts_once(pair: Pair) {
-        let gateway = capped(pair, &per_run(2)).start().await;
+    async fn an_entry_of_an_inbox_counts_once() {
+        let gateway = capped(Pair::Embedded, &per_run(2)).start().await;
         let caller = gateway.seat("caller", "", Agent::json("{}").await).await;
         let token = poller(&gateway, "poller", card("poller")).await;
         let call = json!({"jsonrpc": "2.0", "id": 1, "method": "message/send", "params": in_run("r")});
@@ -64,10 +64,10 @@ on_both_pairs! {
         assert_eq!(used(&gateway, "run").await, 2);
     }
 
-    async fn a_stream_that_is_resumed_counts_once(pair: Pair) {
+    async fn a_stream_that_is_resumed_counts_once() {
         let caps = json!([{"name": "s", "per": "run", "count": "streams", "limit": 1},
             {"name": "run", "per": "run", "count": "messages", "limit": 1}]);
-        let gateway = capped(pair, &caps).start().await;
+        let gateway = capped(Pair::Embedded, &caps).start().await;
         let event = "data: {\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{\"kind\":\"message\",\"role\":\"agent\",\"messageId\":\"a\",\"parts\":[]}}\n\n";
         let streaming = move |_: &crate::harness::Recorded| vec![Step::write(SSE_HEAD), Step::Write(chunk(event)), Step::write(LAST_CHUNK)];
         let (caller, target) = gateway.pair(Agent::scripted(streaming).await).await;
@@ -83,8 +83,8 @@ on_both_pairs! {
         assert_eq!((used(&gateway, "s").await, used(&gateway, "run").await), (1, 1));
     }
 
-    async fn a_delegation_counts_once_in_the_run_that_it_serves(pair: Pair) {
-        let gateway = capped(pair, &per_run(3)).start().await;
+    async fn a_delegation_counts_once_in_the_run_that_it_serves() {
+        let gateway = capped(Pair::Embedded, &per_run(3)).start().await;
         let (caller, target) = gateway.pair(Agent::scripted(echo).await).await;
         let delegate = |key: &str| {
             let body = json!({"target_id": "target", "task": "work", "idempotency_key": key,

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
@@ -112,10 +111,18 @@ async fn two_hundred_callers_on_three_replicas_one_of_them_killed() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_small_limit_is_exact_wherever_its_calls_arrive() {
-    for limit in [1_usize, 3, 10, 40, 300] {
-        let caps = json!([{"name": "run", "per": "run", "count": "messages", "limit": limit}]);
-        let (gateways, _redis) = replicas(&caps, 3).await;
-        let (caller, target) = gateways[0].pair(Agent::scripted(hello).await).await;
+    let limits = [1_usize, 3, 10, 40, 300];
+    let cap = |limit: usize| {
+        let name = format!("up-to-{limit}");
+        json!({"name": name, "per": "run", "count": "messages", "limit": limit, "scope": [name]})
+    };
+    let (gateways, _redis) = replicas(&limits.map(cap).into(), 3).await;
+    let caller = gateways[0].seat("caller", "", Agent::json("{}").await);
+    let caller = caller.await;
+    for limit in limits {
+        let name = format!("up-to-{limit}");
+        let agent = Agent::scripted(hello).await;
+        let target = gateways[0].seat(&name, "", agent).await;
         let request = send(&target, &caller, &in_run("r"));
         let mut turn = gateways.iter().cycle();
         for n in 0..limit {
@@ -123,10 +130,10 @@ async fn a_small_limit_is_exact_wherever_its_calls_arrive() {
             assert_eq!(answer.status, 200, "{n} of {limit}: {}", answer.text());
         }
         for gateway in &gateways {
-            assert_reached(&gateway.call(&request).await, "run");
+            assert_reached(&gateway.call(&request).await, &name);
         }
         assert_eq!(target.agent.count(), limit);
-        assert_eq!(used(&gateways[1], "run").await, limit as u64);
+        assert_eq!(used(&gateways[1], &name).await, limit as u64);
     }
 }
 
@@ -158,7 +165,6 @@ async fn without_the_shared_state_a_share_is_used_up_and_then_calls_are_refused(
         assert_eq!(gateway.call(&request).await.status, 200);
     }
     redis.kill();
-    let began = Instant::now();
     let mut connection = Connection::open(gateway.public).await;
     let mut passed = 0;
     let refused = loop {
@@ -167,7 +173,7 @@ async fn without_the_shared_state_a_share_is_used_up_and_then_calls_are_refused(
             break answer;
         }
         passed += 1;
-        assert!(passed <= 2000 && began.elapsed() < Duration::from_secs(60));
+        assert!(passed <= 2000);
     };
     assert_eq!(
         (refused.status, refused.reason()),

@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 use super::{assert_reached, cap, capped, hello, in_run, per_run, send, used};
 use crate::explain::{explain, last, step};
 use crate::harness::{ADMIN, Agent, Builder, Pair, Request, until_holds};
-use crate::on_both_pairs;
 use crate::reload::Written;
+use crate::{on_both_pairs, on_embedded};
 
 on_both_pairs! {
     async fn the_use_of_caps_is_listed(pair: Pair) {
@@ -59,11 +59,24 @@ on_both_pairs! {
         assert!(explained.to_string().contains("cap_reached"), "{explained:#}");
     }
 
-    async fn a_reload_changes_limits_and_keeps_counts(pair: Pair) {
+    async fn a_restart_keeps_what_the_shared_state_keeps(pair: Pair) {
+        let mut gateway = capped(pair, &per_run(2)).start().await;
+        let (caller, target) = gateway.pair(Agent::scripted(hello).await).await;
+        let request = send(&target, &caller, &in_run("r"));
+        assert_eq!(gateway.call(&request).await.status, 200);
+        gateway.restart().await;
+        until_holds("it serves", async || gateway.call(&request).await.status == 200).await;
+        let third = gateway.call(&request).await.status;
+        assert_eq!(third, if pair == Pair::Embedded { 200 } else { 429 });
+    }
+}
+
+on_embedded! {
+    async fn a_reload_changes_limits_and_keeps_counts() {
         let rates = "[rate]\ncaller_per_second = 0\nfailures_per_second = 0\n";
         let text = |limit: u64| format!("{rates}[[cap]]\nname = \"run\"\nper = \"run\"\ncount = \"messages\"\nlimit = {limit}\n");
         let written = Written::new(&text(2));
-        let gateway = Builder::new(pair).file(written.path()).start().await;
+        let gateway = Builder::new(Pair::Embedded).file(written.path()).start().await;
         let (caller, target) = gateway.pair(Agent::scripted(hello).await).await;
         let request = send(&target, &caller, &in_run("r"));
         for _ in 0..2 {
@@ -82,16 +95,5 @@ on_both_pairs! {
         until_holds("the cap is gone", async || gateway.call(&request).await.status == 200).await;
         let listed: Value = gateway.as_operator(Request::get("/caps")).await.json();
         assert_eq!(listed, json!({"caps": []}));
-    }
-
-    async fn a_restart_keeps_what_the_shared_state_keeps(pair: Pair) {
-        let mut gateway = capped(pair, &per_run(2)).start().await;
-        let (caller, target) = gateway.pair(Agent::scripted(hello).await).await;
-        let request = send(&target, &caller, &in_run("r"));
-        assert_eq!(gateway.call(&request).await.status, 200);
-        gateway.restart().await;
-        until_holds("it serves", async || gateway.call(&request).await.status == 200).await;
-        let third = gateway.call(&request).await.status;
-        assert_eq!(third, if pair == Pair::Embedded { 200 } else { 429 });
     }
 }

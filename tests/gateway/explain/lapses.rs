@@ -29,7 +29,7 @@ on_both_pairs! {
             let found = stages.iter().position(|stage| *stage == said);
             found.unwrap_or_else(|| panic!("{met:?}"))
         };
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + Duration::from_secs(60);
         loop {
             let before = Met::of_explanation(&explain(&gateway, "operator", "lapsing").await);
             let met = Met::of_message(&gateway.call(&call("lapsing", ADMIN)).await);

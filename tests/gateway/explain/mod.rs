@@ -145,13 +145,6 @@ pub(crate) async fn hanging(gateway: &Gateway, caller: &Seat, target: &Seat) -> 
     let mut connection = Connection::open(gateway.public).await;
     let wire = call(&target.id, &caller.token).wire(&gateway.public.to_string());
     connection.send(&wire).await;
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
-    while target.agent.count() == before {
-        assert!(
-            std::time::Instant::now() < deadline,
-            "the call does not reach the agent"
-        );
-        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-    }
+    target.agent.until_count(before + 1).await;
     connection
 }

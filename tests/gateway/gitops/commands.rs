@@ -122,8 +122,8 @@ async fn a_policy_is_reviewed_and_applied_from_the_command_line() {
 async fn an_export_has_no_secret() {
     let gateway = Gateway::start(Pair::Embedded).await;
     let secret = json!({"id": "dev", "name": "dev", "liveness": "assumed", "url": "http://127.0.0.1:9/",
-            "upstream_auth": {"type": "bearer", "token": "planted-upstream-secret"},
-            "wake": {"url": "http://127.0.0.1:9/wake", "headers": {"X-Key": "planted-wake-secret"}}});
+        "upstream_auth": {"type": "bearer", "token": "planted-upstream-secret"},
+        "wake": {"url": "http://127.0.0.1:9/wake", "headers": {"X-Key": "planted-wake-secret"}}});
     let answer = crate::harness::Request::post("/workspaces", secret.to_string());
     let answer = gateway.as_operator(answer).await;
     assert_eq!(answer.status, 201, "{}", answer.text());

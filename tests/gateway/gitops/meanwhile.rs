@@ -9,11 +9,12 @@ use sqlx::{AnyConnection, Connection as _};
 use super::{apply, changes, export, post};
 use crate::harness::{Builder, Gateway, Pair, Request};
 
-/// Time for which a lock is waited for.
-const PATIENCE: Duration = Duration::from_secs(3);
+/// Time for which one is waited for that has to wait for the lock, and for one that may.
+const HAS_TO: Duration = Duration::from_secs(60);
+const MAY: Duration = Duration::from_secs(2);
 
 async fn start() -> Gateway {
-    let builder = Builder::new(Pair::External).set("stores.timeout", "20s");
+    let builder = Builder::new(Pair::External).set("stores.timeout", "60s");
     builder.start().await
 }
 
@@ -36,10 +37,10 @@ impl HeldRow {
     }
 
     /// True once so many sessions wait for a lock; false if they do not in time.
-    async fn are_waiting(&mut self, count: i64) -> bool {
+    async fn are_waiting(&mut self, count: i64, patience: Duration) -> bool {
         let waiting = "SELECT COUNT(*) FROM pg_stat_activity \
              WHERE datname = current_database() AND wait_event_type = 'Lock'";
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + patience;
         while Instant::now() < deadline {
             let query = sqlx::query_scalar::<_, i64>(waiting);
             if query.fetch_one(&mut self.looker).await.unwrap() >= count {
@@ -61,17 +62,17 @@ async fn a_grant_that_is_made_meanwhile_comes_after_the_policy() {
     let gateway = start().await;
     let policy = |role: &str, grants: Value| {
         json!({"version": 1, "grants": grants,
-                "workspaces": [{"id": "pm", "role": role}, {"id": "other", "org": "beta"}]})
+            "workspaces": [{"id": "pm", "role": role}, {"id": "other", "org": "beta"}]})
     };
     apply(&gateway, "", &policy("plans", json!([]))).await;
     let of = |note: &str| json!({"caller_id": "other", "target_id": "pm", "note": note});
     let mut row = HeldRow::of(&gateway, "pm").await;
     let wanted = policy("leads", json!([of("of the policy")]));
     let granting = async {
-        assert!(row.are_waiting(1).await, "the policy does not wait");
+        assert!(row.are_waiting(1, HAS_TO).await, "the policy does not wait");
         let grant = Request::post("/grants", of("of the route").to_string());
         let releasing = async {
-            row.are_waiting(2).await;
+            row.are_waiting(2, MAY).await;
             row.release().await;
         };
         tokio::join!(gateway.as_operator(grant), releasing).0
@@ -105,7 +106,7 @@ async fn a_workspace_that_is_changed_meanwhile_is_not_removed() {
     // They are removed in order of id.
     let mut row = HeldRow::of(&gateway, "a").await;
     let changing = async {
-        assert!(row.are_waiting(1).await, "the policy does not wait");
+        assert!(row.are_waiting(1, HAS_TO).await, "the policy does not wait");
         let changed = gateway.patch("b", json!({"role": "builds"})).await;
         row.release().await;
         changed

@@ -11,8 +11,8 @@ mod unpublished;
 
 use serde_json::{Value, json};
 
-use crate::harness::{Answer, Gateway, Request};
-use crate::on_both_pairs;
+use crate::harness::{Answer, Gateway, Pair, Request};
+use crate::{on_both_pairs, on_embedded};
 
 async fn post(gateway: &Gateway, query: &str, policy: &Value) -> Answer {
     let request = Request::post(format!("/policy{query}"), policy.to_string());
@@ -96,9 +96,11 @@ on_both_pairs! {
         apply(&other, "", &copied).await;
         assert_eq!(export(&other).await["workspaces"], exported["workspaces"]);
     }
+}
 
-    async fn a_change_shows_both_values_and_a_subtree_moves_to_another_org_at_once(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
+on_embedded! {
+    async fn a_change_shows_both_values_and_a_subtree_moves_to_another_org_at_once() {
+        let gateway = Gateway::start(Pair::Embedded).await;
         apply(&gateway, "", &team()).await;
         let mut policy = team();
         policy["workspaces"][0]["org"] = "beta".into();
@@ -119,8 +121,8 @@ on_both_pairs! {
         assert_eq!((&seen["org"], &seen["status"]), (&json!("beta"), &json!("online")));
     }
 
-    async fn what_is_not_in_the_policy_is_named_and_removed_only_with_prune(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
+    async fn what_is_not_in_the_policy_is_named_and_removed_only_with_prune() {
+        let gateway = Gateway::start(Pair::Embedded).await;
         apply(&gateway, "", &team()).await;
         let less = json!({"version": 1, "workspaces": [{"id": "pm", "org": "acme", "role": "plans", "max_concurrent": 4}],
             "stops": []});
@@ -144,8 +146,8 @@ on_both_pairs! {
         assert_eq!((&difference["changes"], &difference["unmanaged"]), (&json!([]), &json!([])));
     }
 
-    async fn an_apply_is_recorded_with_its_operator_and_each_change(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
+    async fn an_apply_is_recorded_with_its_operator_and_each_change() {
+        let gateway = Gateway::start(Pair::Embedded).await;
         let of = |n: usize| json!({"id": format!("w{n}"), "org": "acme"});
         let policy = json!({"version": 1, "workspaces": (0..150).map(of).collect::<Vec<_>>()});
         apply(&gateway, "", &policy).await;

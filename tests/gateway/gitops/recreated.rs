@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::{apply, changes, team};
 use crate::harness::servers::{self, Redis};
 use crate::harness::{Agent, Builder, CALL, Gateway, Pair, Request, Seat, card, until_holds};
-use crate::on_both_pairs;
+use crate::on_embedded;
 
 /// Time from a removal to the next life of the id, at least, less what clocks differ by.
 const GAP: Duration = Duration::from_millis(4_990);
@@ -57,9 +57,9 @@ fn call(to: &str, token: &str) -> Request {
     Request::post(format!("/workspaces/{to}/a2a"), CALL).bearer(token)
 }
 
-on_both_pairs! {
-    async fn a_removed_id_comes_back_only_if_an_operator_says_so(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
+on_embedded! {
+    async fn a_removed_id_comes_back_only_if_an_operator_says_so() {
+        let gateway = Gateway::start(Pair::Embedded).await;
         let workspace = json!({"id": "dev", "name": "dev", "org": "acme"});
         gateway.create(workspace.clone()).await;
         let post = async |body: &Value, token: &str| {
@@ -95,8 +95,8 @@ on_both_pairs! {
         assert_eq!((&seen["status"], &seen["agent_card"]), (&json!("provisioning"), &Value::Null));
     }
 
-    async fn destroy_and_apply_works(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
+    async fn destroy_and_apply_works() {
+        let gateway = Gateway::start(Pair::Embedded).await;
         let mut policy = team();
         apply(&gateway, "", &policy).await;
         let nothing = json!({"version": 1, "workspaces": [], "grants": [], "stops": []});

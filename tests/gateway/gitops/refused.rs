@@ -3,8 +3,8 @@
 use serde_json::{Value, json};
 
 use super::{apply, changes, export, post, team};
-use crate::harness::{Builder, Gateway, Request};
-use crate::on_both_pairs;
+use crate::harness::{Builder, Gateway, Pair, Request};
+use crate::{on_both_pairs, on_embedded};
 
 /// The errors of a refused policy, as `path: reason`.
 fn errors(answer: &Value) -> Vec<String> {
@@ -17,8 +17,35 @@ fn errors(answer: &Value) -> Vec<String> {
 }
 
 on_both_pairs! {
-    async fn each_error_is_told_with_its_place_and_nothing_is_changed(pair: Pair) {
+    async fn a_change_made_meanwhile_is_told_and_not_overwritten(pair: Pair) {
         let gateway = Gateway::start(pair).await;
+        apply(&gateway, "", &team()).await;
+        let mut policy = team();
+        policy["workspaces"][0]["max_concurrent"] = 8.into();
+        let planned = apply(&gateway, "?dry_run=true", &policy).await;
+        assert_eq!(changes(&planned), ["change workspace pm"]);
+        assert_eq!(gateway.patch("pm", json!({"role": "leads"})).await.status, 200);
+        policy["revision"] = planned["revision"].clone();
+        let answer = post(&gateway, "", &policy).await;
+        assert_eq!((answer.status, answer.reason().as_str()), (409, "conflict"), "{}", answer.text());
+        assert_eq!(answer.json()["changed"], json!([{"kind": "workspace", "name": "pm"}]));
+        let seen = gateway.as_operator(Request::get("/workspaces/pm")).await.json();
+        assert_eq!((&seen["role"], &seen["max_concurrent"]), (&json!("leads"), &json!(4)));
+        let planned = apply(&gateway, "?dry_run=true", &policy).await;
+        policy["revision"] = planned["revision"].clone();
+        apply(&gateway, "", &policy).await;
+        let seen = gateway.as_operator(Request::get("/workspaces/pm")).await.json();
+        assert_eq!((&seen["role"], &seen["max_concurrent"]), (&json!("plans"), &json!(8)));
+        // Reports of agents are no changes of a policy.
+        let revision = export(&gateway).await["revision"].clone();
+        assert_eq!(gateway.patch("other", json!({"status": "failed"})).await.status, 200);
+        assert_eq!(export(&gateway).await["revision"], revision);
+    }
+}
+
+on_embedded! {
+    async fn each_error_is_told_with_its_place_and_nothing_is_changed() {
+        let gateway = Gateway::start(Pair::Embedded).await;
         for (id, org) in [("a", "acme"), ("b", "beta")] {
             gateway.create(json!({"id": id, "name": id, "org": org})).await;
         }
@@ -105,8 +132,8 @@ on_both_pairs! {
         assert_eq!(export(&gateway).await, before);
     }
 
-    async fn a_circle_of_moves_and_a_parent_that_prune_removes_are_refused(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
+    async fn a_circle_of_moves_and_a_parent_that_prune_removes_are_refused() {
+        let gateway = Gateway::start(Pair::Embedded).await;
         let tree = |a: Value, b: Value, c: Value| json!({"version": 1, "workspaces": [
             {"id": "a", "parent_id": a}, {"id": "b", "parent_id": b}, {"id": "c", "parent_id": c}]});
         apply(&gateway, "", &tree(Value::Null, json!("a"), json!("b"))).await;
@@ -121,33 +148,8 @@ on_both_pairs! {
         assert_eq!(export(&gateway).await["workspaces"].as_array().unwrap().len(), 3);
     }
 
-    async fn a_change_made_meanwhile_is_told_and_not_overwritten(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
-        apply(&gateway, "", &team()).await;
-        let mut policy = team();
-        policy["workspaces"][0]["max_concurrent"] = 8.into();
-        let planned = apply(&gateway, "?dry_run=true", &policy).await;
-        assert_eq!(changes(&planned), ["change workspace pm"]);
-        assert_eq!(gateway.patch("pm", json!({"role": "leads"})).await.status, 200);
-        policy["revision"] = planned["revision"].clone();
-        let answer = post(&gateway, "", &policy).await;
-        assert_eq!((answer.status, answer.reason().as_str()), (409, "conflict"), "{}", answer.text());
-        assert_eq!(answer.json()["changed"], json!([{"kind": "workspace", "name": "pm"}]));
-        let seen = gateway.as_operator(Request::get("/workspaces/pm")).await.json();
-        assert_eq!((&seen["role"], &seen["max_concurrent"]), (&json!("leads"), &json!(4)));
-        let planned = apply(&gateway, "?dry_run=true", &policy).await;
-        policy["revision"] = planned["revision"].clone();
-        apply(&gateway, "", &policy).await;
-        let seen = gateway.as_operator(Request::get("/workspaces/pm")).await.json();
-        assert_eq!((&seen["role"], &seen["max_concurrent"]), (&json!("plans"), &json!(8)));
-        // Reports of agents are no changes of a policy.
-        let revision = export(&gateway).await["revision"].clone();
-        assert_eq!(gateway.patch("other", json!({"status": "failed"})).await.status, 200);
-        assert_eq!(export(&gateway).await["revision"], revision);
-    }
-
-    async fn more_stops_than_may_be_are_refused_by_a_dry_run_too(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
+    async fn more_stops_than_may_be_are_refused_by_a_dry_run_too() {
+        let gateway = Gateway::start(Pair::Embedded).await;
         let of = |count: usize| {
             let stop = |n: usize| json!({"scope": {"all": true}, "mode": "new", "reason": n.to_string()});
             json!({"version": 1, "stops": (0..count).map(stop).collect::<Vec<_>>()})
@@ -170,8 +172,8 @@ on_both_pairs! {
         apply(&gateway, "?dry_run=true&prune=true", &of(9_999)).await;
     }
 
-    async fn a_policy_has_bounds_of_its_own(pair: Pair) {
-        let builder = Builder::new(pair).set("limits.policy_workspaces", "3");
+    async fn a_policy_has_bounds_of_its_own() {
+        let builder = Builder::new(Pair::Embedded).set("limits.policy_workspaces", "3");
         let gateway = builder.set("limits.policy_bytes", "2000B").start().await;
         let of = |count: usize| {
             let workspaces: Vec<_> = (0..count).map(|n| json!({"id": format!("w{n}")})).collect();

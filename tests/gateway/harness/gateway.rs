@@ -54,6 +54,16 @@ macro_rules! on_both_pairs {
     )*};
 }
 
+/// Runs cases on the embedded pair alone: what they test asks the stores for nothing that other cases do not.
+#[macro_export]
+macro_rules! on_embedded {
+    ($($(#[$meta:meta])* async fn $name:ident() $body:block)*) => {$(
+        $(#[$meta])*
+        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn $name() $body
+    )*};
+}
+
 /// A running gateway. Dropping it kills it.
 pub(crate) struct Gateway {
     pub(crate) public: SocketAddr,

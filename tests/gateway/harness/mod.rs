@@ -45,4 +45,4 @@ pub(crate) use self::gateway::{ADMIN, CALL, Gateway, Pair};
 pub(crate) use self::numbered::unnumbered;
 pub(crate) use self::refusal::assert_refusal;
 pub(crate) use self::seat::Seat;
-pub(crate) use self::warm::{NEVER, holds_for, until_holds};
+pub(crate) use self::warm::{holds_for, until_found, until_holds};

@@ -23,6 +23,18 @@ pub(crate) async fn until_holds(what: &str, holds: impl AsyncFn() -> bool) {
     }
 }
 
+/// Waits until a look finds something, for longer than anything takes on a busy machine.
+pub(crate) async fn until_found<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + NEVER;
+    loop {
+        if let Some(found) = look().await {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "not in time: {what}");
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
+
 /// Asserts throughout `span` that something holds: the span itself is what is tested.
 pub(crate) async fn holds_for(span: Duration, what: &str, holds: impl AsyncFn() -> bool) {
     let end = Instant::now() + span;

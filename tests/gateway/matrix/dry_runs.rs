@@ -11,8 +11,8 @@ use super::table::Who::*;
 use super::table::*;
 use crate::audit::recorded;
 use crate::harness::watcher::{Feed, Sse};
-use crate::harness::{ADMIN, Answer, Gateway, Request};
-use crate::on_both_pairs;
+use crate::harness::{ADMIN, Answer, Gateway, Pair, Request};
+use crate::{on_both_pairs, on_embedded};
 
 /// Routes that have a dry run; all others refuse it.
 const DRY: [(&str, &str); 18] = [
@@ -171,9 +171,11 @@ on_both_pairs! {
         let asked: Vec<_> = done.iter().filter(changed).collect();
         assert_eq!(asked.len(), 1, "{asked:?}");
     }
+}
 
-    async fn a_dry_run_answers_as_the_change_does(pair: Pair) {
-        let mut case = Case::new(pair).await;
+on_embedded! {
+    async fn a_dry_run_answers_as_the_change_does() {
+        let mut case = Case::new(Pair::Embedded).await;
         for (method, pattern) in DRY {
             let request = || case.request(method, pattern, Operator).bearer(ADMIN);
             let tried = case.gateway.call(&dry(request())).await;
@@ -185,8 +187,8 @@ on_both_pairs! {
         }
     }
 
-    async fn a_dry_run_is_refused_as_the_change_is(pair: Pair) {
-        let case = Case::new(pair).await;
+    async fn a_dry_run_is_refused_as_the_change_is() {
+        let case = Case::new(Pair::Embedded).await;
         for _ in 0..50 {
             case.made("/orgs/full/tokens", json!({})).await;
         }
@@ -238,11 +240,9 @@ on_both_pairs! {
         let tried = ask(&case.gateway, "DELETE", &format!("{path}?dry_run=true"), &Value::Null).await;
         assert_eq!(tried.status, 410);
     }
-}
 
-on_both_pairs! {
-    async fn a_dry_run_needs_the_role_of_the_change_except_that_of_a_policy(pair: Pair) {
-        let case = Case::new(pair).await;
+    async fn a_dry_run_needs_the_role_of_the_change_except_that_of_a_policy() {
+        let case = Case::new(Pair::Embedded).await;
         for role in ROLES {
             let token = roles::token(&case.gateway, role).await;
             for (method, pattern) in DRY {

@@ -9,8 +9,8 @@ use super::table::Who::Operator;
 use super::table::*;
 use crate::audit::recorded;
 use crate::harness::watcher::Feed;
-use crate::harness::{ADMIN, Answer, Connection, Gateway, Request, assert_refusal};
-use crate::on_both_pairs;
+use crate::harness::{ADMIN, Answer, Connection, Gateway, Pair, Request, assert_refusal};
+use crate::on_embedded;
 
 /// The roles, each of which may do all that those before it may.
 pub(super) const ROLES: [&str; 3] = ["read", "operate", "admin"];
@@ -117,9 +117,9 @@ pub(super) async fn at_console(
     connection.try_answer().await.expect("an answer")
 }
 
-on_both_pairs! {
-    async fn each_role_may_what_it_covers_and_changes_nothing_else(pair: Pair) {
-        let mut case = Case::new(pair).await;
+on_embedded! {
+    async fn each_role_may_what_it_covers_and_changes_nothing_else() {
+        let mut case = Case::new(Pair::Embedded).await;
         let mut tokens = Vec::new();
         for role in ROLES {
             tokens.push((role, token(&case.gateway, role).await));
@@ -171,8 +171,8 @@ on_both_pairs! {
         assert_eq!(case.agent.count(), 2);
     }
 
-    async fn a_role_holds_on_every_form_of_a_call(pair: Pair) {
-        let case = Case::new(pair).await;
+    async fn a_role_holds_on_every_form_of_a_call() {
+        let case = Case::new(Pair::Embedded).await;
         let read = token(&case.gateway, "read").await;
         let body = json!({"message": {"role": "ROLE_USER", "messageId": "1", "parts": [{"text": "x"}]}});
         for path in [
@@ -199,8 +199,8 @@ on_both_pairs! {
         assert_eq!((other.status, other.reason()), (400, "invalid_params".to_owned()));
     }
 
-    async fn content_is_for_admins_and_each_look_is_a_record(pair: Pair) {
-        let case = Case::new(pair).await;
+    async fn content_is_for_admins_and_each_look_is_a_record() {
+        let case = Case::new(Pair::Embedded).await;
         let gateway = &case.gateway;
         let base = "/workspaces/target/a2a";
         let rpc = |method: &str| {
@@ -272,8 +272,8 @@ on_both_pairs! {
         assert_eq!((of("target", "target"), of("method", "get_task"), of("outcome", "done")), (7, 2, 6), "{records:#?}");
     }
 
-    async fn only_an_admin_makes_tokens_and_a_role_is_named(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
+    async fn only_an_admin_makes_tokens_and_a_role_is_named() {
+        let gateway = Gateway::start(Pair::Embedded).await;
         let operate = token(&gateway, "operate").await;
         for body in [json!({}), json!({"role": "root"}), json!({"role": "Admin"}), json!({"role": "read", "label": ""}), json!({"role": "read", "expires_in": 0})] {
             let request = Request::post("/operators/tokens", body.to_string());

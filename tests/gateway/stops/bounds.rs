@@ -4,8 +4,8 @@ use serde_json::{Value, json};
 
 use super::{REASON, listed, made, release, stop};
 use crate::harness::watcher::{Socket, handshake};
-use crate::harness::{Gateway, Request, assert_refusal};
-use crate::on_both_pairs;
+use crate::harness::{Gateway, Pair, Request, assert_refusal};
+use crate::on_embedded;
 
 async fn org_token(gateway: &Gateway, org: &str) -> String {
     let path = format!("/orgs/{org}/tokens");
@@ -21,9 +21,9 @@ fn body(scope: Value) -> Value {
     json!({"scope": scope, "mode": "new", "reason": REASON})
 }
 
-on_both_pairs! {
-    async fn an_org_token_stops_within_its_org_and_releases_its_own(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
+on_embedded! {
+    async fn an_org_token_stops_within_its_org_and_releases_its_own() {
+        let gateway = Gateway::start(Pair::Embedded).await;
         for (id, org) in [("a1", "acme"), ("a2", "acme"), ("b1", "beta")] {
             gateway.create(json!({"id": id, "name": id, "org": org})).await;
         }
@@ -73,8 +73,8 @@ on_both_pairs! {
         assert_eq!(listed(&gateway).await.len(), 5);
     }
 
-    async fn bad_input_is_told_what_is_wrong_and_stops_nothing(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
+    async fn bad_input_is_told_what_is_wrong_and_stops_nothing() {
+        let gateway = Gateway::start(Pair::Embedded).await;
         gateway.create(json!({"id": "dev", "name": "dev"})).await;
         let good = body(json!({"workspace": "dev"}));
         let with = |name: &str, value: Value| {
@@ -113,8 +113,8 @@ on_both_pairs! {
         assert!(listed(&gateway).await.is_empty());
     }
 
-    async fn watchers_are_told_of_a_stop_and_of_its_release(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
+    async fn watchers_are_told_of_a_stop_and_of_its_release() {
+        let gateway = Gateway::start(Pair::Embedded).await;
         gateway.create(json!({"id": "root", "name": "root", "org": "acme"})).await;
         gateway.create(json!({"id": "other", "name": "other", "org": "beta"})).await;
         let request = handshake("/ws").bearer(crate::harness::ADMIN);

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::{REASON, assert_stopped, beat, call, listed, made, release, stop, until};
 use crate::harness::{ADMIN, Agent, Gateway, Pair, Request, Seat, assert_refusal};
-use crate::on_both_pairs;
+use crate::{on_both_pairs, on_embedded};
 
 const ANSWER: &str = r#"{"jsonrpc":"2.0","id":"c-1","result":{"ok":true}}"#;
 
@@ -56,8 +56,38 @@ impl Case {
 }
 
 on_both_pairs! {
-    async fn a_scope_refuses_calls_from_and_to_it_until_its_release(pair: Pair) {
-        let case = Case::new(pair).await;
+    async fn a_stop_outlives_a_restart_and_ends_with_its_expiry(pair: Pair) {
+        let mut case = Case::new(pair).await;
+        let id = stop(&case.gateway, json!({"workspace": "target"}), "new").await;
+        case.gateway.restart().await;
+        let answer = case.gateway.call(&call(&case.caller.token, "target")).await;
+        assert_stopped(&answer, &id, "after a restart");
+        release(&case.gateway, &id).await;
+        let at = std::time::SystemTime::now() + std::time::Duration::from_secs(4);
+        let at = humantime::format_rfc3339_millis(at).to_string();
+        let body = json!({"scope": {"subtree": "root"}, "mode": "new", "reason": REASON, "expires_at": at});
+        let made = made(&case.gateway, &body).await;
+        assert_eq!(made["expires_at"].as_str().map(|at| &at[..19]), Some(&at[..19]));
+        let id = made["id"].as_str().unwrap();
+        let answer = case.gateway.call(&call(&case.caller.token, "target")).await;
+        assert_stopped(&answer, id, "before it expires");
+        until("it expires", async || {
+            case.gateway.call(&call(&case.caller.token, "target")).await.status == 200
+        }).await;
+        until("it is gone", async || listed(&case.gateway).await.is_empty()).await;
+        until("its end is recorded once", async || {
+            let path = "/audit?event_type=STOP_RELEASED&limit=10";
+            let answer = case.gateway.admin_get(path).await.unwrap().json();
+            let records = answer["records"].as_array().unwrap();
+            let expired = records.iter().filter(|one| one["detail"]["by"] == "expiry");
+            expired.count() == 1
+        }).await;
+    }
+}
+
+on_embedded! {
+    async fn a_scope_refuses_calls_from_and_to_it_until_its_release() {
+        let case = Case::new(Pair::Embedded).await;
         for (scope, stopped) in [
             (json!({"workspace": "target"}), [true, true, false, true, false]),
             (json!({"workspace": "root"}), [false; 5]),
@@ -96,8 +126,8 @@ on_both_pairs! {
         assert_eq!(refused, 2.0 * 17.0);
     }
 
-    async fn each_route_of_a_call_is_stopped_and_the_rest_goes_on(pair: Pair) {
-        let case = Case::new(pair).await;
+    async fn each_route_of_a_call_is_stopped_and_the_rest_goes_on() {
+        let case = Case::new(Pair::Embedded).await;
         let gateway = &case.gateway;
         let id = stop(gateway, json!({"workspace": "target"}), "new").await;
         let own = |request: Request| request.bearer(&case.caller.token).field("X-Request-Id", "seen");
@@ -156,33 +186,5 @@ on_both_pairs! {
         assert_eq!(created["detail"]["reason"], REASON, "{created}");
         let released = records("STOP_RELEASED").await.remove(0);
         assert_eq!(released["detail"]["by"], "request", "{released}");
-    }
-
-    async fn a_stop_outlives_a_restart_and_ends_with_its_expiry(pair: Pair) {
-        let mut case = Case::new(pair).await;
-        let id = stop(&case.gateway, json!({"workspace": "target"}), "new").await;
-        case.gateway.restart().await;
-        let answer = case.gateway.call(&call(&case.caller.token, "target")).await;
-        assert_stopped(&answer, &id, "after a restart");
-        release(&case.gateway, &id).await;
-        let at = std::time::SystemTime::now() + std::time::Duration::from_millis(1500);
-        let at = humantime::format_rfc3339_millis(at).to_string();
-        let body = json!({"scope": {"subtree": "root"}, "mode": "new", "reason": REASON, "expires_at": at});
-        let made = made(&case.gateway, &body).await;
-        assert_eq!(made["expires_at"].as_str().map(|at| &at[..19]), Some(&at[..19]));
-        let id = made["id"].as_str().unwrap();
-        let answer = case.gateway.call(&call(&case.caller.token, "target")).await;
-        assert_stopped(&answer, id, "before it expires");
-        until("it expires", async || {
-            case.gateway.call(&call(&case.caller.token, "target")).await.status == 200
-        }).await;
-        until("it is gone", async || listed(&case.gateway).await.is_empty()).await;
-        until("its end is recorded once", async || {
-            let path = "/audit?event_type=STOP_RELEASED&limit=10";
-            let answer = case.gateway.admin_get(path).await.unwrap().json();
-            let records = answer["records"].as_array().unwrap();
-            let expired = records.iter().filter(|one| one["detail"]["by"] == "expiry");
-            expired.count() == 1
-        }).await;
     }
 }

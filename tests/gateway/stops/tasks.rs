@@ -3,8 +3,8 @@
 use serde_json::{Value, json};
 
 use super::{REASON, call, listed, made, release, until};
-use crate::harness::{Agent, Gateway, Recorded, Step, ok_json};
-use crate::on_both_pairs;
+use crate::harness::{Agent, Gateway, Pair, Recorded, Step, ok_json};
+use crate::on_embedded;
 
 /// The message's text.
 fn text(call: &Value) -> &str {
@@ -40,9 +40,9 @@ fn behave(request: &Recorded) -> Vec<Step> {
     vec![Step::Write(ok_json(&answer.to_string()))]
 }
 
-on_both_pairs! {
-    async fn each_unfinished_task_is_canceled_and_its_outcome_written_down(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
+on_embedded! {
+    async fn each_unfinished_task_is_canceled_and_its_outcome_written_down() {
+        let gateway = Gateway::start(Pair::Embedded).await;
         let (caller, target) = gateway.pair(Agent::scripted(behave).await).await;
         let other = gateway.seat("other", "", Agent::scripted(behave).await).await;
         for (token, to, text) in [

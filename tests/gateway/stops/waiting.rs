@@ -5,9 +5,9 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::{assert_stopped, beat, call, release, stop, until};
-use crate::harness::{Agent, Builder, CALL, Connection, Gateway, Request, card, holds_for};
-use crate::on_both_pairs;
+use crate::harness::{Agent, Builder, CALL, Connection, Gateway, Pair, Request, card, holds_for};
 use crate::polling::poller;
+use crate::{on_both_pairs, on_embedded};
 
 const ANSWER: &str = r#"{"jsonrpc":"2.0","id":"c-1","result":{"kind":"message","messageId":"a","role":"agent","parts":[]}}"#;
 
@@ -17,28 +17,6 @@ async fn set_status(gateway: &Gateway, id: &str, verb: &str) {
 }
 
 on_both_pairs! {
-    async fn a_deferred_call_waits_and_others_to_its_target_do_not(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
-        let (caller, target) = gateway.pair(Agent::json(ANSWER).await).await;
-        let other = gateway.seat("other", "", Agent::json("{}").await).await;
-        set_status(&gateway, "target", "pause").await;
-        let defer = async |token: &str| {
-            let request = call(token, "target").field("Prefer", "respond-async");
-            let answer = gateway.call(&request).await;
-            assert_eq!(answer.status, 202, "{}", answer.text());
-        };
-        defer(&caller.token).await;
-        defer(&other.token).await;
-        let id = stop(&gateway, json!({"caller": "caller", "target": "target"}), "new").await;
-        set_status(&gateway, "target", "resume").await;
-        until("the other's arrives", async || target.agent.count() == 1).await;
-        let only_one = async || target.agent.count() == 1;
-        holds_for(Duration::from_millis(2500), "the stopped one waits", only_one).await;
-        release(&gateway, &id).await;
-        until("it arrives", async || target.agent.count() == 2).await;
-        holds_for(Duration::from_millis(1200), "once", async || target.agent.count() == 2).await;
-    }
-
     async fn messages_in_an_inbox_wait_and_none_is_missed(pair: Pair) {
         let gateway = Gateway::start(pair).await;
         let caller = gateway.seat("caller", "", Agent::json("{}").await).await;
@@ -83,9 +61,33 @@ on_both_pairs! {
         release(&gateway, &id).await;
         assert_eq!(ids(read("").await), [last.as_str(), stopped.as_str(), first.as_str()]);
     }
+}
 
-    async fn a_parked_call_waits_though_its_agent_is_awake(pair: Pair) {
-        let gateway = Builder::new(pair).start().await;
+on_embedded! {
+    async fn a_deferred_call_waits_and_others_to_its_target_do_not() {
+        let gateway = Gateway::start(Pair::Embedded).await;
+        let (caller, target) = gateway.pair(Agent::json(ANSWER).await).await;
+        let other = gateway.seat("other", "", Agent::json("{}").await).await;
+        set_status(&gateway, "target", "pause").await;
+        let defer = async |token: &str| {
+            let request = call(token, "target").field("Prefer", "respond-async");
+            let answer = gateway.call(&request).await;
+            assert_eq!(answer.status, 202, "{}", answer.text());
+        };
+        defer(&caller.token).await;
+        defer(&other.token).await;
+        let id = stop(&gateway, json!({"caller": "caller", "target": "target"}), "new").await;
+        set_status(&gateway, "target", "resume").await;
+        until("the other's arrives", async || target.agent.count() == 1).await;
+        let only_one = async || target.agent.count() == 1;
+        holds_for(Duration::from_millis(500), "the stopped one waits", only_one).await;
+        release(&gateway, &id).await;
+        until("it arrives", async || target.agent.count() == 2).await;
+        holds_for(Duration::from_millis(500), "once", async || target.agent.count() == 2).await;
+    }
+
+    async fn a_parked_call_waits_though_its_agent_is_awake() {
+        let gateway = Builder::new(Pair::Embedded).start().await;
         let waker = Agent::json("{}").await;
         let (caller, target) = gateway.pair(Agent::json(ANSWER).await).await;
         let wake = json!({"wake": {"url": waker.url()}, "status": "hibernated"});
@@ -99,7 +101,7 @@ on_both_pairs! {
         let id = stop(&gateway, json!({"workspace": "target"}), "running").await;
         assert_eq!(beat(&gateway, &target).await, 200);
         let waits = async || target.agent.count() == 0 && !parked.is_finished();
-        holds_for(Duration::from_millis(1500), "it waits", waits).await;
+        holds_for(Duration::from_millis(500), "it waits", waits).await;
         release(&gateway, &id).await;
         let answer = parked.await.unwrap();
         assert_eq!(answer.status, 200, "{}", answer.text());

@@ -1,27 +1,21 @@
 //! The end of a token of a subtree: with its root, with its place in the org, by its revocation. What it made, and what it
 //! began, is its own, and ends with it.
 
-use std::time::{Duration, Instant};
-
 use serde_json::{Value, json};
 
 use super::{ask, canvas, change, grow, listed, status_of, text, token_of};
 use crate::audit::recorded;
 use crate::events::Replicas;
 use crate::explain::explain;
-use crate::harness::{ADMIN, Agent, CALL, Gateway, Request};
-use crate::on_both_pairs;
+use crate::harness::{ADMIN, Agent, CALL, Gateway, Pair, Request, until_holds};
+use crate::on_embedded;
 use crate::tasks::{echoing, rpc, send};
 
-/// 1 s, and a busy machine.
-const IN_FORCE: Duration = Duration::from_secs(4);
-
 async fn until_refused(gateway: &Gateway, token: &str, id: &str) {
-    let end = Instant::now() + IN_FORCE;
-    while status_of(gateway, token, id).await != 401 {
-        assert!(Instant::now() < end, "the token goes on");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    until_holds("it is refused", async || {
+        status_of(gateway, token, id).await == 401
+    })
+    .await;
 }
 
 /// Removes the root at `by`, and looks at `at`.
@@ -78,14 +72,14 @@ async fn removal(by: &Gateway, at: &Gateway) {
     assert_eq!(change(by, "DELETE", &stop, Value::Null).await, 200);
 }
 
-on_both_pairs! {
-    async fn it_ends_with_its_root(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
+on_embedded! {
+    async fn it_ends_with_its_root() {
+        let gateway = Gateway::start(Pair::Embedded).await;
         removal(&gateway, &gateway).await;
     }
 
-    async fn it_reaches_nothing_while_its_root_is_in_another_org(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
+    async fn it_reaches_nothing_while_its_root_is_in_another_org() {
+        let gateway = Gateway::start(Pair::Embedded).await;
         let agent = Agent::json("{}").await;
         grow(&gateway, &agent).await;
         let token = text(&token_of(&gateway, "tool").await);
@@ -119,8 +113,8 @@ on_both_pairs! {
         assert_eq!(ask(&gateway, &token, "DELETE", &stop, Value::Null).await.status, 200);
     }
 
-    async fn its_users_are_in_its_subtree_and_own_what_they_begin(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
+    async fn its_users_are_in_its_subtree_and_own_what_they_begin() {
+        let gateway = Gateway::start(Pair::Embedded).await;
         let agent = echoing().await;
         grow(&gateway, &agent).await;
         let (team, dev) = (token_of(&gateway, "team").await, text(&token_of(&gateway, "dev").await));
@@ -156,8 +150,8 @@ on_both_pairs! {
         }
     }
 
-    async fn records_and_explanations_name_its_subtree(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
+    async fn records_and_explanations_name_its_subtree() {
+        let gateway = Gateway::start(Pair::Embedded).await;
         let agent = Agent::json(r#"{"jsonrpc":"2.0","id":"c-1","result":{"kind":"message"}}"#).await;
         grow(&gateway, &agent).await;
         let token = text(&token_of(&gateway, "team").await);
@@ -179,7 +173,7 @@ on_both_pairs! {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn it_ends_with_its_root_at_another_replica_within_a_second() {
+async fn it_ends_with_its_root_at_another_replica() {
     let replicas = Replicas::start(2, &[]).await;
     removal(&replicas.all[0], &replicas.all[1]).await;
 }

@@ -10,11 +10,13 @@ use tokio::sync::Semaphore;
 
 use super::{ask, change, grow, text, token_of};
 use crate::harness::dns::Dns;
-use crate::harness::{ADMIN, Agent, Answer, Builder, CALL, Gateway, Request, Step, card, ok_json};
-use crate::on_both_pairs;
+use crate::harness::{
+    ADMIN, Agent, Answer, Builder, CALL, Gateway, Pair, Request, Step, card, ok_json, until_holds,
+};
+use crate::on_embedded;
 
 /// Longest wait of the name server: less than a look-up may take.
-const HELD_MAX: Duration = Duration::from_millis(800);
+const HELD_MAX: Duration = Duration::from_millis(1_600);
 
 /// A name server that answers once it is let to.
 async fn held_back() -> (Dns, Arc<AtomicBool>) {
@@ -42,11 +44,7 @@ async fn meanwhile(
 ) -> Answer {
     goes.store(false, Ordering::SeqCst);
     let ended = async {
-        let end = Instant::now() + HELD_MAX;
-        while dns.lookups(name) == 0 {
-            assert!(Instant::now() < end, "{name} is not looked up");
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        until_holds(name, async || dns.lookups(name) > 0).await;
         assert_eq!(happens.await, 200);
         goes.store(true, Ordering::SeqCst);
     };
@@ -77,10 +75,10 @@ async fn renew(gateway: &Gateway) {
     }
 }
 
-on_both_pairs! {
-    async fn what_looks_up_names_while_its_workspace_leaves_writes_nothing(pair: Pair) {
+on_embedded! {
+    async fn what_looks_up_names_while_its_workspace_leaves_writes_nothing() {
         let (dns, goes) = held_back().await;
-        let gateway = Builder::new(pair).set("address.nameservers", &dns.address.to_string()).start().await;
+        let gateway = Builder::new(Pair::Embedded).set("address.nameservers", &dns.address.to_string()).start().await;
         let agent = Agent::json("{}").await;
         grow(&gateway, &agent).await;
         let token = text(&token_of(&gateway, "team").await);
@@ -134,8 +132,8 @@ on_both_pairs! {
         assert!(joined.json()["token"].is_string());
     }
 
-    async fn a_call_that_waited_for_a_place_is_checked_again(pair: Pair) {
-        let gateway = Builder::new(pair).set("limits.target_queue", "4").start().await;
+    async fn a_call_that_waited_for_a_place_is_checked_again() {
+        let gateway = Builder::new(Pair::Embedded).set("limits.target_queue", "4").set("limits.target_queue_wait", "60s").start().await;
         let (held, answers) = (Arc::new(Semaphore::new(0)), ok_json("{}"));
         let places = Arc::clone(&held);
         let agent = Agent::scripted(move |_| vec![Step::Held(Arc::clone(&places)), Step::Write(answers.clone())]).await;
@@ -147,16 +145,9 @@ on_both_pairs! {
             let gateway = &gateway;
             async move { gateway.call(&request).await }
         };
-        let until_queued = async |calls: f64| {
-            let end = Instant::now() + Duration::from_secs(20);
-            while gateway.metric("a2a_gateway_target_queue_calls", &[]).await < calls {
-                assert!(Instant::now() < end, "no call waits for a place");
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
-        };
         let moves = async {
             agent.until_count(1).await;
-            until_queued(1.0).await;
+            gateway.until_counted("a2a_gateway_target_queue_calls", &[], 1.0).await;
             let moved = change(&gateway, "PATCH", "/workspaces/dev", json!({"parent_id": "boss"})).await;
             held.add_permits(9);
             moved

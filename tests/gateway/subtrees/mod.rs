@@ -8,8 +8,8 @@ mod told;
 
 use serde_json::{Value, json};
 
-use crate::harness::{ADMIN, Agent, Answer, CALL, Gateway, Request};
-use crate::on_both_pairs;
+use crate::harness::{ADMIN, Agent, Answer, CALL, Gateway, Pair, Request};
+use crate::{on_both_pairs, on_embedded};
 
 /// The hierarchy of acme, each with its parent; `stray` is in another org.
 const TREE: [(&str, Option<&str>, &str); 7] = [
@@ -187,9 +187,11 @@ on_both_pairs! {
             assert_eq!(refused.status, 403, "{method} {path}: {}", refused.text());
         }
     }
+}
 
-    async fn it_is_made_for_a_workspace_of_the_org_and_listed_with_it(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
+on_embedded! {
+    async fn it_is_made_for_a_workspace_of_the_org_and_listed_with_it() {
+        let gateway = Gateway::start(Pair::Embedded).await;
         let agent = Agent::json("{}").await;
         grow(&gateway, &agent).await;
         let make = async |body: Value| {

@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 use super::{ask, change, grow, text, token_of};
 use crate::audit::recorded;
 use crate::harness::watcher::Feed;
-use crate::harness::{ADMIN, Agent, Answer, Builder, CALL, Gateway, Request};
-use crate::on_both_pairs;
+use crate::harness::{ADMIN, Agent, Answer, Builder, CALL, Gateway, Pair, Request};
+use crate::{on_both_pairs, on_embedded};
 
 const ANSWER: &str = r#"{"jsonrpc":"2.0","id":"c-1","result":{"kind":"message"}}"#;
 
@@ -45,8 +45,53 @@ async fn call(gateway: &Gateway, token: &str, target: &str) -> u16 {
 }
 
 on_both_pairs! {
-    async fn it_stops_and_releases_what_is_in_its_subtree(pair: Pair) {
+    async fn it_sees_the_usage_of_its_workspaces(pair: Pair) {
         let gateway = Gateway::start(pair).await;
+        let agent = Agent::json(ANSWER).await;
+        grow(&gateway, &agent).await;
+        let token = text(&token_of(&gateway, "team").await);
+        let mut own = Vec::new();
+        for id in ["dev", "peer"] {
+            let made = ask(&gateway, ADMIN, "POST", &format!("/workspaces/{id}/tokens"), json!({})).await;
+            own.push(text(&made.json()));
+        }
+        for (token, target, times) in [(&own[0], "tool", 3), (&own[1], "deep", 2), (&token, "dev", 1)] {
+            for _ in 0..times {
+                assert_eq!(call(&gateway, token, target).await, 200);
+            }
+        }
+        recorded(&gateway, "event_type=A2A_CALL", 6).await;
+        let usage = async |query: &str| {
+            let answer = ask(&gateway, &token, "GET", &format!("/usage?per=total{query}"), Value::Null).await;
+            assert_eq!(answer.status, 200, "{query}: {}", answer.text());
+            let answer = answer.json();
+            let lines = answer["usage"].as_array().unwrap().iter();
+            let lines: Vec<_> = lines.map(|one| (one["workspace"].clone(), one["calls"].clone())).collect();
+            (lines, answer["total"]["calls"].clone())
+        };
+        assert_eq!(usage("").await, (vec![(json!("dev"), json!(3))], json!(3)));
+        let expected = vec![(json!("dev"), json!(1)), (json!("tool"), json!(3))];
+        assert_eq!(usage("&side=target").await, (expected, json!(4)));
+        for query in ["&workspace=peer", "&workspace=org:", "&workspace=deep&side=target", "&workspace=boss"] {
+            assert_eq!(usage(query).await, (Vec::new(), json!(0)), "{query}");
+        }
+        for query in ["?by=org", "?by=org&per=total&format=csv", "?org=globex"] {
+            let refused = ask(&gateway, &token, "GET", &format!("/usage{query}"), Value::Null).await;
+            assert_eq!(refused.status, 403, "{query}: {}", refused.text());
+        }
+        let file = ask(&gateway, &token, "GET", "/usage?side=target&format=csv", Value::Null).await.text();
+        assert!(file.contains("tool") && !file.contains("deep"), "{file}");
+        // As the hierarchy is now.
+        assert_eq!(change(&gateway, "PATCH", "/workspaces/peer", json!({"parent_id": "team"})).await, 200);
+        assert_eq!(usage("&workspace=peer").await.1, 2);
+        assert_eq!(change(&gateway, "PATCH", "/workspaces/dev", json!({"parent_id": "boss"})).await, 200);
+        assert_eq!(usage("&side=target").await, (vec![(json!("deep"), json!(2))], json!(2)));
+    }
+}
+
+on_embedded! {
+    async fn it_stops_and_releases_what_is_in_its_subtree() {
+        let gateway = Gateway::start(Pair::Embedded).await;
         let agent = Agent::json(ANSWER).await;
         grow(&gateway, &agent).await;
         let (team, dev) = (text(&token_of(&gateway, "team").await), text(&token_of(&gateway, "dev").await));
@@ -103,53 +148,10 @@ on_both_pairs! {
         assert_eq!(call(&gateway, ADMIN, "tool").await, 200);
     }
 
-    async fn it_sees_the_usage_of_its_workspaces(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
-        let agent = Agent::json(ANSWER).await;
-        grow(&gateway, &agent).await;
-        let token = text(&token_of(&gateway, "team").await);
-        let mut own = Vec::new();
-        for id in ["dev", "peer"] {
-            let made = ask(&gateway, ADMIN, "POST", &format!("/workspaces/{id}/tokens"), json!({})).await;
-            own.push(text(&made.json()));
-        }
-        for (token, target, times) in [(&own[0], "tool", 3), (&own[1], "deep", 2), (&token, "dev", 1)] {
-            for _ in 0..times {
-                assert_eq!(call(&gateway, token, target).await, 200);
-            }
-        }
-        recorded(&gateway, "event_type=A2A_CALL", 6).await;
-        let usage = async |query: &str| {
-            let answer = ask(&gateway, &token, "GET", &format!("/usage?per=total{query}"), Value::Null).await;
-            assert_eq!(answer.status, 200, "{query}: {}", answer.text());
-            let answer = answer.json();
-            let lines = answer["usage"].as_array().unwrap().iter();
-            let lines: Vec<_> = lines.map(|one| (one["workspace"].clone(), one["calls"].clone())).collect();
-            (lines, answer["total"]["calls"].clone())
-        };
-        assert_eq!(usage("").await, (vec![(json!("dev"), json!(3))], json!(3)));
-        let expected = vec![(json!("dev"), json!(1)), (json!("tool"), json!(3))];
-        assert_eq!(usage("&side=target").await, (expected, json!(4)));
-        for query in ["&workspace=peer", "&workspace=org:", "&workspace=deep&side=target", "&workspace=boss"] {
-            assert_eq!(usage(query).await, (Vec::new(), json!(0)), "{query}");
-        }
-        for query in ["?by=org", "?by=org&per=total&format=csv", "?org=globex"] {
-            let refused = ask(&gateway, &token, "GET", &format!("/usage{query}"), Value::Null).await;
-            assert_eq!(refused.status, 403, "{query}: {}", refused.text());
-        }
-        let file = ask(&gateway, &token, "GET", "/usage?side=target&format=csv", Value::Null).await.text();
-        assert!(file.contains("tool") && !file.contains("deep"), "{file}");
-        // As the hierarchy is now.
-        assert_eq!(change(&gateway, "PATCH", "/workspaces/peer", json!({"parent_id": "team"})).await, 200);
-        assert_eq!(usage("&workspace=peer").await.1, 2);
-        assert_eq!(change(&gateway, "PATCH", "/workspaces/dev", json!({"parent_id": "boss"})).await, 200);
-        assert_eq!(usage("&side=target").await, (vec![(json!("deep"), json!(2))], json!(2)));
-    }
-
-    async fn it_sees_what_its_workspaces_use_of_caps(pair: Pair) {
+    async fn it_sees_what_its_workspaces_use_of_caps() {
         let cap = |name: &str| json!({"name": name, "per": name, "count": "messages", "limit": 100, "window": "1h"});
         let caps = ["caller", "target", "pair", "org", "context"].map(cap);
-        let gateway = Builder::new(pair).set("cap", &json!(caps).to_string()).start().await;
+        let gateway = Builder::new(Pair::Embedded).set("cap", &json!(caps).to_string()).start().await;
         let agent = Agent::json(ANSWER).await;
         grow(&gateway, &agent).await;
         let token = text(&token_of(&gateway, "team").await);
@@ -171,8 +173,8 @@ on_both_pairs! {
         assert_eq!(one["caps"][0]["subjects"], json!([]));
     }
 
-    async fn it_hears_of_its_workspaces(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
+    async fn it_hears_of_its_workspaces() {
+        let gateway = Gateway::start(Pair::Embedded).await;
         let agent = Agent::json(ANSWER).await;
         grow(&gateway, &agent).await;
         let token = text(&token_of(&gateway, "team").await);

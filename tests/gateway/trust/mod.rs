@@ -12,7 +12,7 @@ use jsonwebtoken::{DecodingKey, Validation};
 use serde_json::{Value, json};
 
 use crate::harness::{ADMIN, Agent, Builder, CALL, Gateway, Pair, Recorded, Request, Seat, Step};
-use crate::on_both_pairs;
+use crate::on_embedded;
 
 const ANSWER: &str = r#"{"jsonrpc":"2.0","id":"c-1","result":{}}"#;
 
@@ -96,9 +96,9 @@ fn caller_token(arrived: &Recorded) -> String {
     field.strip_prefix("Bearer ").unwrap().to_owned()
 }
 
-on_both_pairs! {
-    async fn discovery_gives_a_workspace_a_token_for_the_one_target(pair: Pair) {
-        let family = Family::new(pair).await;
+on_embedded! {
+    async fn discovery_gives_a_workspace_a_token_for_the_one_target() {
+        let family = Family::new(Pair::Embedded).await;
         let found = family.discovered().await;
         assert_eq!(found["token_expires_in"], 300);
         let token = found["token"].as_str().unwrap();
@@ -139,8 +139,8 @@ on_both_pairs! {
         assert!(!family.gateway.log().contains(token), "it is in the log");
     }
 
-    async fn a_forwarded_request_tells_its_target_who_calls_and_what(pair: Pair) {
-        let family = Family::new(pair).await;
+    async fn a_forwarded_request_tells_its_target_who_calls_and_what() {
+        let family = Family::new(Pair::Embedded).await;
         let gateway = &family.gateway;
         assert_eq!(gateway.patch("two", json!({"proof": "request"})).await.status, 200);
         let canvas = json!({"user": "ada", "org": "acme"}).to_string();
@@ -195,8 +195,8 @@ on_both_pairs! {
         assert_eq!(claims(gateway, &token, "two").await["sub"], "one");
     }
 
-    async fn a_move_ends_a_pair_token_at_once_and_raises_the_generation(pair: Pair) {
-        let family = Family::new(pair).await;
+    async fn a_move_ends_a_pair_token_at_once_and_raises_the_generation() {
+        let family = Family::new(Pair::Embedded).await;
         let (gateway, token) = (&family.gateway, family.pair_token().await);
         assert_eq!(family.call(&token).await.0, 200);
         let moved = |body: Value| {

@@ -2,7 +2,6 @@
 //! the caller of exactly this request.
 
 use std::process::Command;
-use std::time::{Duration, Instant};
 
 use a2a_gateway::trust::body_hash;
 use serde_json::{Value, json};
@@ -10,8 +9,9 @@ use serde_json::{Value, json};
 use super::{Family, caller_token, claims};
 use crate::audit::recorded;
 use crate::explain::{explain, step};
+use crate::harness::until_found;
 use crate::harness::{ADMIN, Agent, Builder, CALL, Gateway, Pair, Request, Seat, card};
-use crate::on_both_pairs;
+use crate::on_embedded;
 use crate::reload::{Written, in_force};
 
 const ANSWER: &str = r#"{"jsonrpc":"2.0","id":"c-1","result":{}}"#;
@@ -66,9 +66,9 @@ impl Family {
     }
 }
 
-on_both_pairs! {
-    async fn one_token_proves_who_calls_for_half_a_minute(pair: Pair) {
-        let family = Family::new(pair).await;
+on_embedded! {
+    async fn one_token_proves_who_calls_for_half_a_minute() {
+        let family = Family::new(Pair::Embedded).await;
         let token = family.is_used_again().await;
         let said = claims(&family.gateway, &token, "two").await;
         let expected = json!({
@@ -96,8 +96,8 @@ on_both_pairs! {
         assert!(!family.gateway.log().contains(&token), "it is in the log");
     }
 
-    async fn callers_targets_and_orgs_share_no_token(pair: Pair) {
-        let family = Family::new(pair).await;
+    async fn callers_targets_and_orgs_share_no_token() {
+        let family = Family::new(Pair::Embedded).await;
         let gateway = &family.gateway;
         let other = gateway.seat("three", "lead", Agent::json(ANSWER).await).await;
         let made = async |path: &str, body: Value| {
@@ -135,8 +135,8 @@ on_both_pairs! {
         }
     }
 
-    async fn a_move_and_another_rule_make_another_token(pair: Pair) {
-        let family = Family::new(pair).await;
+    async fn a_move_and_another_rule_make_another_token() {
+        let family = Family::new(Pair::Embedded).await;
         let gateway = &family.gateway;
         let first = family.is_used_again().await;
         gateway.create(json!({"id": "above", "name": "above", "org": "acme"})).await;
@@ -157,8 +157,8 @@ on_both_pairs! {
         assert!(granted != moved && granted != first);
     }
 
-    async fn a_target_that_asks_for_more_gets_it_at_once(pair: Pair) {
-        let family = Family::new(pair).await;
+    async fn a_target_that_asks_for_more_gets_it_at_once() {
+        let family = Family::new(Pair::Embedded).await;
         let gateway = &family.gateway;
         let read = async || gateway.as_operator(Request::get("/workspaces/two")).await.json();
         assert!(read().await.get("proof").is_none(), "it was not said");
@@ -192,8 +192,8 @@ on_both_pairs! {
         assert_eq!((&last["proof"], &last["changed"]), (&Value::Null, &json!(["proof"])));
     }
 
-    async fn a_creation_and_a_registration_say_it_too(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
+    async fn a_creation_and_a_registration_say_it_too() {
+        let gateway = Gateway::start(Pair::Embedded).await;
         let read = async |id: &str| {
             let answer = gateway.as_operator(Request::get(format!("/workspaces/{id}"))).await;
             answer.json()["proof"].clone()
@@ -265,15 +265,11 @@ async fn a_rotation_and_another_issuer_make_another_token() {
     let kid = |token: &str| jsonwebtoken::decode_header(token).unwrap().kid.unwrap();
     let first = family.arriving().await;
     rotate(gateway);
-    let deadline = Instant::now() + Duration::from_secs(15);
-    let second = loop {
+    let second = until_found("the gateway follows", async || {
         let token = family.arriving().await;
-        if kid(&token) != kid(&first) {
-            break token;
-        }
-        assert!(Instant::now() < deadline, "the gateway does not follow");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    };
+        (kid(&token) != kid(&first)).then_some(token)
+    })
+    .await;
     let active = super::jwks(gateway).await["keys"][0]["kid"].clone();
     assert_eq!(kid(&second), active.as_str().unwrap());
     written.save("[tokens]\nissuer = \"https://renamed.example.com\"\n");

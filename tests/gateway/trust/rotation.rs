@@ -3,14 +3,15 @@
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use a2a_gateway::time::Timestamp;
 use a2a_gateway::trust::{Keys, PAIR_TYP, PairClaims, SigningAlgorithm, rotate};
 
 use super::{Family, claims, jwks};
 use crate::harness::servers::{Redis, postgres};
-use crate::harness::{Builder, CALL, Gateway, Pair, Request, holds_for};
+use crate::harness::until_found;
+use crate::harness::{Builder, CALL, Gateway, Pair, Request, holds_for, until_holds};
 
 /// How long the traffic lasts; `A2A_GATEWAY_ROTATION_SECONDS` sets it.
 #[expect(
@@ -19,7 +20,7 @@ use crate::harness::{Builder, CALL, Gateway, Pair, Request, holds_for};
 )]
 fn traffic() -> Duration {
     let set = std::env::var("A2A_GATEWAY_ROTATION_SECONDS").ok();
-    Duration::from_secs(set.and_then(|text| text.parse().ok()).unwrap_or(9))
+    Duration::from_secs(set.and_then(|text| text.parse().ok()).unwrap_or(2))
 }
 
 fn keys(gateway: &Gateway, arguments: &[&str]) -> String {
@@ -92,16 +93,11 @@ async fn no_call_is_refused_while_keys_rotate() {
         assert_eq!(after[2].0, before[0].0, "the one that did retires");
         assert_eq!(after[1].1, algorithm);
         before = after;
-        let deadline = Instant::now() + Duration::from_secs(10);
-        while jsonwebtoken::decode_header(family.pair_token().await)
-            .unwrap()
-            .kid
-            .as_ref()
-            != Some(&before[0].0)
-        {
-            assert!(Instant::now() < deadline, "the gateway does not follow");
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
+        until_holds("the gateway follows", async || {
+            let head = jsonwebtoken::decode_header(family.pair_token().await);
+            head.unwrap().kid.as_ref() == Some(&before[0].0)
+        })
+        .await;
     }
     holds_for(pause, "each call is answered", &calls_go_on).await;
     ended.store(true, Ordering::Relaxed);
@@ -187,30 +183,22 @@ async fn a_retired_key_ends_in_its_time_and_a_stolen_one_when_it_is_deleted() {
     let refused_soon = |token: String| {
         let family = &family;
         async move {
-            let deadline = Instant::now() + Duration::from_secs(10);
-            loop {
-                match family.call(&token).await {
-                    (200, _) => assert!(Instant::now() < deadline, "it still verifies"),
-                    refused => return refused,
-                }
-                tokio::time::sleep(Duration::from_millis(50)).await;
-            }
+            until_found("it verifies no more", async || {
+                let answered = family.call(&token).await;
+                (answered.0 != 200).then_some(answered)
+            })
+            .await
         }
     };
     for too_old in [true, false] {
         let token = family.pair_token().await;
         let kid = jsonwebtoken::decode_header(&token).unwrap().kid.unwrap();
         keys(&family.gateway, &["rotate"]);
-        let signs_anew = async {
-            loop {
-                let newer = family.pair_token().await;
-                if jsonwebtoken::decode_header(&newer).unwrap().kid.unwrap() != kid {
-                    return newer;
-                }
-                tokio::time::sleep(Duration::from_millis(50)).await;
-            }
-        };
-        let newer = tokio::time::timeout(Duration::from_secs(10), signs_anew).await;
+        let newer = until_found("it signs anew", async || {
+            let newer = family.pair_token().await;
+            (jsonwebtoken::decode_header(&newer).unwrap().kid.unwrap() != kid).then_some(newer)
+        })
+        .await;
         assert_eq!(family.call(&token).await.0, 200, "retired, it verifies");
         let names = std::fs::read_dir(&folder)
             .unwrap()
@@ -229,7 +217,7 @@ async fn a_retired_key_ends_in_its_time_and_a_stolen_one_when_it_is_deleted() {
             refused_soon(token).await,
             (401, "unauthenticated".to_owned())
         );
-        assert_eq!(family.call(&newer.expect("in time")).await.0, 200);
+        assert_eq!(family.call(&newer).await.0, 200);
     }
     assert!(!keys(&family.gateway, &["list"]).contains("1970"));
 }
@@ -244,11 +232,10 @@ async fn keys_that_cannot_be_read_again_are_told_of_and_change_nothing() {
     let good = std::fs::read(&next).unwrap();
     std::fs::write(&next, "rubbish\n-----END PRIVATE KEY-----\n").unwrap();
     let until = async |value: f64| {
-        let deadline = Instant::now() + Duration::from_secs(15);
-        while gateway.metric("a2a_gateway_keys_current", &[]).await != value {
-            assert!(Instant::now() < deadline, "not {value}");
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
+        until_holds("a look at the keys", async || {
+            gateway.metric("a2a_gateway_keys_current", &[]).await == value
+        })
+        .await;
     };
     until(0.0).await;
     gateway.until_told("next.pem", 1).await;

@@ -4,8 +4,6 @@
 mod ends;
 mod refused;
 
-use std::time::{Duration, Instant};
-
 use serde_json::{Value, json};
 
 use crate::audit::recorded;
@@ -13,16 +11,13 @@ use crate::events::ticket;
 use crate::harness::issuer::{AUDIENCE, Issuer, Key};
 use crate::harness::watcher::{Socket, handshake};
 use crate::harness::{
-    ADMIN, Agent, Answer, Builder, CALL, Gateway, Pair, Request, assert_refusal, card,
+    ADMIN, Agent, Answer, Builder, CALL, Gateway, Pair, Request, assert_refusal, card, until_holds,
 };
 use crate::matrix::{Case, TABLE, Who};
-use crate::on_both_pairs;
+use crate::on_embedded;
 
 pub(crate) const CLUSTER: &str = "https://kubernetes.default.svc.cluster.local";
 const SPIRE: &str = "https://oidc.spire.example.org";
-
-/// Fetches are 10 s apart; a busy machine may add to it.
-const REFETCHED: Duration = Duration::from_secs(30);
 
 /// A table of `auth.workspace_issuers`: `more` over what the issuer says itself.
 pub(crate) fn platform(issuer: &Issuer, more: Value) -> Value {
@@ -96,15 +91,10 @@ async fn refused(gateway: &Gateway, request: &Request, status: u16, part: &str) 
 
 /// Asks until the keys of the issuer are there.
 async fn until(gateway: &Gateway, request: impl Fn() -> Request, status: u16) {
-    let deadline = Instant::now() + REFETCHED;
-    loop {
-        let answer = gateway.call(&request()).await;
-        if answer.status == status {
-            return;
-        }
-        assert!(Instant::now() < deadline, "{}", answer.text());
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
+    until_holds("the keys", async || {
+        gateway.call(&request()).await.status == status
+    })
+    .await;
 }
 
 /// A gateway that trusts the issuer by these rules, with the workspaces `dev` and `target` of `acme`.
@@ -125,11 +115,11 @@ async fn with(pair: Pair, tables: &[Value]) -> (Gateway, Agent) {
     (gateway, agent)
 }
 
-on_both_pairs! {
-    async fn a_service_account_token_enrols_and_is_the_workspaces_credential(pair: Pair) {
+on_embedded! {
+    async fn a_service_account_token_enrols_and_is_the_workspaces_credential() {
         let key = Key::rsa("k8s-1");
         let issuer = Issuer::start(CLUSTER, &[&key]).await;
-        let (gateway, target) = with(pair, &[platform(&issuer, kubernetes())]).await;
+        let (gateway, target) = with(Pair::Embedded, &[platform(&issuer, kubernetes())]).await;
         let own = Agent::json("{}").await;
         let token = || account_token(&key, &claims("acme", "dev"));
         until(&gateway, || register("dev", &own, &token()), 200).await;
@@ -157,10 +147,10 @@ on_both_pairs! {
         assert!(!gateway.log().contains(&token[..60]), "a token is in the log");
     }
 
-    async fn a_workspace_must_exist_before_its_workload(pair: Pair) {
+    async fn a_workspace_must_exist_before_its_workload() {
         let key = Key::rsa("k8s-1");
         let issuer = Issuer::start(CLUSTER, &[&key]).await;
-        let (gateway, _agent) = with(pair, &[platform(&issuer, kubernetes())]).await;
+        let (gateway, _agent) = with(Pair::Embedded, &[platform(&issuer, kubernetes())]).await;
         let own = Agent::json("{}").await;
         let token = account_token(&key, &claims("acme", "late"));
         until(&gateway, || register("late", &own, &token), 404).await;
@@ -187,11 +177,11 @@ on_both_pairs! {
         refused(&gateway, &register("late", &own, &token), 410, "workspace_removed").await;
     }
 
-    async fn a_workload_may_what_its_workspace_may_on_every_route(pair: Pair) {
+    async fn a_workload_may_what_its_workspace_may_on_every_route() {
         let key = Key::p256("spire-1");
         let issuer = Issuer::start(SPIRE, &[&key]).await;
         let rules = json!({"claims": {"sub": "spiffe://example.org/ns/agents/sa/{id}"}, "workspace": "{id}"});
-        let builder = Builder::new(pair)
+        let builder = Builder::new(Pair::Embedded)
             .set("auth.workspace_issuers", &json!([platform(&issuer, rules)]).to_string());
         let case = Case::on(builder.start().await).await;
         let svid = |id: &str| {
