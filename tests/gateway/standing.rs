@@ -10,6 +10,7 @@ use crate::harness::{
     ADMIN, Agent, Builder, CALL, Connection, Gateway, Pair, Request, SSE_HEAD, Step, card, chunk,
     until_found,
 };
+use crate::on_embedded;
 
 /// An agent that sends an event each 50 ms for a minute, which ends a stream with another reason than any change.
 pub(crate) async fn ticking() -> Agent {
