@@ -106,7 +106,10 @@ impl Builder {
     /// Starts it as a process of its own, with a variable in its environment.
     pub(crate) fn env(mut self, name: &str, value: &str) -> Self {
         self.env.push((name.into(), value.into()));
-        self.process()
+        match self.program {
+            Some(_) => self,
+            None => self.process(),
+        }
     }
 
     /// Other stores than those of the pair.

@@ -1,6 +1,6 @@
 //! `?dry_run=true` on every route and by every caller: it changes nothing, or it is refused.
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use a2a_gateway::admin::{API_ROUTES, CONSOLE_ROUTES};
 use serde_json::{Value, json};
@@ -116,6 +116,8 @@ async fn ask(gateway: &Gateway, method: &str, path: &str, body: &Value) -> Answe
 on_both_pairs! {
     async fn a_dry_run_changes_nothing_or_is_refused_on_every_route(pair: Pair) {
         let case = Case::new(pair).await;
+        // Records have milliseconds.
+        tokio::time::sleep(Duration::from_millis(2)).await;
         let since = humantime::format_rfc3339_millis(SystemTime::now());
         let everything = Request::get("/events").bearer(ADMIN);
         let mut feed = Feed::open(case.gateway.public, &everything).await;

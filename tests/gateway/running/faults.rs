@@ -68,7 +68,7 @@ async fn a_token_on_its_way_is_kept_though_the_agent_leaves() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn neither_a_gateway_nor_a_file_that_hangs_takes_the_agents_time() {
     for is_pipe in [true, false] {
-        let stage = Stage::new(Pair::Embedded).await;
+        let stage = Stage::of(Builder::new(Pair::Embedded).process(), "60s").await;
         let patient = format!("trap 'sleep 0.2; exit 3' TERM; '{SCRIPT}' & while :; do wait; done");
         let arguments = ["--grace", "3s", "--", "sh", "-c", &patient];
         let mut run = stage.run("one", &arguments);

@@ -125,7 +125,8 @@ async fn a_collector_that_never_answers_costs_spans_and_no_memory_or_time() {
 async fn what_waits_is_sent_before_the_process_ends_but_nobody_waits_for_long() {
     for mood in [Mood::Takes, Mood::Sleeps] {
         let collector = Collector::start().await;
-        let builder = traced(Pair::Embedded, &collector).set("telemetry.otlp_timeout", "10min");
+        let builder = traced(Pair::Embedded, &collector).process();
+        let builder = builder.set("telemetry.otlp_timeout", "10min");
         collector.set(mood);
         let mut case = Case::on(collector, builder, Agent::json(ANSWER).await).await;
         assert_eq!(case.call("last", &[]).await.status, 200);
