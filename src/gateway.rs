@@ -422,7 +422,7 @@ impl Gateway {
     pub async fn dismantle(&self) {
         self.db.close().await;
         self.coherence.drop_caches();
-        self.delivery.jobs.drop_listeners();
+        self.delivery.jobs.listeners.clear();
     }
 
     /// Returns the reason why no other process may serve beside this one, if there is one.

@@ -125,10 +125,10 @@ impl Jobs {
         }
     }
 
-    /// Reports a job that ended without an answer to the listener of [`Jobs::set_listeners`].
+    /// Reports a job that ended without an answer to the listener of [`Jobs::listeners`].
     pub(super) fn tell_given_up(&self, job: &Job, ending: &Ending) {
         if let (Ending::Expired(why) | Ending::Failed(why), Some(listeners)) =
-            (ending, self.listeners.load_full())
+            (ending, self.listeners.get())
         {
             (listeners.given_up)(job, why);
         }

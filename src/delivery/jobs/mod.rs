@@ -13,6 +13,7 @@
 mod away;
 mod job;
 mod life;
+mod listeners;
 mod look;
 mod result;
 mod sql;
@@ -21,8 +22,6 @@ pub mod task;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-
-use arc_swap::ArcSwapOption;
 use std::time::Duration;
 
 use serde_json::json;
@@ -39,6 +38,7 @@ pub use self::life::end_jobs_of;
 pub use self::result::{Judge, Shown};
 
 use self::away::Away;
+use self::listeners::Listeners;
 use self::table::{Claim, Table};
 use crate::coherence::{Coherence, Invalidation};
 use crate::config::Live;
@@ -72,16 +72,6 @@ const PUT_BACK_TRIES: u32 = 3;
 const NO_ROOM: &str =
     "there is no room for another delegation or deferred call: what is kept for this caller has";
 
-/// A listener for jobs that are given up here, with the reason.
-type GivenUp = Box<dyn Fn(&Job, &Rejection) + Send + Sync>;
-
-/// What other modules do with jobs.
-struct Listeners {
-    given_up: GivenUp,
-    /// Judges what agents that poll reply.
-    judge: Judge,
-}
-
 /// Accepts, claims and finishes jobs.
 pub struct Jobs {
     config: Live,
@@ -93,7 +83,8 @@ pub struct Jobs {
     /// Notified when there may be something to send.
     news: Notify,
     away: Arc<Away>,
-    listeners: ArcSwapOption<Listeners>,
+    /// What other modules do with jobs.
+    pub listeners: Listeners,
     closing: AtomicBool,
     /// Time of the last failed lease renewal.
     unrenewed: Mutex<Option<Instant>>,
@@ -144,7 +135,7 @@ impl Jobs {
             started: Timestamp::now(),
             news: Notify::new(),
             away,
-            listeners: ArcSwapOption::empty(),
+            listeners: Listeners::default(),
             closing: AtomicBool::new(false),
             unrenewed: Mutex::default(),
         })
@@ -160,23 +151,6 @@ impl Jobs {
     /// Stops giving up jobs, since the process ends.
     pub fn close(&self) {
         self.closing.store(true, Ordering::Release);
-    }
-
-    /// Sets the listener for jobs that end without a further attempt to send (too late, or lost), and the judge of what
-    /// agents that poll reply to jobs.
-    pub fn set_listeners(
-        &self,
-        given_up: impl Fn(&Job, &Rejection) + Send + Sync + 'static,
-        judge: Judge,
-    ) {
-        let given_up = Box::new(given_up);
-        self.listeners
-            .store(Some(Arc::new(Listeners { given_up, judge })));
-    }
-
-    /// Drops the listeners.
-    pub fn drop_listeners(&self) {
-        self.listeners.store(None);
     }
 
     /// Returns the backlog of unsent jobs of all callers.

@@ -245,7 +245,7 @@ pub(super) fn count_untold(metrics: &Metrics, job: &str, why: &str) {
 /// read or judged now.
 async fn judged_ending(jobs: &Jobs, job: &Job, task: &InboxTask) -> Option<Ending> {
     let ending = ending(&jobs.inbox, task).await?;
-    let listeners = jobs.listeners.load_full();
+    let listeners = jobs.listeners.get();
     let (Some(listeners), Ending::Result(said) | Ending::Error(said)) = (&listeners, &ending)
     else {
         return Some(ending);

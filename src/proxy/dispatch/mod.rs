@@ -116,7 +116,7 @@ impl Dispatcher {
         let told = Arc::downgrade(&context);
         let jobs = &context.gateway.delivery.jobs;
         let asks = Arc::downgrade(&context);
-        jobs.set_listeners(
+        jobs.listeners.set(
             move |job, why| {
                 if let Some(context) = told.upgrade() {
                     Sender(context).record_given_up(job, why);

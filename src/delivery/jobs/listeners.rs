@@ -1,0 +1,39 @@
+//! What other modules do with jobs.
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwapOption;
+
+use super::{Job, Judge};
+use crate::rejection::Rejection;
+
+/// A listener for jobs that are given up here, with the reason.
+type GivenUp = Box<dyn Fn(&Job, &Rejection) + Send + Sync>;
+
+/// The listeners of jobs. None until they are set.
+#[derive(Default)]
+pub struct Listeners(ArcSwapOption<Set>);
+
+pub(super) struct Set {
+    pub(super) given_up: GivenUp,
+    /// Judges what agents that poll reply.
+    pub(super) judge: Judge,
+}
+
+impl Listeners {
+    /// Sets the listener for jobs that end without a further attempt to send (too late, or lost), and the judge of what
+    /// agents that poll reply to jobs.
+    pub fn set(&self, given_up: impl Fn(&Job, &Rejection) + Send + Sync + 'static, judge: Judge) {
+        let given_up = Box::new(given_up);
+        self.0.store(Some(Arc::new(Set { given_up, judge })));
+    }
+
+    /// Drops them.
+    pub fn clear(&self) {
+        self.0.store(None);
+    }
+
+    pub(super) fn get(&self) -> Option<Arc<Set>> {
+        self.0.load_full()
+    }
+}
