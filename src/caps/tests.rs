@@ -153,8 +153,12 @@ async fn without_caps_and_without_a_run_nothing_is_counted() {
             .map(|why| why.reason),
         Some(Reason::CapReached)
     );
-    // Dropped unsent, it gives its unit back.
+    // Dropped unsent, it gives its unit back, and also when it reached no agent after all.
     drop(first);
+    let mut lost = caps.count(&config, &facts("r")).await.unwrap();
+    lost.sent();
+    lost.not_sent();
+    drop(lost);
     let mut again = caps.count(&config, &facts("r")).await.unwrap();
     again.sent();
     drop(again);

@@ -2,6 +2,8 @@
 
 use std::sync::atomic::AtomicU32;
 
+use futures_util::FutureExt as _;
+
 use super::*;
 
 fn coherence(shared_url: &str, sql_is_embedded: bool) -> Arc<Coherence> {
@@ -96,6 +98,28 @@ async fn another_keys_invalidation_keeps_an_entry() {
     value.store(2, Ordering::SeqCst);
     coherence.invalidate(credential()).await;
     assert_eq!(load(&cache, 2, &value).await, 1);
+}
+
+#[tokio::test]
+async fn a_link_that_is_up_again_drops_what_was_cached_before() {
+    let coherence = coherence("memory", true);
+    let cache = cache(&coherence);
+    let mut listener = std::pin::pin!(coherence.listen());
+    // It runs up to its next wait.
+    let mut listens = || listener.as_mut().now_or_never();
+    listens();
+    let value = AtomicU32::new(1);
+    load(&cache, 2, &value).await;
+    value.store(2, Ordering::SeqCst);
+    // Of the other key. They are more than wait for a listener, which hears of a gap instead.
+    let other = credential().to_string();
+    for (messages, expected) in [(1, 1), (2000, 2)] {
+        for _ in 0..messages {
+            coherence.shared.publish(CHANNEL, &other).await.unwrap();
+        }
+        listens();
+        assert_eq!(load(&cache, 2, &value).await, expected, "{messages}");
+    }
 }
 
 #[tokio::test]

@@ -406,6 +406,18 @@ async fn canvas_tokens_prove_a_user_within_their_time() {
 }
 
 #[tokio::test]
+async fn canvas_users_of_two_issuers_are_two_owners() {
+    let house = House::plain().await;
+    let mut ada = Proof::clone(&*house.ask(&house.canvas(|_| {})).await.unwrap());
+    let mut owners = vec![ada.owner()];
+    for issuer in ["https://one.test", "https://two.test"] {
+        ada.signer.as_mut().unwrap().named.issuer = Some(issuer.to_owned());
+        assert!(!owners.contains(&ada.owner()), "{issuer}");
+        owners.push(ada.owner());
+    }
+}
+
+#[tokio::test]
 async fn a_cached_canvas_proof_does_not_outlive_its_token() {
     let house = House::plain().await;
     let now = Timestamp::now().0 / 1000;

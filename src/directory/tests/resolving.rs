@@ -251,6 +251,12 @@ async fn when_the_shared_state_is_away_sql_says_where_the_agent_is() {
     );
     room.set_status("a", Status::Offline).await;
     assert_eq!(room.refusal("a").await, Reason::WorkspaceOffline);
+    // It may have lost leases: each look that fails begins a TTL in which a missing one proves nothing.
+    let leases = &room.directory.registrations.presence.leases;
+    pass(TTL).await;
+    assert!(leases.doubt_left().is_zero());
+    leases.read(&id("a")).await.unwrap_err();
+    assert!(!leases.doubt_left().is_zero());
 }
 
 #[tokio::test]

@@ -81,7 +81,8 @@ mod tests {
     #[test]
     fn only_failures_of_the_agent_count() {
         for reason in Reason::ALL {
-            let outcome = of_rejection(&Rejection::new(reason, "why"), OWN);
+            let why = Rejection::new(reason, "why");
+            let outcome = of_rejection(&why, OWN);
             let failed = outcome.is_some_and(|outcome| outcome.failure.is_some());
             let of_agent = matches!(
                 reason,
@@ -91,6 +92,10 @@ mod tests {
                     | Reason::AgentProtocolError
             );
             assert_eq!(failed, of_agent, "{}", reason.as_str());
+            let cut = of_cut(&why).and_then(|outcome| outcome.failure);
+            let of_agent = matches!(reason, Reason::AgentSilent | Reason::AgentProtocolError);
+            let expected = of_agent.then_some(AgentFailure::Stream);
+            assert_eq!(cut, expected, "a stream: {}", reason.as_str());
         }
         assert_eq!(of_end(&Ended::CallerLeft, OWN), None);
     }

@@ -20,6 +20,10 @@ on_both_pairs! {
         let queued = case.gateway.call(&ask(&ann.token, "message/send", hello())).await;
         assert_eq!(queued.status, 200, "{}", queued.text());
         let id = queued.json()["activity_id"].as_str().unwrap().to_owned();
+        let context = queued.json()["result"]["contextId"].clone();
+        let mut next = hello();
+        next["message"]["contextId"] = context.clone();
+        let later = case.gateway.call(&ask(&bob.token, "message/send", next)).await.json();
         for restarted in [false, true] {
             if restarted {
                 case.gateway.restart().await;
@@ -28,8 +32,13 @@ on_both_pairs! {
                 let refused = case.gateway.call(&ask(&bob.token, method, json!({"id": id}))).await;
                 assert_eq!((refused.status, &*refused.reason()), (200, "task_not_found"), "{method} {restarted}");
             }
-            let listed = case.gateway.call(&ask(&bob.token, "tasks/list", json!({}))).await.json();
-            assert_eq!(listed["result"]["tasks"], json!([]));
+            for (token, own) in [(&ann.token, json!(id)), (&bob.token, later["activity_id"].clone())] {
+                for wanted in [json!({}), json!({"contextId": context, "pageSize": 1})] {
+                    let listed = case.gateway.call(&ask(token, "tasks/list", wanted.clone())).await.json();
+                    let tasks = listed["result"]["tasks"].as_array().unwrap();
+                    assert!(tasks.len() == 1 && tasks[0]["id"] == own, "{wanted}: {listed}");
+                }
+            }
             let mut follow_up = hello();
             follow_up["message"]["taskId"] = json!(id);
             let refused = case.gateway.call(&ask(&bob.token, "message/send", follow_up)).await;
