@@ -33,10 +33,11 @@ use tower::ServiceExt as _;
 use tracing::Dispatch;
 
 use super::accepting::{AcceptFailures, Reserve};
-use super::lasting::{log_to, own_log, unopened};
+use super::lasting::unopened;
 use super::locked::locked;
 use super::sockets::{GivenUp, Socket};
 use crate::metrics::{Cut, Metrics};
+use crate::telemetry::log;
 
 /// Maximum number of connections: 16 consoles with six browser connections each, and space for scrapers and
 /// probes.
@@ -65,7 +66,7 @@ pub(super) struct AdminListener {
     given_up: GivenUp,
     router: axum::Router,
     metrics: Arc<Metrics>,
-    log: Dispatch,
+    log: Option<Dispatch>,
 }
 
 impl AdminListener {
@@ -80,7 +81,7 @@ impl AdminListener {
             given_up,
             router,
             metrics,
-            log: own_log(),
+            log: log::of_this_thread(),
         }
     }
 }
@@ -92,7 +93,9 @@ impl BackgroundService for AdminListener {
         mut shutdown: ShutdownWatch,
         ready: ServiceReadyNotifier,
     ) {
-        log_to(&self.log);
+        if let Some(own) = &self.log {
+            log::keep_on_this_thread(own);
+        }
         let socket = locked(&self.socket).take();
         let Some(socket) = socket else { return };
         let listener = match socket.into_tokio() {

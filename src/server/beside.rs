@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use pingora::server::ShutdownSignalWatch;
 use tokio::sync::watch;
-use tracing::dispatcher;
 
 use super::signals::{End, Told};
 use super::{Prepared, ServeError};
 use crate::config::Live;
 use crate::config::load::Layers;
 use crate::drain::Drain;
+use crate::telemetry::log;
 use crate::telemetry::traces::Traces;
 
 /// A server beside the other work of a process. It ends at once when this is dropped.
@@ -63,10 +63,13 @@ impl Beside {
     ) -> Result<Self, ServeError> {
         let (tell, told) = watch::channel(End::No);
         let (served, serving) = watch::channel(());
-        let log = dispatcher::get_default(Clone::clone);
+        let log = log::of_this_thread();
         let thread = std::thread::Builder::new().name(name.to_owned());
         let serve = move || {
-            dispatcher::with_default(&log, || serve(told));
+            if let Some(own) = &log {
+                log::keep_on_this_thread(own);
+            }
+            serve(told);
             drop(served);
         };
         thread.spawn(serve).map_err(ServeError::Thread)?;

@@ -13,10 +13,11 @@ use pingora::server::ShutdownWatch;
 use pingora::services::ServiceReadyNotifier;
 use pingora::services::background::{BackgroundService, GenBackgroundService, background_service};
 use tokio::time::sleep;
-use tracing::{Dispatch, dispatcher};
+use tracing::Dispatch;
 
 use super::ServeError;
 use super::locked::locked;
+use crate::telemetry::log;
 
 /// Logs the error and exits, because the listener is indispensable. Its address was free at startup, so
 /// another process that started at the same moment has taken it.
@@ -37,17 +38,7 @@ pub(super) struct Background {
     what: &'static str,
     /// Taken at the start.
     work: Mutex<Option<Work>>,
-    log: Dispatch,
-}
-
-/// Returns the log of this thread, for a service that is made on it.
-pub(super) fn own_log() -> Dispatch {
-    dispatcher::get_default(Clone::clone)
-}
-
-/// Makes this thread log there for as long as it lives.
-pub(super) fn log_to(log: &Dispatch) {
-    std::mem::forget(dispatcher::set_default(log));
+    log: Option<Dispatch>,
 }
 
 /// The work is boxed where it is made. Inside a method of an `async_trait` the compiler proves for each service anew that
@@ -76,7 +67,7 @@ impl Background {
     {
         let work: Work = Box::new(|ready| work(ready).boxed());
         let work = Mutex::new(Some(work));
-        let log = own_log();
+        let log = log::of_this_thread();
         background_service(what, Self { what, work, log })
     }
 }
@@ -88,7 +79,9 @@ impl BackgroundService for Background {
         mut shutdown: ShutdownWatch,
         ready: ServiceReadyNotifier,
     ) {
-        log_to(&self.log);
+        if let Some(own) = &self.log {
+            log::keep_on_this_thread(own);
+        }
         let work = locked(&self.work).take();
         let Some(work) = work else { return };
         tokio::select! {

@@ -8,7 +8,7 @@ use std::io::{self, IsTerminal as _};
 use std::sync::OnceLock;
 
 use tracing::level_filters::LevelFilter;
-use tracing::{Dispatch, Level};
+use tracing::{Dispatch, Level, dispatcher};
 use tracing_appender::non_blocking::{ErrorCounter, NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::util::SubscriberInitExt as _;
@@ -115,6 +115,19 @@ pub fn lines_dropped() -> u64 {
     DROPPED
         .get()
         .map_or(0, |counter| counter.dropped_lines() as u64)
+}
+
+/// Returns the log of this thread, unless the whole process has one.
+pub fn of_this_thread() -> Option<Dispatch> {
+    DROPPED
+        .get()
+        .is_none()
+        .then(|| dispatcher::get_default(Clone::clone))
+}
+
+/// Makes this thread log there for as long as it lives.
+pub fn keep_on_this_thread(log: &Dispatch) {
+    std::mem::forget(dispatcher::set_default(log));
 }
 
 /// Returns a log of JSON lines to `writer`, for threads that have one of their own.

@@ -170,16 +170,17 @@ async fn a_failing_agent_is_left_alone_and_tried_by_one_call_at_a_time() {
             let is_busy = answer.text().contains("agent_busy");
             assert!(!is_busy, "{how}: {}", answer.text());
         }
+        let opened = async || {
+            let name = "a2a_gateway_breaker_opened_total";
+            case.gateway.metric(name, &[]).await
+        };
+        // A call counts after its answer.
+        until_holds("it is open", async || opened().await == 1.0).await;
         let before = case.target.agent.count();
         for answer in join_all((0..20).map(|_| case.call())).await {
             assert_open(&answer);
         }
         assert_eq!(case.target.agent.count(), before, "{how}: nothing is sent");
-        let opened = async || {
-            let name = "a2a_gateway_breaker_opened_total";
-            case.gateway.metric(name, &[]).await
-        };
-        assert_eq!(opened().await, 1.0, "{how}");
         if how == HANGS {
             // The clock of its head would end the call that tries, too.
             continue;
@@ -215,10 +216,11 @@ async fn one_caller_closes_the_way_for_itself_and_two_for_all() {
         case.set(how);
         // They end together, after as many as are in progress.
         join_all((0..8).map(|_| asks(&case.caller, CALL))).await;
+        // A call counts after its answer.
+        until_holds("open to the one", async || case.breaker().await == "open").await;
         let before = case.target.agent.count();
         assert_open(&asks(&case.caller, &fine).await);
         assert_eq!(case.target.agent.count(), before, "{how}: nothing is sent");
-        assert_eq!(case.breaker().await, "open", "{how}: to the one");
         for _ in 0..3 {
             let answer = asks(&other, &fine).await;
             assert_eq!(answer.status, 200, "{how}: {}", answer.text());
@@ -235,13 +237,13 @@ async fn one_caller_closes_the_way_for_itself_and_two_for_all() {
         for caller in [&other, &third, &other, &third, &other] {
             asks(caller, CALL).await;
         }
+        until_holds("the agent is known to fail", async || open().await > 0.0).await;
         let before = case.target.agent.count();
         let fourth = case
             .gateway
             .as_operator(Request::post(case.target.path(), fine));
         assert_open(&fourth.await);
         assert_eq!(case.target.agent.count(), before, "{how}: nothing is sent");
-        until_holds("the agent is known to fail", async || open().await > 0.0).await;
     }
 }
 
