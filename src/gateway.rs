@@ -143,7 +143,8 @@ impl Gateway {
         let coherence = Coherence::new(shared.clone(), db.is_embedded(), Arc::clone(&metrics));
         coherence.note_gaps_in(&db);
         let workspaces = Workspaces::new(db.clone());
-        let (replica, drain) = (replica_id(&config.get()), Arc::<Drain>::default());
+        let replica = ReplicaId::of(config.get().server.replica.as_deref());
+        let drain = Arc::<Drain>::default();
         let audit = Audit::new(
             config.clone(),
             db.clone(),
@@ -440,12 +441,6 @@ impl Gateway {
     pub fn draining(&self) -> bool {
         self.drain.leaving()
     }
-}
-
-/// Returns an id that begins with the configured name, or else with the host name.
-fn replica_id(config: &Config) -> ReplicaId {
-    let named = config.server.replica.as_deref();
-    named.map_or_else(ReplicaId::random, ReplicaId::named)
 }
 
 /// Has exchanges looked at again, and tasks written, after each change of the stops.

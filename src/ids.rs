@@ -207,6 +207,11 @@ impl ReplicaId {
         Self::named(&host_name())
     }
 
+    /// Returns a new id that begins with the configured name, or else with the host name.
+    pub fn of(name: Option<&str>) -> Self {
+        name.map_or_else(Self::random, Self::named)
+    }
+
     /// Returns a new id that begins with `name`. Each start has its own id, because an audit chain
     /// belongs to one start.
     pub fn named(name: &str) -> Self {
