@@ -418,8 +418,7 @@ impl Gateway {
         }
     }
 
-    /// Closes the database and drops the callbacks by which modules hold one another, so that all of it is dropped. For a
-    /// gateway in a process that goes on.
+    /// Closes the database and drops the callbacks by which modules hold one another, in a process that goes on.
     pub async fn dismantle(&self) {
         self.db.close().await;
         self.coherence.drop_caches();
