@@ -56,6 +56,8 @@ async fn calls_wait_for_a_place_and_leave_with_their_callers() {
     };
     let free = async {
         queued(1.0).await;
+        // A call has its place before its agent has it.
+        case.target.agent.until_count(1).await;
         assert_eq!(case.target.agent.count(), 1);
         case.places.add_permits(2);
     };
