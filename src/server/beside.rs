@@ -15,7 +15,7 @@ use crate::telemetry::log;
 use crate::telemetry::traces::Traces;
 
 /// A server beside the other work of a process. It ends at once when this is dropped.
-pub struct Beside {
+pub struct ServerHandle {
     /// The calls in progress.
     pub drain: Arc<Drain>,
     tell: watch::Sender<End>,
@@ -26,16 +26,16 @@ pub struct Beside {
 ///
 /// # Errors
 /// As [`super::run`].
-pub fn gateway(live: Live, layers: Option<Layers>) -> Result<Beside, ServeError> {
+pub fn gateway(live: Live, layers: Option<Layers>) -> Result<ServerHandle, ServeError> {
     let prepared = Prepared::new(live, layers)?;
     let drain = Arc::clone(&prepared.gateway.drain);
     let signals = prepared.signals();
-    Beside::start("gateway", drain, |told| {
+    ServerHandle::start("gateway", drain, |told| {
         prepared.serve(signals.into_told_watch(told));
     })
 }
 
-impl Beside {
+impl ServerHandle {
     /// Starts a sidecar. `serve` serves until the signal.
     ///
     /// # Errors

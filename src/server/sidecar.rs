@@ -6,7 +6,7 @@ use std::sync::Arc;
 use pingora::server::{RunArgs, Server, ShutdownSignalWatch};
 use pingora::services::background::background_service;
 
-use super::beside::Beside;
+use super::beside::ServerHandle;
 use super::lasting::Background;
 use super::signals::{Caught, Signals};
 use super::sockets::Sockets;
@@ -45,11 +45,11 @@ pub fn beside(
     live: Live,
     settings: Settings,
     admin: Option<SocketAddr>,
-) -> Result<Beside, ServeError> {
+) -> Result<ServerHandle, ServeError> {
     let prepared = Prepared::new(live, settings, admin)?;
     let drain = Arc::clone(&prepared.sidecar.drain);
     let traces = prepared.traces.clone();
-    Beside::sidecar(drain, traces, |signal| prepared.serve(signal))
+    ServerHandle::sidecar(drain, traces, |signal| prepared.serve(signal))
 }
 
 /// A sidecar with its addresses, that does not serve yet.

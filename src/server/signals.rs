@@ -120,11 +120,10 @@ pub(super) enum End {
     AtOnce,
 }
 
-/// Resolves when the server is to end so, or faster. An error means that the other part is gone, which ends it at once.
-async fn until(told: &mut watch::Receiver<End>, least: End) -> End {
-    told.wait_for(|told| least <= *told)
-        .await
-        .map_or(End::AtOnce, |told| *told)
+/// Resolves when the server is to end so, or faster.
+async fn until(told: &mut watch::Receiver<End>, least: End) {
+    // An error means that the other part is gone.
+    let _ = told.wait_for(|told| least <= *told).await;
 }
 
 impl Told {
@@ -176,17 +175,12 @@ impl Signals {
     }
 
     async fn shut_down_when_told(self, mut told: watch::Receiver<End>) -> ShutdownSignal {
-        let end = until(&mut told, End::InOrder).await;
+        until(&mut told, End::InOrder).await;
         let mut killed = told.clone();
-        let in_order = async {
-            if end != End::AtOnce {
-                let hurry = async { _ = until(&mut told, End::Hurried).await };
-                self.finish(false, hurry).await;
-            }
-        };
         tokio::select! {
-            () = in_order => {}
-            _ = until(&mut killed, End::AtOnce) => {}
+            biased;
+            () = until(&mut killed, End::AtOnce) => {}
+            () = self.finish(false, until(&mut told, End::Hurried)) => {}
         }
         if let Some(gateway) = &self.gateway {
             gateway.dismantle().await;

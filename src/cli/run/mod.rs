@@ -360,7 +360,7 @@ impl Plan {
 async fn live(
     mut plan: Plan,
     calls: Calls,
-    guard: Option<server::beside::Beside>,
+    guard: Option<server::beside::ServerHandle>,
 ) -> Result<ExitCode, RunError> {
     let mut signals = Signals::new()?;
     let mut agent =
@@ -436,7 +436,7 @@ impl Plan {
         &self,
         mut staying: Pin<&mut impl Future>,
         calls: &Calls,
-        guard: Option<&server::beside::Beside>,
+        guard: Option<&server::beside::ServerHandle>,
     ) {
         self.member.settle(staying.as_mut()).await;
         if self.member.begin_to_leave() {
@@ -460,7 +460,7 @@ impl Plan {
     async fn part(
         &self,
         staying: Pin<&mut impl Future>,
-        guard: Option<&server::beside::Beside>,
+        guard: Option<&server::beside::ServerHandle>,
         until: Instant,
     ) {
         let parted = async {
@@ -474,7 +474,7 @@ impl Plan {
 }
 
 /// Resolves when the guard's threads have ended; never without a guard.
-async fn ended(guard: Option<&server::beside::Beside>) {
+async fn ended(guard: Option<&server::beside::ServerHandle>) {
     match guard {
         Some(guard) => guard.ended().await,
         None => std::future::pending().await,
@@ -482,7 +482,7 @@ async fn ended(guard: Option<&server::beside::Beside>) {
 }
 
 /// Ends the guard: its streams get their last event.
-async fn end_guard(guard: Option<&server::beside::Beside>) {
+async fn end_guard(guard: Option<&server::beside::ServerHandle>) {
     if let Some(guard) = guard {
         guard.end();
         // After that its connections end with this process.

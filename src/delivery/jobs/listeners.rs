@@ -1,4 +1,4 @@
-//! What other modules do with jobs.
+//! Callbacks of other modules for the ends and the replies of jobs.
 
 use std::sync::Arc;
 

@@ -83,7 +83,7 @@ pub struct Jobs {
     /// Notified when there may be something to send.
     news: Notify,
     away: Arc<Away>,
-    /// What other modules do with jobs.
+    /// Callbacks of other modules for the ends and the replies of jobs.
     pub listeners: Listeners,
     closing: AtomicBool,
     /// Time of the last failed lease renewal.

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 
 use a2a_gateway::config::Live;
 use a2a_gateway::config::load::{Layers, load};
-use a2a_gateway::server::beside::{self, Beside};
+use a2a_gateway::server::beside::{self, ServerHandle};
 use a2a_gateway::telemetry::log;
 
 use super::gateway::{ADMIN, Gateway, Pair, Running};
@@ -180,7 +180,7 @@ impl Builder {
         log.open(self.dir.path().join("log")).expect("a log file")
     }
 
-    fn start_here(&self, mut settings: Vec<String>) -> Beside {
+    fn start_here(&self, mut settings: Vec<String>) -> ServerHandle {
         // Else below the folder in which the tests run.
         let spool = self.dir.path().join("data/audit");
         settings.push(format!("audit.spool_dir={}", spool.display()));
