@@ -108,7 +108,7 @@ impl Demo {
         row.unwrap().split_whitespace().last().unwrap()
     }
 
-    /// What Ctrl-C in a terminal does: SIGINT to the whole group. Answers the exit status.
+    /// Acts as Ctrl-C in a terminal: SIGINT to the whole group. Answers the exit status.
     fn interrupt(&mut self) -> Option<i32> {
         let started = Instant::now();
         let group = self.child.id();

@@ -92,7 +92,7 @@ struct Doors {
     _alone: MutexGuard<'static, ()>,
 }
 
-/// What a door did.
+/// The outcome of a door.
 struct Done {
     code: Option<i32>,
     out: String,

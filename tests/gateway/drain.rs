@@ -13,7 +13,7 @@ use crate::harness::{
 };
 use crate::on_both_pairs;
 
-/// What does not end in this time does not end. The drain of these gateways is longer, where it is not what ends them.
+/// The time after which an end counts as never. The drain of these gateways is longer, where it is not what ends them.
 const SOON: Duration = Duration::from_secs(60);
 
 /// A streaming call.
@@ -110,7 +110,7 @@ impl Busy {
         assert_eq!(lines[0]["outcome"], outcome, "{name}: {}", lines[0]);
     }
 
-    /// What is left when the gateway ends hears why.
+    /// Each exchange that is left when the gateway ends hears why.
     async fn cut_in_words(&mut self) {
         assert_cut_in_words(&self.stream.answer().await);
         // Whether the agent does the work is unknown to nobody but the caller: it is told.

@@ -14,7 +14,7 @@ use crate::harness::{
 };
 use crate::reload::{Written, in_force};
 
-/// What does not end in this time does not end.
+/// The time after which an end counts as never.
 const SOON: Duration = Duration::from_secs(60);
 
 const CARD: &str = "/.well-known/agent-card.json";

@@ -16,17 +16,6 @@ const EACH: usize = 250;
 /// Events that all of them see.
 const EVENTS: usize = 60;
 
-/// Resident memory in bytes.
-fn resident(gateway: &Gateway) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", gateway.pid())).unwrap();
-    let line = status
-        .lines()
-        .find(|line| line.starts_with("VmRSS:"))
-        .unwrap();
-    let kib: u64 = line.split_whitespace().nth(1).unwrap().parse().unwrap();
-    kib * 1024
-}
-
 /// So many connections need more files than a shell allows by default.
 fn more_files(pid: u32) {
     let raised = std::process::Command::new("prlimit")
@@ -67,7 +56,7 @@ async fn five_hundred_hear_everything_while_two_that_never_read_are_cut() {
         deaf(gateway, handshake("/ws").bearer(ADMIN)).await,
         deaf(gateway, Request::get("/events").bearer(ADMIN)).await,
     ];
-    let before = resident(gateway);
+    let before = gateway.memory_kib("VmRSS") * 1024;
     for mut socket in sockets {
         crowd.spawn(async move {
             for n in 0..EVENTS {
@@ -99,7 +88,7 @@ async fn five_hundred_hear_everything_while_two_that_never_read_are_cut() {
         slow.await >= 2.0 && gateway.metric("a2a_gateway_event_readers", &[]).await == 0.0
     };
     until_holds("those who do not read are cut", are_cut).await;
-    let grown = resident(gateway).saturating_sub(before);
+    let grown = (gateway.memory_kib("VmRSS") * 1024).saturating_sub(before);
     assert!(grown < 64 << 20, "{grown} bytes more");
     println!("resident before {before}, grown by {grown}");
     drop(deaf);

@@ -9,20 +9,6 @@ use crate::harness::{Builder, Gateway, Pair, Request};
 /// Entries of the document: the shorter each is, the more a tree of values takes for a byte.
 const ENTRIES: usize = 8_000;
 
-/// Greatest resident memory so far, in MiB.
-fn peak(gateway: &Gateway) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", gateway.pid())).unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmHWM:"));
-    let kib: u64 = line
-        .unwrap()
-        .split_whitespace()
-        .nth(1)
-        .unwrap()
-        .parse()
-        .unwrap();
-    kib / 1024
-}
-
 async fn reader(gateway: &Gateway) -> String {
     let request = Request::post("/operators/tokens", json!({"role": "read"}).to_string());
     let made = gateway.as_operator(request).await;
@@ -41,7 +27,8 @@ async fn dry_runs_of_readers_are_compared_one_at_a_time_within_a_bound() {
         .map(|n| json!({"id": format!("w{n:05}")}))
         .collect();
     let document = json!({"version": 1, "workspaces": workspaces}).to_string();
-    let before = peak(&gateway);
+    let peak = || gateway.memory_kib("VmHWM") / 1024;
+    let before = peak();
     let dry_runs = (0..24).map(|n| {
         let request = Request::post("/policy?dry_run=true", document.clone());
         let request = request.bearer(&readers[n % readers.len()]);
@@ -63,7 +50,7 @@ async fn dry_runs_of_readers_are_compared_one_at_a_time_within_a_bound() {
         }
     }
     assert!(compared >= 1, "none was compared");
-    let grown = peak(&gateway) - before;
+    let grown = peak() - before;
     assert!(
         grown < 80,
         "{grown} MiB for {compared} comparisons of {} KiB",

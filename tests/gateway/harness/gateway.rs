@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
-use a2a_gateway::server::beside::Beside;
+use a2a_gateway::server::beside::ServerHandle;
 use serde_json::{Value, json};
 
 use super::agent::Agent;
@@ -77,7 +77,7 @@ pub(crate) struct Gateway {
 
 pub(super) enum Running {
     Process(Child),
-    Here(Beside),
+    Here(ServerHandle),
 }
 
 impl Gateway {
@@ -113,6 +113,16 @@ impl Gateway {
             );
             std::thread::sleep(Duration::from_millis(10));
         }
+    }
+
+    /// A size of its process in `/proc/PID/status`, such as `VmRSS`, in KiB.
+    pub(crate) fn memory_kib(&self, size: &str) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
+        let line = status
+            .lines()
+            .find(|line| line.split(':').next() == Some(size));
+        let kib = line.unwrap().split_whitespace().nth(1).unwrap();
+        kib.parse().unwrap()
     }
 
     /// Waits until `/readyz` reports ready.

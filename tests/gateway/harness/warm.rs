@@ -16,11 +16,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Waits until something holds.
 pub(crate) async fn until_holds(what: &str, holds: impl AsyncFn() -> bool) {
-    let deadline = Instant::now() + NEVER;
-    while !holds().await {
-        assert!(Instant::now() < deadline, "not in time: {what}");
-        tokio::time::sleep(LOOK_EVERY).await;
-    }
+    until_found(what, async || holds().await.then_some(())).await;
 }
 
 /// Waits until a look finds something, for longer than anything takes on a busy machine.
@@ -52,11 +48,8 @@ impl Gateway {
     /// Waits for the replicas' link, without which nothing is cached for longer than a second. Only while
     /// Redis is up, or where both stores are embedded.
     pub(crate) async fn until_coherent(&self) {
-        let deadline = Instant::now() + NEVER;
-        while self.metric("a2a_gateway_coherent", &[]).await != 1.0 {
-            assert!(Instant::now() < deadline, "the replicas' link stays down");
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
+        let is_coherent = async || self.metric("a2a_gateway_coherent", &[]).await == 1.0;
+        until_holds("the replicas' link is up", is_coherent).await;
     }
 
     /// Repeats requests until all facts are cached. A fact that changes while it is read is not cached, and

@@ -23,10 +23,8 @@ use a2a_gateway::shared::Shared;
 use serde_json::{Value, json};
 
 use crate::harness::until_holds as until;
+use crate::harness::warm::NEVER;
 use crate::harness::{Agent, Answer, Gateway, Recorded, Request, Seat, Step, ok_json};
-
-/// The time after which a job counts as stuck: longer than the lease of a gateway that was killed.
-const NEVER: Duration = Duration::from_secs(120);
 
 /// Answers a message with one that repeats its text, in the generation of the call.
 pub(crate) fn echo(request: &Recorded) -> Vec<Step> {

@@ -23,16 +23,6 @@ const AT_ONCE: u32 = 4;
 /// Requests that are on their way on one connection: fewer bytes than its buffers take.
 const PIPELINED: u32 = 100;
 
-/// Kilobytes of a process in RAM.
-fn resident(gateway: &Gateway) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", gateway.pid())).unwrap();
-    let line = status
-        .lines()
-        .find(|line| line.starts_with("VmRSS:"))
-        .unwrap();
-    line.split_whitespace().nth(1).unwrap().parse().unwrap()
-}
-
 /// Asks for workspaces `from..to`, of which there is none, many requests behind each other.
 async fn ask(at: std::net::SocketAddr, token: String, from: u32, to: u32) {
     let mut stream = TcpStream::connect(at).await.unwrap();
@@ -110,7 +100,7 @@ async fn ten_thousand_workspaces_add_no_series() {
     }
     ask(gateway.public, token.clone(), STRANGE, STRANGE + 200).await;
     let before = settled(gateway).await;
-    let memory = resident(gateway);
+    let memory = gateway.memory_kib("VmRSS");
 
     let started = Instant::now();
     let mut asking = JoinSet::new();
@@ -161,7 +151,7 @@ async fn ten_thousand_workspaces_add_no_series() {
         old.len(),
         before.len(),
         after.len(),
-        resident(gateway),
+        gateway.memory_kib("VmRSS"),
         started.elapsed()
     );
 }
