@@ -16,11 +16,18 @@ async fn assert_bound(cluster: &Cluster, bound: &[(Value, String)]) {
     }
 }
 
+/// Starts tasks, and waits until each is written down, which comes a moment after its answer.
 async fn tasks(cluster: &Cluster, count: usize) -> Vec<(Value, String)> {
     let mut bound = Vec::new();
     for _ in 0..count {
         bound.push(cluster.task(json!({})).await);
     }
+    let written = async || {
+        let labels = ["queue=\"task_notes\""];
+        let queued = cluster.metric("a2a_gateway_queue_entries", &labels);
+        queued.await == 0.0
+    };
+    until_holds("bindings are written", written).await;
     bound
 }
 
@@ -43,13 +50,6 @@ fn twice(cluster: &Cluster) -> Vec<String> {
 async fn a_gateway_alone_that_is_killed_knows_its_bindings_afterwards() {
     let mut cluster = Cluster::start(Pair::Embedded, builder).await;
     let bound = tasks(&cluster, 12).await;
-    // The last ones are written a moment after their answers.
-    let written = async || {
-        let labels = ["queue=\"task_notes\""];
-        let queued = cluster.gateways[0].metric("a2a_gateway_queue_entries", &labels);
-        queued.await == 0.0
-    };
-    until_holds("bindings are written", written).await;
     cluster.gateways[0].restart().await;
     assert_bound(&cluster, &bound).await;
 }

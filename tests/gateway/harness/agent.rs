@@ -1,7 +1,8 @@
 //! An agent that records the exact bytes it got, and responds by script: complete, slow, broken.
 
+use std::collections::HashMap;
 use std::net::{Shutdown, SocketAddr};
-use std::os::fd::AsFd as _;
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -79,6 +80,9 @@ impl Step {
     }
 }
 
+/// The open connections by number, until the agent is stopped.
+type Sockets = Arc<Mutex<Option<HashMap<usize, socket2::Socket>>>>;
+
 type Behaviour = dyn Fn(&Recorded) -> Vec<Step> + Send + Sync;
 
 /// A running agent. Dropping it stops it.
@@ -89,12 +93,12 @@ pub(crate) struct Agent {
     open: Arc<AtomicUsize>,
     closed_by_gateway: Arc<Mutex<Vec<Instant>>>,
     listening: socket2::Socket,
+    sockets: Sockets,
     task: tokio::task::JoinHandle<()>,
 }
 
 impl Drop for Agent {
     fn drop(&mut self) {
-        // The task ends a moment later; no client is to get through until then.
         self.stop();
     }
 }
@@ -120,21 +124,22 @@ impl Agent {
     ) -> Self {
         let listener = TcpListener::bind(address).await.expect("a free port");
         let port = listener.local_addr().expect("bound").port();
-        let listening = listener.as_fd().try_clone_to_owned();
-        let listening = listening.expect("one more descriptor").into();
+        let listening = same_socket(&listener);
         let requests = Arc::new(Mutex::new(Vec::new()));
         let connections = Arc::new(AtomicUsize::new(0));
         let open = Arc::new(AtomicUsize::new(0));
         let closed = Arc::new(Mutex::new(Vec::new()));
         let behaviour: Arc<Behaviour> = Arc::new(behaviour);
+        let sockets: Sockets = Arc::new(Mutex::new(Some(HashMap::new())));
         let shared = (
             requests.clone(),
             connections.clone(),
             open.clone(),
             closed.clone(),
+            sockets.clone(),
         );
         let task = tokio::spawn(async move {
-            let (requests, connections, open, closed) = shared;
+            let (requests, connections, open, closed, sockets) = shared;
             let mut serving = tokio::task::JoinSet::new();
             while let Ok((stream, _)) = listener.accept().await {
                 let connection = Connection {
@@ -143,6 +148,7 @@ impl Agent {
                     open: open.clone(),
                     closed: closed.clone(),
                     behaviour: behaviour.clone(),
+                    sockets: sockets.clone(),
                 };
                 serving.spawn(connection.serve(stream));
             }
@@ -154,13 +160,19 @@ impl Agent {
             open,
             closed_by_gateway: closed,
             listening,
+            sockets,
             task,
         }
     }
 
-    /// Stops it: connections are reset, and none is accepted.
+    /// Stops it: connections are closed, and none is accepted. The tasks that serve them end a moment later; nothing
+    /// that is sent from now on reaches them.
     pub(crate) fn stop(&self) {
         let _ = self.listening.shutdown(Shutdown::Both);
+        let open = self.sockets.lock().expect("not poisoned").take();
+        for socket in open.unwrap_or_default().into_values() {
+            let _ = socket.shutdown(Shutdown::Both);
+        }
         self.task.abort();
     }
 
@@ -226,6 +238,12 @@ impl Agent {
     }
 }
 
+/// Another handle of a socket.
+fn same_socket(socket: &impl AsFd) -> socket2::Socket {
+    let handle = socket.as_fd().try_clone_to_owned();
+    handle.expect("one more descriptor").into()
+}
+
 /// A 200 with an exact length.
 pub(crate) fn ok_json(body: &str) -> Vec<u8> {
     format!(
@@ -257,10 +275,15 @@ struct Connection {
     open: Arc<AtomicUsize>,
     closed: Arc<Mutex<Vec<Instant>>>,
     behaviour: Arc<Behaviour>,
+    sockets: Sockets,
 }
 
 impl Connection {
     async fn serve(self, mut stream: TcpStream) {
+        match &mut *self.sockets.lock().expect("not poisoned") {
+            Some(open) => open.insert(self.number, same_socket(&stream)),
+            None => return,
+        };
         let _ = stream.set_nodelay(true);
         self.open.fetch_add(1, Ordering::SeqCst);
         let mut held = Vec::new();
@@ -270,6 +293,9 @@ impl Connection {
             if !self.play(&mut stream, steps).await {
                 break;
             }
+        }
+        if let Some(open) = &mut *self.sockets.lock().expect("not poisoned") {
+            open.remove(&self.number);
         }
         self.open.fetch_sub(1, Ordering::SeqCst);
     }

@@ -93,6 +93,21 @@ impl Replicas {
             assert_stopped(&refused.await, id, "a new call");
         }
     }
+
+    /// Waits until each replica makes calls of the target again.
+    async fn called_again(&self) {
+        for gateway in &self.gateways {
+            until("it is called again", async || {
+                let answer = gateway.call(&call(&self.calm.token, "calm")).await;
+                assert_eq!(answer.status, 200);
+                let before = self.target.agent.count();
+                let request = call(&self.calm.token, "target");
+                let _ = timeout(ASKED, gateway.call(&request)).await;
+                self.target.agent.count() > before
+            })
+            .await;
+        }
+    }
 }
 
 /// Time after which a call that is neither answered nor refused is given up: its agent does not answer.
@@ -124,17 +139,7 @@ async fn streams_over_three_replicas_end_with_the_link_and_without() {
         let id = stop(all[0], json!({"workspace": "target"}), "running").await;
         tokio::join!(replicas.refused(&all, &id), ended(open, &id));
         release(all[0], &id).await;
-        for gateway in &all {
-            until("it is called again", async || {
-                let answer = gateway.call(&call(&replicas.calm.token, "calm")).await;
-                assert_eq!(answer.status, 200);
-                let before = replicas.target.agent.count();
-                let request = call(&replicas.calm.token, "target");
-                let _ = timeout(ASKED, gateway.call(&request)).await;
-                replicas.target.agent.count() > before
-            })
-            .await;
-        }
+        replicas.called_again().await;
         if cut {
             replicas.mend_link().await;
         }
@@ -166,6 +171,7 @@ async fn the_end_of_the_replica_that_made_it_changes_nothing() {
             .await;
         assert_stopped(&answer, &id, "the one that was killed");
         release(&replicas.gateways[1], &id).await;
+        replicas.called_again().await;
         if cut {
             replicas.mend_link().await;
         }
