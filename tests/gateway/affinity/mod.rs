@@ -5,15 +5,17 @@ mod agents;
 mod outages;
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use serde_json::{Value, json};
+use tokio::sync::Semaphore;
 
 use self::agents::{Cluster, with_text};
 use crate::explain::{explain, step};
-use crate::harness::{Builder, Pair, Request, until_holds};
+use crate::harness::{Agent, Builder, Pair, Request, Step, ok_json, until_holds};
 
 /// No breaker closes, and no call ceases to count, while a case runs.
 fn builder() -> Builder {
@@ -34,19 +36,23 @@ async fn breaker(cluster: &Cluster, turn: usize, instance: &str) -> String {
 /// Opens the breaker of an instance at each gateway, by calls about a task that it has. Returns both.
 async fn open_one(cluster: &Cluster) -> (Value, String) {
     let (task, instance) = cluster.task(json!({})).await;
-    let down = &cluster.instance(&instance).is_down;
+    open(cluster, &task, &instance).await;
+    (task, instance)
+}
+
+async fn open(cluster: &Cluster, task: &Value, instance: &str) {
+    let down = &cluster.instance(instance).is_down;
     down.store(true, Ordering::SeqCst);
     for turn in 0..cluster.gateways.len() {
         // A call is counted a moment after its answer, so an answer of before may come in between.
         let opened = async || {
             let params = json!({"id": task["id"]});
             cluster.call_at(turn, "tasks/get", params).await;
-            breaker(cluster, turn, &instance).await == "open"
+            breaker(cluster, turn, instance).await == "open"
         };
         until_holds("the breaker opens", opened).await;
     }
     down.store(false, Ordering::SeqCst);
-    (task, instance)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -234,6 +240,41 @@ async fn an_instance_that_is_killed_costs_no_call_that_is_not_about_its_tasks() 
         .await;
     let moved = bound.iter().filter(|(_, of)| of == "a").count();
     assert!(rebound <= moved as f64, "{rebound} of {moved}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_instance_that_fails_after_it_was_chosen_costs_no_call() {
+    // A guard is asked between the choice and the call.
+    let gate = Arc::new(Semaphore::new(0));
+    let held = Arc::clone(&gate);
+    let guard = Agent::scripted(move |request| {
+        let verdict = Step::Write(ok_json(r#"{"action": "pass"}"#));
+        match request.text().contains("held by the guard") {
+            true => vec![Step::Held(Arc::clone(&held)), verdict],
+            false => vec![verdict],
+        }
+    });
+    let guard = guard.await;
+    let guards =
+        json!([{"name": "g", "url": guard.url(), "phases": ["request"], "timeout": "60s"}]);
+    let builder = || builder().set("guard", &guards.to_string());
+    let cluster = Cluster::start(Pair::Embedded, builder).await;
+    let (task, instance) = cluster.task(json!({})).await;
+    let parts = json!([{"kind": "text", "text": "held by the guard"}]);
+    let message = json!({"contextId": task["contextId"], "parts": parts});
+    let fail = async {
+        let asked = async || {
+            guard
+                .requests()
+                .iter()
+                .any(|one| one.text().contains("held by"))
+        };
+        until_holds("the guard is asked", asked).await;
+        open(&cluster, &task, &instance).await;
+        gate.add_permits(9);
+    };
+    let ((_, other), ()) = tokio::join!(cluster.task(message), fail);
+    assert_ne!(other, instance);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

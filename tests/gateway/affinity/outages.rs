@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::agents::{Cluster, with_text};
 use super::*;
-use crate::harness::{Agent, Step, ok_json};
 
 /// Asks for each task, and asserts that its instance answers.
 async fn assert_bound(cluster: &Cluster, bound: &[(Value, String)]) {

@@ -90,6 +90,22 @@ impl Way<'_> {
         };
         slot.dialled(false);
         tried.push(instance);
+        let Some((place, prepared)) = self.find_other(request, call, tried).await? else {
+            return Ok(None);
+        };
+        blame(slot, &failed.why, failed.is_refused);
+        *slot = place;
+        Ok(Some(prepared))
+    }
+
+    /// Takes a slot at an instance that is not among `tried`, and makes the request for it. `None` if none takes the call.
+    /// Adds those that refuse it to `tried`.
+    pub(super) async fn find_other(
+        &mut self,
+        request: &mut Request<'_>,
+        call: &mut CheckedCall,
+        tried: &mut Vec<InstanceId>,
+    ) -> Result<Option<(Slot, Prepared)>, Ended> {
         if !call.can_be_prepared_again() {
             return Ok(None);
         }
@@ -97,9 +113,8 @@ impl Way<'_> {
             && let Place::Moved(other) = self.look(request, tried).await?
         {
             if let Ok(place) = self.take_place(request, &other) {
-                blame(slot, &failed.why, failed.is_refused);
-                *slot = place;
-                return self.move_to(request, call, other).await.map(Some);
+                let prepared = self.move_to(request, call, other).await?;
+                return Ok(Some((place, prepared)));
             }
             // Without instances by now there is one place, and it takes no call.
             let Some(other) = other.instance.clone() else {

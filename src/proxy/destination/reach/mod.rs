@@ -45,24 +45,24 @@ pub(super) async fn reach(
     request: &mut Request<'_>,
     (admitted, agent): (&Admitted, Arc<Agent>),
     call: &mut CheckedCall,
-    (prepared, deadline): (Prepared, Instant),
+    (mut prepared, deadline): (Prepared, Instant),
 ) -> Result<(Slot, Reached), Ended> {
     let asker = LookupFor::calling(admitted.allowed.account());
-    let mut slot = match admitted.turn {
-        None => take_slot(request, &agent, asker.account, deadline).await?,
-        Some(_) => rare(await_slot(request, &agent, asker.account, deadline)).await?,
-    };
-    slot.set_patience(patience(
-        &request.exchange.config.timeouts,
-        admitted,
-        deadline,
-    ));
     let mut way = Way {
         admitted,
         agent,
         asker,
         deadline,
     };
+    let mut slot = match admitted.turn {
+        None => way.take_slot(request, call, &mut prepared).await?,
+        Some(_) => rare(way.await_slot(request, call, &mut prepared)).await?,
+    };
+    slot.set_patience(patience(
+        &request.exchange.config.timeouts,
+        admitted,
+        deadline,
+    ));
     let reached = way.connect(request, call, prepared, &mut slot).await?;
     Ok((slot, reached))
 }
@@ -99,28 +99,6 @@ async fn take_slot(
     Ok(slot)
 }
 
-/// Takes a slot for a call that was parked. A place that it found free may be taken by now: it waits for the next one.
-///
-/// # Errors
-/// As [`take_slot`].
-async fn await_slot(
-    request: &mut Request<'_>,
-    agent: &Agent,
-    account: Account,
-    deadline: Instant,
-) -> Result<Slot, Ended> {
-    loop {
-        let next = Instant::now() + LOOK_FOR_SLOT_EVERY;
-        match take_slot(request, agent, account, deadline).await {
-            Err(Ended::Refused(busy)) if busy.reason == Reason::AgentBusy && next < deadline => {
-                let mut cut = request.context.relay.watch(request.exchange);
-                wait_until(request.session, next, &mut cut).await?;
-            }
-            taken => return taken,
-        }
-    }
-}
-
 /// Returns which clocks of a call that is sent now are the gateway's own. Of its total time others may have taken a part:
 /// a slow caller, a queue.
 fn patience(timeouts: &Timeouts, admitted: &Admitted, deadline: Instant) -> Patience {
@@ -141,6 +119,57 @@ struct Way<'a> {
 }
 
 impl Way<'_> {
+    /// Takes a slot at the agent: at another instance, with a request for that one, if the breaker of the chosen one has
+    /// opened since.
+    ///
+    /// # Errors
+    /// As [`take_slot`].
+    async fn take_slot(
+        &mut self,
+        request: &mut Request<'_>,
+        call: &mut CheckedCall,
+        prepared: &mut Prepared,
+    ) -> Result<Slot, Ended> {
+        let account = self.asker.account;
+        let why = match take_slot(request, &self.agent, account, self.deadline).await {
+            Ok(slot) => return Ok(slot),
+            Err(why) => why,
+        };
+        if let (Ended::Refused(_), Some(instance)) = (&why, self.agent.instance.clone())
+            && !self.agent.slots.is_available(account)
+            && let Some((slot, other)) =
+                rare(self.find_other(request, call, &mut vec![instance])).await?
+        {
+            *prepared = other;
+            return Ok(slot);
+        }
+        Err(why)
+    }
+
+    /// Takes a slot for a call that was parked. A place that it found free may be taken by now: it waits for the next one.
+    ///
+    /// # Errors
+    /// As [`take_slot`].
+    async fn await_slot(
+        &mut self,
+        request: &mut Request<'_>,
+        call: &mut CheckedCall,
+        prepared: &mut Prepared,
+    ) -> Result<Slot, Ended> {
+        loop {
+            let next = Instant::now() + LOOK_FOR_SLOT_EVERY;
+            match self.take_slot(request, call, prepared).await {
+                Err(Ended::Refused(busy))
+                    if busy.reason == Reason::AgentBusy && next < self.deadline =>
+                {
+                    let mut cut = request.context.relay.watch(request.exchange);
+                    wait_until(request.session, next, &mut cut).await?;
+                }
+                taken => return taken,
+            }
+        }
+    }
+
     /// Connects to the agent. While it refuses connections the call waits, as `upstream.hold` allows, and connects where
     /// its workspace is registered by then.
     ///
