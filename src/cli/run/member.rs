@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use gateway_client::{Registry, RegistryError};
 use serde_json::{Value, json};
-use tokio::sync::watch;
+use tokio::sync::{Mutex, watch};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use url::Url;
 
@@ -104,6 +104,8 @@ pub(super) struct Member {
     credentials: Credentials,
     is_bound: bool,
     standing: watch::Sender<Standing>,
+    /// Held while a heartbeat is on its way.
+    beating: Mutex<()>,
 }
 
 /// The agent is not registered, or was not heard.
@@ -182,6 +184,7 @@ impl Member {
             credentials,
             is_bound,
             standing: watch::Sender::new(Standing::Absent),
+            beating: Mutex::default(),
         }
     }
 
@@ -224,7 +227,9 @@ impl Member {
         if let Calls::Guard(drain) = calls {
             body["active_tasks"] = json!(drain.running());
         }
+        let beating = self.beating.lock().await;
         let heard = self.post("/registry/heartbeat", &body).await;
+        drop(beating);
         let heard = heard.map_err(JoinError::from).inspect_err(|error| {
             self.standing
                 .send_modify(|standing| *standing = standing.after(error));
@@ -338,11 +343,18 @@ impl Member {
         }
     }
 
-    /// Takes the agent's place away. To be called when no heartbeat follows: it would register the agent again.
-    pub(super) async fn deregister(&self) {
-        if !matches!(self.standing(), Standing::Absent | Standing::Left)
-            && let Told::Done = self.tell("/registry/deregister").await
-        {
+    /// Takes the agent's place away. Polls [`Self::stay`] while a heartbeat is on its way: one that the gateway gets
+    /// afterwards would register the agent again.
+    pub(super) async fn deregister(&self, staying: impl Future) {
+        if matches!(self.standing(), Standing::Absent | Standing::Left) {
+            return;
+        }
+        let _last_beat = tokio::select! {
+            biased;
+            beating = self.beating.lock() => Some(beating),
+            _ = staying => None,
+        };
+        if let Told::Done = self.tell("/registry/deregister").await {
             self.standing.send_replace(Standing::Left);
         }
     }

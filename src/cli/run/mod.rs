@@ -442,11 +442,11 @@ impl Plan {
         if self.member.begin_to_leave() {
             let answers = tokio::select! {
                 // Heartbeats go on, and have no end.
-                _ = staying => false,
+                _ = staying.as_mut() => false,
                 answers = self.member.drain(calls) => answers,
             };
             if answers {
-                self.member.deregister().await;
+                self.member.deregister(staying).await;
                 self.member.await_calls(calls).await;
             }
         } else if guard.is_some() {
@@ -459,13 +459,13 @@ impl Plan {
     /// for: it may bring the workspace's own token.
     async fn part(
         &self,
-        staying: Pin<&mut impl Future>,
+        mut staying: Pin<&mut impl Future>,
         guard: Option<&server::beside::ServerHandle>,
         until: Instant,
     ) {
         let parted = async {
-            self.member.settle(staying).await;
-            self.member.deregister().await;
+            self.member.settle(staying.as_mut()).await;
+            self.member.deregister(staying).await;
             end_guard(guard).await;
         };
         // What is left then ends with this process.

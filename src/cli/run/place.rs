@@ -108,14 +108,15 @@ impl Place {
         })
     }
 
-    /// Waits until the agent serves its card. The log says so once, when that takes more than a moment.
+    /// Waits until the agent serves its card. The log says so once when that takes more than a moment, and once when
+    /// another program has the agent's port.
     ///
     /// # Errors
     /// The last failure, when `within` has passed.
     pub(super) async fn wait(&self, within: Duration) -> Result<(), CardError> {
         let begin = Instant::now();
         let deadline = begin + within;
-        let mut is_told = false;
+        let mut is_logged = [false; 2];
         loop {
             // An agent that accepts and does not answer has hardly longer than another.
             let left = deadline.saturating_duration_since(Instant::now());
@@ -125,8 +126,9 @@ impl Place {
                 Err(error) if Instant::now() >= deadline => return Err(error),
                 Err(error) => {
                     let is_taken = matches!(error, CardError::Stranger { .. });
-                    if !is_told && (is_taken || begin.elapsed() >= TOLD_AFTER) {
-                        is_told = true;
+                    let is_logged = &mut is_logged[usize::from(is_taken)];
+                    if !*is_logged && (is_taken || begin.elapsed() >= TOLD_AFTER) {
+                        *is_logged = true;
                         tracing::info!(card = %self.card, within = ?within, seen = %error, "waiting for the agent's card");
                     }
                     sleep(LOOK).await;

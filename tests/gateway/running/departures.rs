@@ -2,8 +2,11 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use tokio::sync::Semaphore;
+
 use super::*;
 use crate::harness::builder::free_address;
+use crate::harness::{Step, holds_for, ok_json};
 
 /// Callers at the same time.
 const CALLERS: usize = 8;
@@ -104,4 +107,56 @@ async fn a_second_signal_or_the_end_of_the_grace_ends_the_wait_for_calls() {
         assert_eq!(calling.await.unwrap().status, 502);
         assert_eq!(stage.view().await["status"], "offline");
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_heartbeat_comes_after_the_deregistration() {
+    let mut stage = Stage::new(Pair::Embedded).await;
+    let (gate, held) = (
+        Arc::new(Semaphore::new(0)),
+        Arc::new(AtomicBool::new(false)),
+    );
+    let (places, holds) = (Arc::clone(&gate), Arc::clone(&held));
+    let gateway = Agent::scripted(move |request| {
+        let token = ADMIN.replace("a2aa_", "a2aw_");
+        let answer =
+            json!({"status": "registered", "token": token, "expires_in": 1.5, "instances": []});
+        let answer = Step::Write(ok_json(&answer.to_string()));
+        let is_beat = request.head.starts_with("POST /registry/heartbeat");
+        match is_beat && holds.load(Ordering::SeqCst) {
+            true => vec![Step::Held(Arc::clone(&places)), answer],
+            false => vec![answer],
+        }
+    });
+    let gateway = gateway.await;
+    stage.url = gateway.url();
+    let mut run = stage.run("one", &["--", SCRIPT]);
+    run.until_it_says("the agent has joined").await;
+    let asked = |path: &str| {
+        let requests = gateway.requests();
+        requests
+            .iter()
+            .filter(|one| one.head.contains(path))
+            .count()
+    };
+    held.store(true, Ordering::SeqCst);
+    let beats = asked("/registry/heartbeat");
+    until_holds("a heartbeat", async || asked("/registry/heartbeat") > beats).await;
+    run.signal("TERM");
+    // It asks for its calls in progress before it leaves.
+    until_holds("calls are over", async || {
+        asked("GET /workspaces/target") >= 4
+    })
+    .await;
+    let waits = async || asked("/registry/deregister") == 0;
+    holds_for(
+        Duration::from_millis(500),
+        "the heartbeat is waited for",
+        waits,
+    )
+    .await;
+    held.store(false, Ordering::SeqCst);
+    gate.add_permits(9);
+    assert_eq!(run.code().await, Some(128 + 15), "{}", run.log());
+    assert_eq!(asked("/registry/deregister"), 1, "{}", run.log());
 }

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::harness::{
-    ADMIN, Agent, Answer, Builder, CALL, Gateway, Pair, Request, Seat, until_holds,
+    ADMIN, Agent, Answer, Builder, CALL, Gateway, Pair, Request, Seat, until_found, until_holds,
 };
 
 /// The agent: a script of the shell.
@@ -126,9 +126,8 @@ impl Stage {
     /// The agent's process, the path at which it was called, and its caller.
     async fn said(&self) -> [String; 3] {
         // A lease may end for a moment on a machine that stalls.
-        let answers = async || self.call().await.status == 200;
-        until_holds("the agent answers", answers).await;
-        said(&self.call().await)
+        let answers = async || Some(self.call().await).filter(|answer| answer.status == 200);
+        said(&until_found("the agent answers", answers).await)
     }
 
     /// Starts a call, and waits until the agent has it.
