@@ -49,6 +49,8 @@ impl Demo {
         // Several demos that start at one moment would all find the same admin port free.
         let mut child = command(temporary.path(), arguments)
             .args(["--admin-listen", "127.0.0.1:0"])
+            // A disk that is busy with a build beside is slow, not away.
+            .args(["--set", "stores.timeout=60s"])
             .stdout(Stdio::piped())
             .stderr(Stdio::inherit())
             .spawn()
@@ -155,7 +157,9 @@ fn agent_with_permits(events: usize) -> (SocketAddr, Sender<()>) {
             let mut length = 0;
             loop {
                 let mut line = String::new();
-                request.read_line(&mut line).unwrap();
+                if request.read_line(&mut line).is_err() {
+                    break;
+                }
                 let line = line.trim_end().to_ascii_lowercase();
                 if let Some(value) = line.strip_prefix("content-length:") {
                     length = value.trim().parse().unwrap();

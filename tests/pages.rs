@@ -48,6 +48,8 @@ impl Demo {
         let mut child = Command::new(env!("CARGO_BIN_EXE_a2a-gateway"))
             .args(["demo", "--listen", "127.0.0.1:0"])
             .args(["--admin-listen", "127.0.0.1:0"])
+            // A disk that is busy with a build beside is slow, not away.
+            .args(["--set", "stores.timeout=60s"])
             .env_remove("A2A_GATEWAY_ADMIN_TOKEN")
             .env("TMPDIR", temporary.path())
             .stdin(Stdio::null())

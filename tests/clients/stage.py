@@ -196,7 +196,9 @@ class Gateway:
         self.log = folder / "log"
         settings = {
             "server.listen": f"127.0.0.1:{self.port}", "admin.listen": f"127.0.0.1:{self.admin}",
-            "stores.sql": f"sqlite:{folder}/gateway.db", "keys.dir": first.keys if first else folder / "keys",
+            # A disk that is busy with a build beside is slow, not away.
+            "stores.sql": f"sqlite:{folder}/gateway.db", "stores.timeout": "20s",
+            "keys.dir": first.keys if first else folder / "keys",
             "rate.caller_per_second": 0, "rate.failures_per_second": 0,
             "registry.shared_origins": "http://127.0.0.1:9", **sets,
         }

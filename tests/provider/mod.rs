@@ -73,6 +73,7 @@ fn gateway(folder: &std::path::Path, [public, admin]: [SocketAddr; 2], issuer: &
         format!("server.listen={public}"),
         format!("admin.listen={admin}"),
         format!("stores.sql=sqlite:{}", folder.join("gateway.db").display()),
+        "stores.timeout=20s".to_owned(),
         format!("keys.dir={}", folder.join("keys").display()),
         format!("audit.spool_dir={}", folder.join("audit").display()),
         format!("admin.sign_in.issuer={issuer}"),

@@ -86,7 +86,7 @@ class Gateway:
         sets = {
             "server.listen": f"127.0.0.1:{self.listeners['public']}",
             "admin.listen": f"127.0.0.1:{self.listeners['admin']}",
-            "stores.sql": f"sqlite:{self.folder}/gateway.db",
+            "stores.sql": f"sqlite:{self.folder}/gateway.db", "stores.timeout": "20s",
             "keys.dir": f"{self.folder}/keys",
             # Rates have tests of their own; here they would only hide what a route answers.
             "rate.caller_per_second": 0,
