@@ -339,7 +339,7 @@ fn the_compose_file_runs_the_image_with_the_configuration() {
 #[test]
 fn a_terminal_is_asked_what_no_flag_says() {
     let folder = tempfile::tempdir().unwrap();
-    let line = format!("{PROGRAM} init --for compose {}", folder.path().display());
+    let line = format!("{PROGRAM} init --for compose '{}'", folder.path().display());
     let mut child = Command::new("timeout")
         .args(["120", "script", "-qec", &line, "/dev/null"])
         .stdin(Stdio::piped())

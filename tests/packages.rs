@@ -146,16 +146,15 @@ fn run_in(folder: &Path, script: &str) -> String {
 #[test]
 fn the_documented_steps_install_the_archive_of_a_release() {
     let folder = tempfile::tempdir().unwrap();
-    let there = folder.path().display();
     for part in ["archive", "sums"] {
         let mut package = Command::new(root().join("scripts/package"));
         package.arg(part).env("OUT", folder.path());
         printed(package.env("BIN", Path::new(PROGRAM).parent().unwrap()));
     }
     let steps = steps("Static program")
-        .replace(" /usr/", &format!(" {there}/usr/"))
-        .replace("\n/usr/", &format!("\n{there}/usr/"));
-    let steps = format!("mkdir -p {there}/usr/local/bin\n{steps}");
+        .replace(" /usr/", " \"$HERE\"/usr/")
+        .replace("\n/usr/", "\n\"$HERE\"/usr/");
+    let steps = format!("HERE=$PWD; mkdir -p \"$HERE\"/usr/local/bin\n{steps}");
     let out = run_in(folder.path(), &steps);
     let version = concat!("a2a-gateway ", env!("CARGO_PKG_VERSION"), "\n");
     assert!(

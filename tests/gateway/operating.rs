@@ -175,14 +175,15 @@ fn the_documented_steps_install_all_that_the_service_names() {
                 .unwrap(),
         )
         .replace("--group=a2a-gateway ", "")
-        .replace(" /etc/", &format!(" {there}/etc/"))
-        .replace(" /usr/", &format!(" {there}/usr/"));
+        .replace(" /etc/", " \"$HERE\"/etc/")
+        .replace(" /usr/", " \"$HERE\"/usr/");
     let script = format!(
         "useradd() {{ :; }}; systemctl() {{ :; }}\n\
-         mkdir -p {there}/usr/local/bin {there}/etc/systemd/system\n{steps}"
+         mkdir -p \"$HERE\"/usr/local/bin \"$HERE\"/etc/systemd/system\n{steps}"
     );
     let output = Command::new("bash")
         .args(["-euo", "pipefail", "-c", &script])
+        .env("HERE", folder.path())
         .current_dir(root)
         .output()
         .unwrap();
