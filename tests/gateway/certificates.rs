@@ -49,9 +49,9 @@ impl Files {
         cert
     }
 
-    fn configure(&self, builder: Builder) -> Builder {
+    fn builder(&self) -> Builder {
         let path = |name: &str| self.at(name).display().to_string();
-        builder
+        Builder::new(Pair::Embedded)
             .set("server.tls.cert", &path("cert.pem"))
             .set("server.tls.key", &path("key.pem"))
     }
@@ -119,29 +119,26 @@ async fn await_metric(gateway: &Gateway, expected: f64) {
 async fn a_new_certificate_counts_for_new_connections_and_a_wrong_one_for_none() {
     let files = Files::new();
     let first = files.pair();
-    let gateway = files.configure(Builder::new(Pair::Embedded)).start().await;
+    let gateway = files.builder().start().await;
     let to = gateway.public;
     let mut old = connect(to, &first, None, BOTH).await.unwrap();
     assert_eq!(ask(&mut old, to).await.unwrap(), "404");
 
     let mut second = files.pair();
     await_served(&gateway, &second).await;
-    connect(to, &first, None, BOTH)
-        .await
-        .expect_err("the first one is not served any more");
-    assert_eq!(
-        ask(&mut old, to).await.unwrap(),
-        "404",
-        "what was open goes on"
-    );
+    let with_first = connect(to, &first, None, BOTH).await;
+    with_first.expect_err("the first one is not served any more");
+    let goes_on = ask(&mut old, to).await.unwrap();
+    assert_eq!(goes_on, "404", "what was open goes on");
 
     // A key of another certificate, then no key at all: the second one stays.
     for key in [made().0.signing_key.serialize_pem(), String::new()] {
         files.write("key.pem", &key);
         await_metric(&gateway, 0.0).await;
         await_served(&gateway, &second).await;
-        let said = "the last good one stays in force";
-        gateway.until_told(said, 1).await;
+        gateway
+            .until_told("the last good one stays in force", 1)
+            .await;
         second = files.pair();
         await_served(&gateway, &second).await;
         await_metric(&gateway, 1.0).await;
@@ -154,17 +151,12 @@ async fn sighup_reads_the_files_too_and_other_files_take_their_place() {
     let first = files.pair();
     let other = others.pair();
     let config = |of: &Files| {
-        format!(
-            "[server.tls]\ncert = \"{}\"\nkey = \"{}\"\n",
-            of.at("cert.pem").display(),
-            of.at("key.pem").display()
-        )
+        let [cert, key] = ["cert.pem", "key.pem"].map(|name| of.at(name));
+        format!("[server.tls]\ncert = {cert:?}\nkey = {key:?}\n")
     };
     files.write("gateway.toml", &config(&files));
-    let builder = Builder::new(Pair::Embedded)
-        .process()
-        .file(files.at("gateway.toml"));
-    let gateway = builder.start().await;
+    let builder = Builder::new(Pair::Embedded).process();
+    let gateway = builder.file(files.at("gateway.toml")).start().await;
     await_served(&gateway, &first).await;
     files.write("gateway.toml", &config(&others));
     gateway.signal("HUP");
@@ -178,7 +170,7 @@ async fn sighup_reads_the_files_too_and_other_files_take_their_place() {
 async fn only_tls_1_2_and_1_3_are_spoken() {
     let files = Files::new();
     let cert = files.pair();
-    let gateway = files.configure(Builder::new(Pair::Embedded)).start().await;
+    let gateway = files.builder().start().await;
     let to = gateway.public;
     for versions in [&[&version::TLS12][..], &[&version::TLS13]] {
         let mut stream = connect(to, &cert, None, versions).await.unwrap();
@@ -202,10 +194,8 @@ async fn only_tls_1_2_and_1_3_are_spoken() {
         let mut answer = Vec::new();
         let read = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut answer));
         let _ = read.await.expect("closed");
-        assert!(
-            answer.is_empty() || answer[0] == 0x15,
-            "no handshake: {answer:?}"
-        );
+        let is_alert = answer.first().is_none_or(|first| *first == 0x15);
+        assert!(is_alert, "no handshake: {answer:?}");
     }
     gateway.until_counted(cut, &why, before + 2.0).await;
 }
@@ -218,9 +208,8 @@ async fn callers_without_a_certificate_get_no_connection_where_one_is_asked_for(
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params
-            .distinguished_name
-            .push(rcgen::DnType::CommonName, name);
+        let names = &mut params.distinguished_name;
+        names.push(rcgen::DnType::CommonName, name);
         let cert = params.self_signed(&key).unwrap();
         (cert.pem(), Issuer::new(params, key))
     };
@@ -234,7 +223,7 @@ async fn callers_without_a_certificate_get_no_connection_where_one_is_asked_for(
     let (ours_pem, ours) = authority("ours");
     let (theirs_pem, theirs) = authority("theirs");
     files.write("ca.pem", &ours_pem);
-    let builder = files.configure(Builder::new(Pair::Embedded));
+    let builder = files.builder();
     let ca = files.at("ca.pem").display().to_string();
     let gateway = builder.set("server.tls.client_ca", &ca).start().await;
     let to = gateway.public;
@@ -247,18 +236,15 @@ async fn callers_without_a_certificate_get_no_connection_where_one_is_asked_for(
         io::Result::Ok(())
     };
     tried(None).await.expect_err("no certificate");
-    tried(Some(identity(&theirs)))
-        .await
-        .expect_err("of somebody else");
+    let other = tried(Some(identity(&theirs))).await;
+    other.expect_err("of somebody else");
     let mine = identity(&ours);
-    tried(Some((mine.0.clone(), mine.1.clone_key())))
-        .await
-        .unwrap();
+    let known = (mine.0.clone(), mine.1.clone_key());
+    tried(Some(known)).await.unwrap();
     // Another authority takes its place, and the certificate is worth nothing.
     files.write("ca.pem", &theirs_pem);
     let counts = async || tried(Some(identity(&theirs))).await.is_ok();
     until_holds("the new authority counts", counts).await;
-    tried(Some(mine))
-        .await
-        .expect_err("of the authority before");
+    let before = tried(Some(mine)).await;
+    before.expect_err("of the authority before");
 }

@@ -3,38 +3,43 @@
 use serde_json::{Value, json};
 
 use crate::audit::recorded;
-use crate::harness::{ADMIN, Agent, Answer, CALL, Gateway, Pair, Request, card};
+use crate::harness::{ADMIN, Agent, CALL, Gateway, Pair, Request, card};
 use crate::on_embedded;
+use crate::operators::{call as ask, paired, register};
+use crate::tokens::token;
 
 const REPLY: &str = r#"{"jsonrpc":"2.0","id":"c-1","result":{}}"#;
 
-async fn ask(gateway: &Gateway, token: &str, method: &str, path: &str, body: Value) -> Answer {
-    let body = if body.is_null() {
-        String::new()
-    } else {
-        body.to_string()
-    };
-    let mut request = Request::post(path, body).bearer(token);
-    request.method = method.into();
-    gateway.call(&request).await
-}
-
 async fn tell(gateway: &Gateway, method: &str, path: &str, body: Value) -> Value {
-    let answer = ask(gateway, ADMIN, method, path, body).await;
+    let answer = ask(gateway, method, path, ADMIN, body).await;
     assert!(answer.status < 300, "{method} {path}: {}", answer.text());
     answer.json()
 }
 
-async fn register(gateway: &Gateway, id: &str, token: &str, url: &str) -> Answer {
-    let body = json!({"id": id, "url": url, "agent_card": card(id)});
-    ask(gateway, token, "POST", "/registry/register", body).await
+/// The path of a token in a list of its workspace's, or as it was made.
+fn path(workspace: &str, token: &Value) -> String {
+    format!(
+        "/workspaces/{workspace}/tokens/{}",
+        token["id"].as_str().unwrap()
+    )
+}
+
+/// The tokens of a workspace.
+async fn tokens(gateway: &Gateway, workspace: &str) -> Vec<Value> {
+    let list = tell(
+        gateway,
+        "GET",
+        &format!("/workspaces/{workspace}/tokens"),
+        Value::Null,
+    )
+    .await;
+    list["tokens"].as_array().unwrap().clone()
 }
 
 on_embedded! {
     async fn a_pause_holds_in_both_directions_until_it_is_resumed() {
-        let gateway = Gateway::start(Pair::Embedded).await;
-        let (caller, target) = gateway.pair(Agent::json(REPLY).await).await;
-        let pair_token = ask(&gateway, &caller.token, "GET", "/registry/discover/target", Value::Null).await;
+        let (gateway, caller, target) = paired(Pair::Embedded, Agent::json(REPLY).await).await;
+        let pair_token = ask(&gateway, "GET", "/registry/discover/target", &caller.token, Value::Null).await;
         let pair_token = pair_token.json()["token"].as_str().unwrap().to_owned();
         let call = async |path: &str, token: &str| {
             let answer = gateway.call(&Request::post(path, CALL).bearer(token)).await;
@@ -57,7 +62,7 @@ on_embedded! {
             ("POST", "/ws/tickets", Value::Null),
             ("POST", "/workspaces/caller/delegate", delegated),
         ] {
-            let answer = ask(&gateway, &caller.token, method, path, body).await;
+            let answer = ask(&gateway, method, path, &caller.token, body).await;
             assert_eq!((answer.status, answer.reason().as_str()), (403, "not_permitted"), "{path}");
         }
         assert_eq!(call(&caller.path(), &target.token).await, "workspace_offline");
@@ -69,11 +74,11 @@ on_embedded! {
         assert_eq!((&told["status"], &told["paused"]), (&json!("registered"), &json!(true)));
         assert_eq!(register(&gateway, "caller", ADMIN, &url).await.json()["paused"], true);
         let beat = json!({"workspace_id": "caller"});
-        assert_eq!(ask(&gateway, &caller.token, "POST", "/registry/heartbeat", beat).await.status, 200);
+        assert_eq!(ask(&gateway, "POST", "/registry/heartbeat", &caller.token, beat).await.status, 200);
         for path in ["/workspaces/caller", "/workspaces/caller/activity"] {
-            assert_eq!(ask(&gateway, &caller.token, "GET", path, Value::Null).await.status, 200, "{path}");
+            assert_eq!(ask(&gateway, "GET", path, &caller.token, Value::Null).await.status, 200, "{path}");
         }
-        let read = ask(&gateway, &caller.token, "GET", "/workspaces/caller", Value::Null).await.json();
+        let read = ask(&gateway, "GET", "/workspaces/caller", &caller.token, Value::Null).await.json();
         assert_eq!(read["status"], "paused");
         assert_eq!(call(&target.path(), &caller.token).await, "not_permitted");
         assert_eq!(tell(&gateway, "POST", "/workspaces/caller/resume", json!({})).await["status"], "online");
@@ -82,7 +87,7 @@ on_embedded! {
         assert_eq!(registered.get("paused"), None);
         tell(&gateway, "POST", "/workspaces/caller/pause", json!({})).await;
         let leave = json!({"workspace_id": "caller"});
-        assert_eq!(ask(&gateway, &caller.token, "POST", "/registry/deregister", leave).await.status, 200);
+        assert_eq!(ask(&gateway, "POST", "/registry/deregister", &caller.token, leave).await.status, 200);
         assert_eq!(target.agent.count(), 2, "nothing got through meanwhile");
     }
 
@@ -94,24 +99,21 @@ on_embedded! {
         assert!(register(&gateway, "one", ADMIN, &url).await.json()["token"].is_string());
         assert_eq!(register(&gateway, "one", &first, &url).await.status, 401);
         let second = gateway.create(json!({"id": "two", "name": "two"})).await;
-        let own = tell(&gateway, "POST", "/workspaces/two/tokens", json!({})).await;
-        let own = own["token"].as_str().unwrap();
+        let own = &*token(&gateway, "/workspaces/two/tokens", "{}").await;
         let url = Agent::json(REPLY).await.url();
         assert_eq!(register(&gateway, "two", own, &url).await.status, 200);
         assert_eq!(register(&gateway, "two", &second, &url).await.status, 401);
         // With the last token of its workspace.
         let third = gateway.create(json!({"id": "three", "name": "three"})).await;
-        let listed = tell(&gateway, "GET", "/workspaces/three/tokens", Value::Null).await;
-        let listed = &listed["tokens"][0];
-        let [made, other] = [json!({}), json!({})].map(|body| tell(&gateway, "POST", "/workspaces/three/tokens", body));
-        let (made, other) = (made.await, other.await);
-        let path = |token: &Value| format!("/workspaces/three/tokens/{}", token["id"].as_str().unwrap());
-        let last = tell(&gateway, "DELETE", &path(&other), Value::Null).await;
+        let listed = &tokens(&gateway, "three").await[0];
+        let make = || tell(&gateway, "POST", "/workspaces/three/tokens", json!({}));
+        let (made, other) = (make().await, make().await);
+        let last = tell(&gateway, "DELETE", &path("three", &other), Value::Null).await;
         assert_eq!(last, json!({"status": "revoked"}), "another token is live");
         assert_eq!(listed["prefix"], third[..8], "{listed}");
         let ended = json!([listed["id"]]);
-        let dry = format!("{}?dry_run=true", path(&made));
-        for revoke in [&dry, &path(&made)] {
+        let made = path("three", &made);
+        for revoke in [&format!("{made}?dry_run=true"), &made] {
             assert_eq!(tell(&gateway, "DELETE", revoke, Value::Null).await["ended"], ended, "{revoke}");
         }
         let record = &recorded(&gateway, "event_type=TOKEN_REVOKED", 2).await[0];
@@ -119,16 +121,14 @@ on_embedded! {
         assert_eq!(register(&gateway, "three", &third, &url).await.status, 401);
         // Listed, and revoked by itself.
         let fourth = gateway.create(json!({"id": "four", "name": "four"})).await;
-        let list = tell(&gateway, "GET", "/workspaces/four/tokens", Value::Null).await;
-        let entry = &list["tokens"][0];
-        assert_eq!(entry["prefix"], fourth[..8], "{list}");
-        assert!(entry["expires_at"].is_string() && entry["created_at"].is_string(), "{list}");
-        let path = format!("/workspaces/four/tokens/{}", entry["id"].as_str().unwrap());
+        let entry = &tokens(&gateway, "four").await[0];
+        assert_eq!(entry["prefix"], fourth[..8], "{entry}");
+        assert!(entry["expires_at"].is_string() && entry["created_at"].is_string(), "{entry}");
+        let path = path("four", entry);
         assert_eq!(tell(&gateway, "DELETE", &path, Value::Null).await["status"], "revoked");
         assert_eq!(register(&gateway, "four", &fourth, &url).await.status, 401);
-        let list = tell(&gateway, "GET", "/workspaces/four/tokens", Value::Null).await;
-        assert_eq!(list["tokens"], json!([]));
-        let none = ask(&gateway, ADMIN, "DELETE", "/workspaces/four/tokens/none", Value::Null).await;
+        assert!(tokens(&gateway, "four").await.is_empty());
+        let none = ask(&gateway, "DELETE", "/workspaces/four/tokens/none", ADMIN, Value::Null).await;
         assert_eq!(none.status, 404);
     }
 
@@ -136,23 +136,21 @@ on_embedded! {
         let gateway = Gateway::start(Pair::Embedded).await;
         let url = Agent::json(REPLY).await.url();
         let enrolment = gateway.create(json!({"id": "one", "name": "one"})).await;
-        let tokens = "/workspaces/one/tokens";
-        let other = tell(&gateway, "POST", tokens, json!({"label": "beside"})).await;
+        let make = "/workspaces/one/tokens";
+        let other = tell(&gateway, "POST", make, json!({"label": "beside"})).await;
         for _ in 1..50 {
-            tell(&gateway, "POST", tokens, json!({})).await;
+            tell(&gateway, "POST", make, json!({})).await;
         }
         let full = register(&gateway, "one", &enrolment, &url).await;
         assert_eq!((full.status, full.reason().as_str()), (409, "conflict"));
         assert!(full.text().contains("revoke one"), "{}", full.text());
-        let list = tell(&gateway, "GET", tokens, Value::Null).await;
-        let last = list["tokens"].as_array().unwrap().last().unwrap().clone();
-        let path = format!("{tokens}/{}", last["id"].as_str().unwrap());
-        tell(&gateway, "DELETE", &path, Value::Null).await;
+        let last = tokens(&gateway, "one").await.pop().unwrap();
+        tell(&gateway, "DELETE", &path("one", &last), Value::Null).await;
         let registered = register(&gateway, "one", &enrolment, &url).await.json();
         let own = registered["token"].as_str().unwrap_or_else(|| panic!("{registered}"));
         assert_eq!(registered["auth_token"], own);
         for token in [own, other["token"].as_str().unwrap()] {
-            assert_eq!(ask(&gateway, token, "GET", "/workspaces/one", Value::Null).await.status, 200);
+            assert_eq!(ask(&gateway, "GET", "/workspaces/one", token, Value::Null).await.status, 200);
         }
         assert_eq!(register(&gateway, "one", &enrolment, &url).await.status, 401, "once");
         assert_eq!(register(&gateway, "one", own, &url).await.json().get("token"), None);
@@ -163,33 +161,32 @@ on_embedded! {
         let agent = Agent::json(REPLY).await;
         let enrolment = gateway.create(json!({"id": "one", "name": "one", "org": "acme"})).await;
         let lost = gateway.register("one", &enrolment, &agent.url(), card("one")).await;
-        let list = tell(&gateway, "GET", "/workspaces/one/tokens", Value::Null).await;
-        let path = format!("/workspaces/one/tokens/{}", list["tokens"][0]["id"].as_str().unwrap());
-        tell(&gateway, "DELETE", &path, Value::Null).await;
-        let org = tell(&gateway, "POST", "/orgs/acme/tokens", json!({})).await;
-        let org = org["token"].as_str().unwrap();
+        let revoke = async || {
+            let first = &tokens(&gateway, "one").await[0];
+            tell(&gateway, "DELETE", &path("one", first), Value::Null).await;
+        };
+        revoke().await;
+        let org = &*token(&gateway, "/orgs/acme/tokens", "{}").await;
         for by in [ADMIN, org] {
-            let made = ask(&gateway, by, "POST", "/workspaces/one/enrolment", Value::Null).await;
+            let made = ask(&gateway, "POST", "/workspaces/one/enrolment", by, Value::Null).await;
             assert_eq!(made.status, 201, "{}", made.text());
             let made = made.json();
             assert!(made["expires_at"].is_string(), "{made}");
             let token = made["enrolment_token"].as_str().unwrap();
             let registered = register(&gateway, "one", token, &agent.url()).await.json();
             let own = registered["token"].as_str().unwrap().to_owned();
-            assert_eq!(ask(&gateway, &own, "GET", "/workspaces/one", Value::Null).await.status, 200);
+            assert_eq!(ask(&gateway, "GET", "/workspaces/one", &own, Value::Null).await.status, 200);
             assert_eq!(register(&gateway, "one", token, &agent.url()).await.status, 401, "once");
-            let list = tell(&gateway, "GET", "/workspaces/one/tokens", Value::Null).await;
-            let path = format!("/workspaces/one/tokens/{}", list["tokens"][0]["id"].as_str().unwrap());
-            tell(&gateway, "DELETE", &path, Value::Null).await;
+            revoke().await;
         }
-        assert_eq!(ask(&gateway, &lost, "GET", "/workspaces/one", Value::Null).await.status, 401);
+        assert_eq!(ask(&gateway, "GET", "/workspaces/one", &lost, Value::Null).await.status, 401);
         gateway.create(json!({"id": "else", "name": "else", "org": "globex"})).await;
         for (by, id, status) in [(org, "else", 403), (org, "none", 403), (ADMIN, "none", 404)] {
             let path = format!("/workspaces/{id}/enrolment");
-            assert_eq!(ask(&gateway, by, "POST", &path, Value::Null).await.status, status, "{id}");
+            assert_eq!(ask(&gateway, "POST", &path, by, Value::Null).await.status, status, "{id}");
         }
         tell(&gateway, "DELETE", "/workspaces/one", Value::Null).await;
-        assert_eq!(ask(&gateway, ADMIN, "POST", "/workspaces/one/enrolment", Value::Null).await.status, 410);
+        assert_eq!(ask(&gateway, "POST", "/workspaces/one/enrolment", ADMIN, Value::Null).await.status, 410);
     }
 
     async fn an_org_token_gets_no_credential_of_a_workspace_with_a_grant() {
@@ -198,14 +195,13 @@ on_embedded! {
         gateway.create(json!({"id": "one", "name": "one", "org": "acme"})).await;
         gateway.create(json!({"id": "far", "name": "far", "org": "globex"})).await;
         register(&gateway, "far", ADMIN, &agent.url()).await;
-        let org = tell(&gateway, "POST", "/orgs/acme/tokens", json!({})).await;
-        let org = org["token"].as_str().unwrap();
+        let org = &*token(&gateway, "/orgs/acme/tokens", "{}").await;
         let grant = tell(&gateway, "POST", "/grants", json!({"caller_id": "one", "target_id": "far"})).await;
         let own = Agent::json(REPLY).await;
         let registered = register(&gateway, "one", org, &own.url()).await;
         assert_eq!(registered.status, 200, "{}", registered.text());
         assert_eq!(registered.json().get("token"), None, "with it the org would reach globex");
-        let refused = ask(&gateway, org, "POST", "/workspaces/one/enrolment", Value::Null).await;
+        let refused = ask(&gateway, "POST", "/workspaces/one/enrolment", org, Value::Null).await;
         assert_eq!((refused.status, refused.reason().as_str()), (403, "not_permitted"));
         let path = format!("/grants/{}", grant["id"].as_str().unwrap());
         tell(&gateway, "DELETE", &path, Value::Null).await;

@@ -2,7 +2,7 @@
 //! counts while a server is away.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use a2a_gateway::coherence::Coherence;
 use a2a_gateway::config::{AuthMode, Config, Live};
@@ -22,7 +22,7 @@ use a2a_gateway::trust::{Keys, Seal};
 use a2a_gateway::workspace::{DeliveryMode, Liveness, Status, Workspaces};
 
 use crate::harness::servers::{self, Redis};
-use crate::harness::until_holds;
+use crate::harness::{Stores, holds_for, until_holds};
 
 struct Replica {
     directory: Arc<Directory>,
@@ -35,6 +35,38 @@ struct Replica {
 
 fn id(text: &str) -> WorkspaceId {
     WorkspaceId::parse(text).unwrap()
+}
+
+/// A new workspace, by the operator.
+pub(crate) fn creation(id: WorkspaceId, delivery_mode: DeliveryMode) -> Creation {
+    Creation {
+        recheck: None,
+        within: None,
+        name: id.as_str().to_owned(),
+        id,
+        parent_id: None,
+        org: None,
+        role: None,
+        delivery_mode,
+        url: None,
+        internal_url: None,
+        card_url: None,
+        urls: None,
+        max_concurrent: None,
+        liveness: Liveness::Heartbeat,
+        complete: None,
+        push_notifications: None,
+        card_access: None,
+        proof: None,
+        bridge: None,
+        resolve: None,
+        editor: Editor::Operator,
+        upstream_auth: None,
+        upstream_tls: None,
+        wake: None,
+        probe: None,
+        enrolment: None,
+    }
 }
 
 async fn replica(sql: &str, shared: &str, heartbeat_ttl: Duration) -> Replica {
@@ -62,21 +94,10 @@ async fn replica(sql: &str, shared: &str, heartbeat_ttl: Duration) -> Replica {
         Arc::new(Seal::load_or_create(folder.path(), None).unwrap()),
         Arc::clone(&metrics),
     ));
-    let hierarchy = Hierarchy::new(
-        workspaces.clone(),
-        db.clone(),
-        &coherence,
-        Arc::clone(&metrics),
-        config.clone(),
-    );
+    let (places, counts) = (workspaces.clone(), || Arc::clone(&metrics));
+    let hierarchy = Hierarchy::new(places, db.clone(), &coherence, counts(), config.clone());
     let keys = Arc::new(Keys::load_or_create(folder.path()).unwrap());
-    let identity = Identity::new(
-        config,
-        db,
-        keys,
-        Arc::clone(&coherence),
-        Arc::clone(&metrics),
-    );
+    let identity = Identity::new(config, db, keys, Arc::clone(&coherence), counts());
     // As a gateway does when it has looked for leases.
     coherence.set_leases_known();
     let following = Arc::clone(&directory);
@@ -100,6 +121,12 @@ impl Replica {
         found.map_err(|refusal| refusal.reason)
     }
 
+    /// A heartbeat of its agent.
+    async fn beats(&self, name: &str, beat: &Heartbeat) {
+        let beats = &self.directory.heartbeats;
+        beats.record(&id(name), beat).await.unwrap();
+    }
+
     /// The host that a message to `name` goes to, or the reason that it cannot, as a word.
     async fn host(&self, name: &str) -> String {
         match self.resolve(name).await {
@@ -117,24 +144,20 @@ impl Replica {
     /// Asks for `name` until all that it takes stays in memory: what was said of its change may come back
     /// only now, and a link that comes up makes all forgotten.
     async fn warms(&self, name: &str) {
-        let deadline = Instant::now() + Duration::from_secs(60);
-        loop {
+        until_holds("it stays in memory", async || {
             tokio::time::sleep(Duration::from_millis(100)).await;
             let (linked, misses) = (self.metrics.coherent.get() == 1, self.misses());
             self.host(name).await;
-            if linked && self.misses() == misses {
-                return;
-            }
-            assert!(Instant::now() < deadline, "{name} does not stay in memory");
-        }
+            linked && self.misses() == misses
+        })
+        .await;
     }
 
     /// How often something was read that was not in memory: the series, as they are shown.
     fn misses(&self) -> Vec<String> {
         let text = self.metrics.render(Format::Text);
-        let lookups = text
-            .lines()
-            .filter(|line| line.starts_with("a2a_gateway_cache_lookups_total{"));
+        let name = "a2a_gateway_cache_lookups_total{";
+        let lookups = text.lines().filter(|line| line.starts_with(name));
         let misses = lookups.filter(|line| line.contains(r#"result="miss""#));
         misses.map(str::to_owned).collect()
     }
@@ -152,12 +175,9 @@ impl Replica {
             proof: None,
         };
         let operator = Registrar::Operator(Terms::default());
-        let done = self
-            .directory
-            .registrations
-            .register(&registration, &operator)
-            .await;
-        done.unwrap();
+        let registrations = &self.directory.registrations;
+        let done = registrations.register(&registration, &operator);
+        done.await.unwrap();
     }
 
     async fn status(&self, name: &str) -> Status {
@@ -167,12 +187,20 @@ impl Replica {
 
 const LONG: Duration = Duration::from_secs(90);
 
+/// Replicas on one Redis, and it.
+async fn replicas<const N: usize>(heartbeat_ttl: Duration) -> (Redis, [Replica; N]) {
+    let Stores { redis, sql } = Stores::start();
+    let mut all = Vec::new();
+    for _ in 0..N {
+        all.push(replica(&sql, &redis.url(), heartbeat_ttl).await);
+    }
+    let all = all.try_into();
+    (redis, all.unwrap_or_else(|_| unreachable!("there are {N}")))
+}
+
 #[tokio::test]
 async fn replicas_agree() {
-    let sql = servers::postgres().database();
-    let redis = Redis::start();
-    let one = replica(&sql, &redis.url(), LONG).await;
-    let two = replica(&sql, &redis.url(), LONG).await;
+    let (redis, [one, two]) = replicas(LONG).await;
     assert_eq!(two.host("a").await, "workspace_not_found");
     one.register("a", "http://127.0.0.1:9001/").await;
     two.turns("a", "127.0.0.1:9001").await;
@@ -190,48 +218,28 @@ async fn replicas_agree() {
         current_task: Some("t".to_owned()),
         ..Heartbeat::default()
     };
-    two.directory
-        .heartbeats
-        .record(&id("a"), &trouble)
-        .await
-        .unwrap();
+    two.beats("a", &trouble).await;
     two.directory.heartbeats.flush().await.unwrap();
     let row = one.workspaces.find(&id("a")).await.unwrap().unwrap();
     assert_eq!(row.status, Status::Degraded);
-    assert_eq!(
-        (row.active_tasks, row.current_task.as_deref()),
-        (2, Some("t"))
-    );
+    assert_eq!(row.active_tasks, 2);
+    assert_eq!(row.current_task.as_deref(), Some("t"));
     two.register("b", "http://127.0.0.1:9004/").await;
     let calm = Heartbeat {
         error_rate: Some(0.0),
         ..Heartbeat::default()
     };
-    two.directory
-        .heartbeats
-        .record(&id("a"), &calm)
-        .await
-        .unwrap();
-    two.directory
-        .heartbeats
-        .record(&id("b"), &Heartbeat::default())
-        .await
-        .unwrap();
+    two.beats("a", &calm).await;
+    two.beats("b", &Heartbeat::default()).await;
     two.directory.heartbeats.flush().await.unwrap();
     let row = one.workspaces.find(&id("a")).await.unwrap().unwrap();
-    assert_eq!(
-        (row.status, row.active_tasks, row.current_task),
-        (Status::Online, 0, None)
-    );
+    let state = (row.status, row.active_tasks, row.current_task);
+    assert_eq!(state, (Status::Online, 0, None));
 }
 
 #[tokio::test]
 async fn a_lapse_is_seen_everywhere_and_undone_by_a_heartbeat() {
-    let sql = servers::postgres().database();
-    let redis = Redis::start();
-    let ttl = Duration::from_secs(3);
-    let one = replica(&sql, &redis.url(), ttl).await;
-    let two = replica(&sql, &redis.url(), ttl).await;
+    let (_redis, [one, two]) = replicas(Duration::from_secs(3)).await;
     one.register("a", "http://127.0.0.1:9001/").await;
     one.register("b", "http://127.0.0.1:9001/").await;
     assert_eq!(two.host("a").await, "127.0.0.1:9001");
@@ -241,29 +249,22 @@ async fn a_lapse_is_seen_everywhere_and_undone_by_a_heartbeat() {
     // Nobody asks for this one: the sweep finds it, and one of the two notes it.
     let (mut noted, mut after) = (Vec::new(), 0);
     while after < 10 {
-        let (first, second) =
-            tokio::join!(one.directory.lapses.sweep(), two.directory.lapses.sweep());
+        let [first, second] = [&one, &two].map(|replica| replica.directory.lapses.sweep());
+        let (first, second) = tokio::join!(first, second);
         noted.extend(first.unwrap());
         noted.extend(second.unwrap());
         after += usize::from(!noted.is_empty());
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     assert_eq!(noted, [id("b")]);
-    one.directory
-        .heartbeats
-        .record(&id("a"), &Heartbeat::default())
-        .await
-        .unwrap();
+    one.beats("a", &Heartbeat::default()).await;
     assert_eq!(one.host("a").await, "127.0.0.1:9001");
     two.turns("a", "127.0.0.1:9001").await;
 }
 
 #[tokio::test]
 async fn a_deleted_lease_is_a_lapse() {
-    let sql = servers::postgres().database();
-    let redis = Redis::start();
-    let one = replica(&sql, &redis.url(), LONG).await;
-    let two = replica(&sql, &redis.url(), LONG).await;
+    let (redis, [one, two]) = replicas(LONG).await;
     // Past the first word of the links, after which a missing lease is doubted for a while.
     one.register("a", "http://127.0.0.1:9001/").await;
     two.turns("a", "127.0.0.1:9001").await;
@@ -276,35 +277,22 @@ async fn a_deleted_lease_is_a_lapse() {
 
 #[tokio::test]
 async fn an_agent_is_found_while_redis_is_away_and_after_it_came_back_empty() {
-    let sql = servers::postgres().database();
-    let redis = Redis::start();
-    let one = replica(&sql, &redis.url(), LONG).await;
+    let (redis, [one]) = replicas(LONG).await;
     one.register("a", "http://127.0.0.1:9001/").await;
-    assert_eq!(one.host("a").await, "127.0.0.1:9001");
+    let is_found = async || one.host("a").await == "127.0.0.1:9001";
+    assert!(is_found().await);
     redis.kill();
-    let until = Instant::now() + Duration::from_secs(1);
-    while Instant::now() < until {
-        assert_eq!(one.host("a").await, "127.0.0.1:9001");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    one.directory
-        .heartbeats
-        .record(&id("a"), &Heartbeat::default())
-        .await
-        .unwrap();
+    holds_for(Duration::from_secs(1), "it is found", is_found).await;
+    one.beats("a", &Heartbeat::default()).await;
     redis.restart();
-    let until = Instant::now() + Duration::from_secs(1);
-    while Instant::now() < until {
-        assert_eq!(one.host("a").await, "127.0.0.1:9001");
-        // While it is away no lapse can be proven; when it is back and empty, neither.
+    // While it is away no lapse can be proven; when it is back and empty, neither.
+    let is_kept = async || {
         let swept = one.directory.lapses.sweep().await.unwrap_or_default();
-        assert!(swept.is_empty());
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+        one.host("a").await == "127.0.0.1:9001" && swept.is_empty()
+    };
+    holds_for(Duration::from_secs(1), "it is found, and no lapse", is_kept).await;
     until_holds("the lease is back", async || {
-        let beat = Heartbeat::default();
-        let (beats, a) = (&one.directory.heartbeats, id("a"));
-        beats.record(&a, &beat).await.unwrap();
+        one.beats("a", &Heartbeat::default()).await;
         let lease = redis.command(&["GET", "workspace:a:heartbeat"]);
         lease.trim().parse::<i64>().is_ok()
     })
@@ -332,50 +320,19 @@ async fn what_was_known_is_found_while_postgresql_is_away_and_nothing_else() {
 
 #[tokio::test]
 async fn lines_are_read_alike_on_postgresql() {
-    let sql = servers::postgres().database();
-    let redis = Redis::start();
-    let one = replica(&sql, &redis.url(), LONG).await;
+    let (_redis, [one]) = replicas(LONG).await;
     let mut parent: Option<WorkspaceId> = None;
     for name in ["root", "mid", "leaf"] {
         let creation = Creation {
-            recheck: None,
-            within: None,
-            id: id(name),
-            name: name.to_owned(),
             parent_id: parent.clone(),
             org: parent.is_none().then(|| "acme".to_owned()),
-            role: None,
-            delivery_mode: DeliveryMode::Push,
-            url: None,
-            internal_url: None,
-            card_url: None,
-            urls: None,
             max_concurrent: Some(3),
-            liveness: Liveness::Heartbeat,
-            complete: None,
-            push_notifications: None,
-            card_access: None,
-            proof: None,
-            bridge: None,
-            resolve: None,
-            editor: Editor::Operator,
-            upstream_auth: None,
-            upstream_tls: None,
-            wake: None,
-            probe: None,
-            enrolment: None,
+            ..creation(id(name), DeliveryMode::Push)
         };
-        one.directory
-            .registrations
-            .create(&creation, Run::Real)
-            .await
-            .unwrap();
-        let taken = one
-            .directory
-            .registrations
-            .create(&creation, Run::Real)
-            .await
-            .unwrap_err();
+        let registrations = &one.directory.registrations;
+        let create = || registrations.create(&creation, Run::Real);
+        create().await.unwrap();
+        let taken = create().await.unwrap_err();
         assert_eq!(taken.reason, Reason::Conflict);
         parent = Some(id(name));
     }

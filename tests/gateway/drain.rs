@@ -54,27 +54,20 @@ struct Busy {
 
 impl Busy {
     async fn new(drain: &str) -> Self {
-        let builder = Builder::new(Pair::Embedded)
-            .process()
-            .set("server.drain", drain);
-        let gateway = builder.start().await;
+        let gateway = draining_for(drain).start().await;
         let permits = Arc::new(Semaphore::new(0));
         let (caller, target) = gateway.pair(worker(&permits).await).await;
-        let mut connections = Vec::new();
-        for (body, name) in [(CALL, "the-unary"), (STREAM, "the-stream")] {
-            let request = Request::post(target.path(), body)
-                .bearer(&caller.token)
-                .field("X-Request-Id", name);
+        let begin = async |body: &str, name: &str| {
             let mut connection = Connection::open(gateway.public).await;
-            let wire = request.wire(&gateway.public.to_string());
-            connection.send(&wire).await;
-            connections.push(connection);
-        }
+            let request = caller.sends(&target, body).field("X-Request-Id", name);
+            connection.ask(&request).await;
+            connection
+        };
+        let unary = begin(CALL, "the-unary").await;
+        let stream = begin(STREAM, "the-stream").await;
         target.agent.until_count(2).await;
         let streams = "a2a_gateway_open_streams";
         gateway.until_counted(streams, &[], 1.0).await;
-        let stream = connections.pop().unwrap();
-        let unary = connections.pop().unwrap();
         Self {
             gateway,
             caller,
@@ -90,9 +83,8 @@ impl Busy {
         until_draining(&self.gateway).await;
         let health = self.gateway.admin_get("/healthz").await.unwrap();
         assert_eq!(health.status, 200);
-        let late = Request::post(self.target.path(), CALL)
-            .bearer(&self.caller.token)
-            .field("X-Request-Id", "the-late");
+        let late = self.caller.calls(&self.target);
+        let late = late.field("X-Request-Id", "the-late");
         let control = Request::get("/workspaces/target").bearer(&self.caller.token);
         for request in [late, control] {
             let answer = self.gateway.call(&request).await;
@@ -124,6 +116,11 @@ impl Busy {
     }
 }
 
+fn draining_for(span: &str) -> Builder {
+    let builder = Builder::new(Pair::Embedded).process();
+    builder.set("server.drain", span)
+}
+
 async fn until_draining(gateway: &Gateway) {
     let draining = async || {
         let ready = gateway.admin_get("/readyz").await.unwrap();
@@ -139,15 +136,12 @@ async fn a_signal_finishes_what_runs_refuses_what_is_new_and_ends_with_the_last(
         busy.gateway.signal(signal);
         busy.refuses_what_is_new().await;
         busy.permits.add_permits(2);
-        let answer = busy.unary.answer().await;
-        assert_eq!(answer.status, 200, "{}", answer.text());
+        let answer = busy.unary.answer().await.has(200);
         assert_eq!(answer.json()["result"], "done");
         let streamed = busy.stream.answer().await.unnumbered();
         assert!(streamed.whole);
-        assert_eq!(
-            streamed.events(),
-            ["data: {\"n\":1}\n\n", "data: {\"n\":2}\n\n"]
-        );
+        let events = ["data: {\"n\":1}\n\n", "data: {\"n\":2}\n\n"];
+        assert_eq!(streamed.events(), events);
         assert_eq!(busy.gateway.wait(SOON).code(), Some(0), "nothing was left");
         busy.recorded("the-unary", "answered").await;
         busy.recorded("the-stream", "answered").await;
@@ -156,10 +150,7 @@ async fn a_signal_finishes_what_runs_refuses_what_is_new_and_ends_with_the_last(
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_idle_gateway_ends_though_callers_keep_connections_and_finishes_a_change() {
-    let builder = Builder::new(Pair::Embedded)
-        .process()
-        .set("server.drain", "10m");
-    let mut gateway = builder.start().await;
+    let mut gateway = draining_for("10m").start().await;
     let mut idle = Connection::open(gateway.public).await;
     let ask = Request::get("/workspaces").bearer(ADMIN);
     assert_eq!(idle.call(&ask).await.status, 200);
@@ -169,13 +160,12 @@ async fn an_idle_gateway_ends_though_callers_keep_connections_and_finishes_a_cha
         .bearer(ADMIN)
         .field("Expect", "100-continue")
         .field("Content-Length", body.len().to_string());
-    changing.send(&head.wire(&gateway.public.to_string())).await;
+    changing.ask(&head).await;
     assert_eq!(changing.read_head().await.unwrap().status, 100);
     gateway.terminate();
     until_draining(&gateway).await;
     changing.send(body.as_bytes()).await;
-    let answer = changing.answer().await;
-    assert_eq!(answer.status, 201, "{}", answer.text());
+    changing.answer().await.has(201);
     assert_eq!(gateway.wait(SOON).code(), Some(0));
     assert!(idle.closed_within(SOON).await);
 }
@@ -184,10 +174,8 @@ fn reason_of(event: &str) -> String {
     let json = event.strip_prefix("data: ").unwrap();
     let json: serde_json::Value = serde_json::from_str(json).unwrap();
     assert_eq!(json["id"], "s-1");
-    json["error"]["data"][0]["reason"]
-        .as_str()
-        .unwrap()
-        .to_owned()
+    let reason = json["error"]["data"][0]["reason"].as_str();
+    reason.unwrap().to_owned()
 }
 
 fn assert_cut_in_words(streamed: &Answer) {
@@ -204,10 +192,8 @@ async fn what_outlasts_the_drain_hears_that_the_gateway_shuts_down() {
     let began = Instant::now();
     busy.gateway.terminate();
     busy.cut_in_words().await;
-    assert!(
-        began.elapsed() >= Duration::from_secs(2),
-        "the drain is used"
-    );
+    let took = began.elapsed();
+    assert!(took >= Duration::from_secs(2), "the drain is used");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -222,25 +208,19 @@ async fn a_second_sigterm_ends_at_once() {
 /// Whoever keeps a connection hears at once that it should go elsewhere, and loses nothing that runs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_hear_of_the_drain_when_it_begins() {
-    let builder = Builder::new(Pair::Embedded)
-        .process()
-        .set("server.drain", "10m");
-    let mut secure = Secure::start(builder).await;
-    let (caller, target) = secure
-        .gateway
-        .pair(worker(&Arc::new(Semaphore::new(0))).await)
-        .await;
+    let mut secure = Secure::start(draining_for("10m")).await;
+    let agent = worker(&Arc::new(Semaphore::new(0))).await;
+    let (caller, target) = secure.gateway.pair(agent).await;
     let mut idle = Connection::open(secure.gateway.public).await;
     let ask = Request::get("/workspaces/target").bearer(&caller.token);
     assert_eq!(idle.call(&ask).await.status, 200);
     let http2 = secure.http2().await;
-    let call = Request::post(target.path(), "").bearer(&caller.token);
+    let call = caller.sends(&target, "");
     let mut begun = http2.begin(&call, false).await;
     begun.send(STREAM.as_bytes(), true).await;
     let (head, mut body) = begun.head().await.expect("a head");
     assert_eq!(head.status, 200);
-    let first = next(&mut body).await.expect("an event").expect("whole");
-    let first = String::from_utf8(first.to_vec()).expect("text");
+    let first = next_text(&mut body).await;
     assert_eq!(unnumbered(&first).0, "data: {\"n\":1}\n\n");
     secure.gateway.terminate();
     let told = http2.told_to_leave().await;
@@ -249,15 +229,16 @@ async fn connections_hear_of_the_drain_when_it_begins() {
     assert!(idle.closed_within(SOON).await, "nothing runs on it");
     // The stream goes on until the drain is over, here by a second signal.
     secure.gateway.terminate();
-    let last = next(&mut body).await.expect("an event").expect("whole");
-    let last = String::from_utf8(last.to_vec()).expect("text");
-    let last = unnumbered(&(first + &last)).0;
-    assert_eq!(
-        reason_of(last.split("\n\n").nth(1).expect("two events")),
-        "SHUTTING_DOWN"
-    );
+    let all = unnumbered(&(first + &next_text(&mut body).await)).0;
+    let last = all.split("\n\n").nth(1).expect("two events");
+    assert_eq!(reason_of(last), "SHUTTING_DOWN");
     assert!(next(&mut body).await.is_none(), "ended in order");
     assert_eq!(secure.gateway.wait(SOON).code(), Some(0));
+}
+
+async fn next_text(body: &mut h2::RecvStream) -> String {
+    let piece = next(body).await.expect("an event").expect("whole");
+    String::from_utf8(piece.to_vec()).expect("text")
 }
 
 on_both_pairs! {
@@ -268,9 +249,7 @@ on_both_pairs! {
         let mut made = Vec::new();
         for _ in 0..2 {
             let request = Request::post(tokens.as_str(), "").bearer(&caller.token);
-            let answer = gateway.call(&request).await;
-            assert_eq!(answer.status, 201, "{}", answer.text());
-            made.push(answer.json());
+            made.push(gateway.call(&request).await.has(201).json());
         }
         let gone = format!("{tokens}/{}", made[1]["id"].as_str().unwrap());
         let gone = Request::new("DELETE", gone).bearer(&caller.token);
@@ -278,16 +257,13 @@ on_both_pairs! {
         let enrolment = gateway.create(serde_json::json!({"id": "late", "name": "late"})).await;
         // The last thing it says is on disk.
         gateway.restart().await;
-        let answer = |token: &str| {
-            Request::post(target.path(), CALL).bearer(token)
-        };
         for (token, status) in [
             (caller.token.as_str(), 200),
             (made[0]["token"].as_str().unwrap(), 200),
             (made[1]["token"].as_str().unwrap(), 401),
         ] {
-            let answer = gateway.call(&answer(token)).await;
-            assert_eq!(answer.status, status, "{}", answer.text());
+            let call = Request::post(target.path(), CALL).bearer(token);
+            gateway.call(&call).await.has(status);
         }
         let agent = Agent::json("{}").await;
         let late = crate::harness::card("late");

@@ -5,9 +5,8 @@ use std::time::{Duration, SystemTime};
 use serde_json::{Value, json};
 
 use crate::harness::servers::{self, Redis};
-use crate::harness::{
-    ADMIN, Agent, Answer, Builder, CALL, Gateway, Pair, Request, Seat, card, until_holds,
-};
+use crate::harness::{Agent, Answer, Builder, CALL, Gateway, Pair, Request, Seat, until_holds};
+use crate::hierarchy::seat_in;
 use crate::{on_both_pairs, on_embedded};
 
 fn refused(answer: &Answer, reason: &str, what: &str) {
@@ -21,9 +20,8 @@ async fn ask(gateway: &Gateway, request: Request) -> Answer {
 
 async fn grant(gateway: &Gateway, caller: &str, target: &str, more: Value) -> Value {
     let mut body = json!({"caller_id": caller, "target_id": target});
-    body.as_object_mut()
-        .unwrap()
-        .extend(more.as_object().unwrap().clone());
+    let all = body.as_object_mut().unwrap();
+    all.extend(more.as_object().unwrap().clone());
     let made = ask(gateway, Request::post("/grants", body.to_string())).await;
     assert_eq!(made.status, 201, "{}", made.text());
     made.json()
@@ -32,25 +30,14 @@ async fn grant(gateway: &Gateway, caller: &str, target: &str, more: Value) -> Va
 async fn drop_grant(gateway: &Gateway, grant: &Value) {
     let path = format!("/grants/{}", grant["id"].as_str().unwrap());
     let answer = ask(gateway, Request::new("DELETE", path)).await;
-    assert_eq!(
-        (answer.status, answer.text().as_str()),
-        (200, r#"{"status":"removed"}"#)
-    );
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    assert_eq!(answer.text(), r#"{"status":"removed"}"#);
 }
 
 /// A root of an org of its own.
 async fn sit(gateway: &Gateway, id: &str) -> Seat {
     let agent = Agent::json(r#"{"jsonrpc":"2.0","id":"c-1","result":{}}"#).await;
-    let workspace = json!({"id": id, "name": id, "org": format!("org-{id}")});
-    let enrolment = gateway.create(workspace).await;
-    let token = gateway
-        .register(id, &enrolment, &agent.url(), card(id))
-        .await;
-    Seat {
-        id: id.into(),
-        token,
-        agent,
-    }
+    seat_in(gateway, id, &format!("org-{id}"), agent).await
 }
 
 fn call(caller: &Seat, target: &Seat) -> Request {
@@ -177,13 +164,10 @@ async fn obeyed(gateway: &Gateway, request: &Request, status: u16, what: &str) {
 async fn a_grant_made_dropped_or_expired_on_one_replica_is_obeyed_by_the_other() {
     let redis = Redis::start();
     let sql = servers::postgres().database();
-    let one = Builder::new(Pair::Embedded).stores(&sql, &redis.url());
-    let one = one.start().await;
+    let start = |shared: &str| Builder::new(Pair::Embedded).stores(&sql, shared).start();
+    let one = start(&redis.url()).await;
     let (link, shared) = redis.relayed();
-    let other = Builder::new(Pair::Embedded)
-        .stores(&sql, &shared)
-        .start()
-        .await;
+    let other = start(&shared).await;
     let (caller, target) = (sit(&one, "caller").await, sit(&one, "target").await);
     let request = call(&caller, &target);
     for round in 0..4 {
@@ -213,9 +197,6 @@ async fn a_grant_made_dropped_or_expired_on_one_replica_is_obeyed_by_the_other()
     let until = from_now(60_000);
     grant(&one, "caller", "target", json!({"expires_at": until})).await;
     obeyed(&other, &request, 200, "made again").await;
-    let listed = other
-        .call(&Request::get("/grants").bearer(ADMIN))
-        .await
-        .json();
+    let listed = ask(&other, Request::get("/grants")).await.json();
     assert_eq!(listed["grants"][0]["expires_at"], until);
 }

@@ -13,8 +13,8 @@ use tokio::time::sleep;
 
 use crate::harness::builder::free_address;
 use crate::harness::{
-    Agent, Builder, CALL, Connection, Gateway, LAST_CHUNK, Pair, Request, SSE_HEAD, Seat, Step,
-    chunk, ok_json, until_holds,
+    Agent, Builder, Connection, Gateway, LAST_CHUNK, Pair, SSE_HEAD, Seat, Step, chunk, ok_json,
+    until_holds,
 };
 
 /// A streaming call.
@@ -23,6 +23,9 @@ const STREAM: &str = r#"{"jsonrpc":"2.0","id":"s-1","method":"message/stream","p
 /// Events of one stream, and the time between two.
 const EVENTS: usize = 10;
 const PAUSE: Duration = Duration::from_millis(150);
+
+/// In the log of a process that is not followed.
+const NOT_SERVED: &str = "The new process did not come to serve";
 
 /// For what takes a moment on an idle machine.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -45,10 +48,8 @@ impl Supervisor {
     pub(crate) fn next(&mut self) -> u32 {
         let mut buffer = [0; 512];
         let said = loop {
-            let length = self
-                .socket
-                .recv(&mut buffer)
-                .expect("a process that is ready");
+            let length = self.socket.recv(&mut buffer);
+            let length = length.expect("a process that is ready");
             let said = std::str::from_utf8(&buffer[..length]).unwrap();
             if said.trim() != "STOPPING=1" {
                 break said.to_owned();
@@ -78,27 +79,21 @@ pub(crate) fn signal(pid: u32, name: &str) -> bool {
     kill.status().expect("kill runs").success()
 }
 
-/// Whether it has ended. One that was not waited for has, too.
-fn has_ended(pid: u32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let state = stat
-        .rsplit_once(") ")
-        .and_then(|(_, rest)| rest.chars().next());
-    matches!(state, None | Some('Z'))
-}
-
+/// Waits until it has ended. One that was not waited for has, too.
 async fn ends(pid: u32) {
-    until_holds("the process before ends", async || has_ended(pid)).await;
+    let has_ended = async || {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let state = stat.rsplit_once(") ").map(|(_, rest)| rest);
+        state.is_none_or(|state| state.starts_with('Z'))
+    };
+    until_holds("the process before ends", has_ended).await;
 }
 
 async fn agent() -> Agent {
     Agent::scripted(|request| {
         if !request.text().contains("message/stream") {
-            let body = r#"{"jsonrpc":"2.0","id":"c-1","result":"done"}"#;
-            return vec![
-                Step::Wait(Duration::from_millis(5)),
-                Step::Write(ok_json(body)),
-            ];
+            let answer = ok_json(r#"{"jsonrpc":"2.0","id":"c-1","result":"done"}"#);
+            return vec![Step::Wait(Duration::from_millis(5)), Step::Write(answer)];
         }
         let mut steps = vec![Step::write(SSE_HEAD)];
         for n in 0..EVENTS {
@@ -123,15 +118,14 @@ impl Load {
         let mut callers = JoinSet::new();
         for n in 0..8 {
             let (to, over) = (gateway.public, Arc::clone(&over));
-            let request = Request::post(target.path(), CALL).bearer(&caller.token);
+            let request = caller.calls(target);
             // One of them pauses for longer than a process needs to be followed: its connection is idle then.
             let pause = Duration::from_millis(if n == 0 { 400 } else { 1 });
             callers.spawn(async move {
                 let (mut calls, mut connections) = (0, 1);
                 let mut connection = Connection::open(to).await;
                 while !over.load(Ordering::Relaxed) {
-                    let answer = connection.call(&request).await;
-                    assert_eq!(answer.status, 200, "{}", answer.text());
+                    let answer = connection.call(&request).await.has(200);
                     calls += 1;
                     if answer.field("connection") == Some("close") {
                         connections += 1;
@@ -160,7 +154,7 @@ impl Load {
 /// A stream, which has to be whole.
 fn stream(gateway: &Gateway, caller: &Seat, target: &Seat) -> JoinHandle<()> {
     let to = gateway.public;
-    let request = Request::post(target.path(), STREAM).bearer(&caller.token);
+    let request = caller.sends(target, STREAM);
     tokio::spawn(async move {
         let answer = Connection::open(to).await.call(&request).await.unnumbered();
         assert!(answer.whole, "{}", answer.text());
@@ -173,9 +167,7 @@ async fn processes_follow_each_other_and_no_call_fails() {
     let folder = tempfile::tempdir().unwrap();
     let mut supervisor = Supervisor::new(folder.path());
     let notify = folder.path().join("notify");
-    let builder = Builder::new(Pair::External)
-        .process()
-        .set("server.threads", "2");
+    let builder = Builder::new(Pair::External).set("server.threads", "2");
     let builder = builder.env("NOTIFY_SOCKET", notify.to_str().unwrap());
     let mut gateway = builder.start().await;
     let mut before = supervisor.next();
@@ -201,17 +193,13 @@ async fn processes_follow_each_other_and_no_call_fails() {
         stream.await.expect("streams are whole");
     }
     let (calls, connections) = load.end().await;
-    assert!(calls > 8, "{calls}");
-    assert!(
-        connections >= 8 + 2 * 7,
-        "{connections}: told to close once in each round"
-    );
+    let told = format!("{calls} calls on {connections} connections");
+    assert!(calls > 8, "{told}");
+    // Told to close once in each round.
+    assert!(connections >= 8 + 2 * 7, "{told}");
     // The last one ends as any other does.
     assert!(signal(before, "TERM"));
     ends(before).await;
-    println!(
-        "{calls} calls on {connections} connections over 2 changes of the process: none failed"
-    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -226,8 +214,7 @@ async fn a_supervisor_that_does_not_read_holds_nobody_up() {
     let builder = Builder::new(Pair::Embedded).env("NOTIFY_SOCKET", notify.to_str().unwrap());
     let mut gateway = builder.start().await;
     let (caller, target) = gateway.pair(agent().await).await;
-    let request = Request::post(target.path(), CALL).bearer(&caller.token);
-    assert_eq!(gateway.call(&request).await.status, 200);
+    gateway.call(&caller.calls(&target)).await.has(200);
     gateway.signal("TERM");
     let ended = tokio::task::block_in_place(|| gateway.wait(PATIENCE));
     assert!(ended.success(), "{ended}");
@@ -240,8 +227,7 @@ async fn a_process_with_stores_of_its_own_is_not_followed() {
     let (caller, target) = gateway.pair(agent().await).await;
     gateway.signal("USR2");
     gateway.until_told("No new process can take over", 1).await;
-    let request = Request::post(target.path(), CALL).bearer(&caller.token);
-    assert_eq!(gateway.call(&request).await.status, 200);
+    gateway.call(&caller.calls(&target)).await.has(200);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -249,21 +235,14 @@ async fn a_process_that_cannot_be_followed_goes_on() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("gateway.toml");
     fs::write(&file, "").unwrap();
-    let gateway = Builder::new(Pair::External)
-        .process()
-        .file(&file)
-        .start()
-        .await;
+    let builder = Builder::new(Pair::External).process().file(&file);
+    let gateway = builder.start().await;
     let (caller, target) = gateway.pair(agent().await).await;
     fs::write(&file, "this is no configuration").unwrap();
     gateway.signal("USR2");
-    gateway
-        .until_told("The new process did not come to serve", 1)
-        .await;
-    let request = Request::post(target.path(), CALL).bearer(&caller.token);
-    assert_eq!(gateway.call(&request).await.status, 200);
-    let ready = gateway.admin_get("/readyz").await.unwrap();
-    assert_eq!(ready.status, 200, "{}", ready.text());
+    gateway.until_told(NOT_SERVED, 1).await;
+    gateway.call(&caller.calls(&target)).await.has(200);
+    gateway.admin_get("/readyz").await.unwrap().has(200);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -278,7 +257,7 @@ async fn a_program_that_cannot_be_started_can_be_put_right() {
     let mut gateway = builder.start().await;
     let before = supervisor.next();
     let (caller, target) = gateway.pair(agent().await).await;
-    let request = Request::post(target.path(), CALL).bearer(&caller.token);
+    let request = caller.calls(&target);
     // Not there, not to be run, and no program.
     fs::rename(&program, &away).unwrap();
     let spoil: [&dyn Fn(); 3] = [&|| {}, &|| fs::write(&program, "").unwrap(), &|| {
@@ -316,14 +295,10 @@ async fn a_process_does_not_go_over_to_stores_of_its_own() {
     let (caller, target) = gateway.pair(agent().await).await;
     start_with("\"${@/stores.sql=*/stores.sql=sqlite:other.db}\"");
     gateway.signal("USR2");
-    gateway
-        .until_told("cannot go on for the process before", 1)
-        .await;
-    gateway
-        .until_told("The new process did not come to serve", 1)
-        .await;
-    let request = Request::post(target.path(), CALL).bearer(&caller.token);
-    assert_eq!(gateway.call(&request).await.status, 200);
+    for told in ["cannot go on for the process before", NOT_SERVED] {
+        gateway.until_told(told, 1).await;
+    }
+    gateway.call(&caller.calls(&target)).await.has(200);
 }
 
 #[test]

@@ -5,8 +5,11 @@ use std::collections::HashMap;
 
 use serde_json::{Value, json};
 
-use crate::harness::{Agent, Answer, Builder, CALL, Gateway, Pair, Request, assert_refusal, card};
+use crate::harness::{
+    ADMIN, Agent, Answer, Builder, CALL, Gateway, Pair, Request, Seat, assert_refusal, card,
+};
 use crate::on_embedded;
+use crate::tokens::token;
 
 /// Id, parent, org. Two lines below one root, a second root, and the same names in another org.
 const TREE: &[(&str, &str, &str)] = &[
@@ -61,6 +64,16 @@ const PAIRS: &[(&str, &str, &str, &str)] = &[
     ("free", "root", "", ""),
 ];
 
+/// A root of an org with its agent.
+pub(crate) async fn seat_in(gateway: &Gateway, id: &str, org: &str, agent: Agent) -> Seat {
+    let workspace = json!({"id": id, "name": id, "org": org});
+    let enrolment = gateway.create(workspace).await;
+    let url = agent.url();
+    let token = gateway.register(id, &enrolment, &url, card(id)).await;
+    let id = id.to_owned();
+    Seat { id, token, agent }
+}
+
 struct Tree {
     gateway: Gateway,
     agent: Agent,
@@ -69,10 +82,8 @@ struct Tree {
 
 impl Tree {
     async fn new(pair: Pair, lineage: &str) -> Self {
-        let gateway = Builder::new(pair)
-            .set("access.lineage", lineage)
-            .start()
-            .await;
+        let builder = Builder::new(pair).set("access.lineage", lineage);
+        let gateway = builder.start().await;
         let agent = Agent::json(r#"{"jsonrpc":"2.0","id":"c-1","result":{}}"#).await;
         let mut tokens = HashMap::new();
         for (id, parent, org) in TREE {
@@ -83,9 +94,8 @@ impl Tree {
                 }
             }
             let enrolment = gateway.create(workspace).await;
-            let token = gateway
-                .register(id, &enrolment, &agent.url(), card(id))
-                .await;
+            let url = agent.url();
+            let token = gateway.register(id, &enrolment, &url, card(id)).await;
             tokens.insert(*id, token);
         }
         Self {
@@ -96,17 +106,18 @@ impl Tree {
     }
 
     async fn send(&self, caller: &str, target: &str) -> Answer {
-        let request = Request::post(format!("/workspaces/{target}/a2a"), CALL)
-            .bearer(&self.tokens[caller])
-            .field("X-Request-Id", format!("{caller}.to.{target}."));
+        let id = format!("{caller}.to.{target}.");
+        self.send_as(&self.tokens[caller], target, &id).await
+    }
+
+    async fn send_as(&self, token: &str, target: &str, id: &str) -> Answer {
+        let request = Request::post(format!("/workspaces/{target}/a2a"), CALL);
+        let request = request.bearer(token).field("X-Request-Id", id);
         self.gateway.call(&request).await
     }
 
-    async fn line(&self, caller: &str, target: &str) -> Value {
-        let mut lines = self
-            .gateway
-            .access_lines(&format!("{caller}.to.{target}."))
-            .await;
+    async fn line(&self, id: &str) -> Value {
+        let mut lines = self.gateway.access_lines(id).await;
         assert_eq!(lines.len(), 1, "one record: {lines:?}");
         lines.remove(0)
     }
@@ -121,20 +132,15 @@ impl Tree {
             let before = self.agent.count();
             let answer = self.send(caller, target).await;
             let what = format!("{caller} to {target}");
-            let line = self.line(caller, target).await;
-            assert_eq!(
-                (&line["caller"], &line["callee"]),
-                (&json!(caller), &json!(target))
-            );
+            let id = format!("{caller}.to.{target}.");
+            let line = self.line(&id).await;
+            assert_eq!([&line["caller"], &line["callee"]], [caller, target]);
             if rule.is_empty() {
-                let id = format!("{caller}.to.{target}.");
                 assert_refusal(&answer, "/a2a", &id, "not_permitted", &what);
                 assert_eq!(self.agent.count(), before, "{what} reached the agent");
                 assert_eq!(line["outcome"], "not_permitted", "{what}: {line}");
-                assert!(
-                    line.get("rule").is_none_or(Value::is_null),
-                    "{what}: {line}"
-                );
+                let named = line.get("rule").filter(|rule| !rule.is_null());
+                assert_eq!(named, None, "{what}: {line}");
             } else {
                 assert_eq!(answer.status, 200, "{what}: {}", answer.text());
                 let seen = self.agent.take();
@@ -145,11 +151,7 @@ impl Tree {
         }
         for pair in PAIRS {
             let status = if rule_of(pair).is_empty() { 403 } else { 200 };
-            let request = Request::post(format!("/workspaces/{}/a2a", pair.1), CALL);
-            let answer = self
-                .gateway
-                .call(&request.bearer(&self.tokens[pair.0]))
-                .await;
+            let answer = self.send_as(&self.tokens[pair.0], pair.1, "again").await;
             assert_eq!(answer.status, status, "{} to {} again", pair.0, pair.1);
         }
     }
@@ -157,9 +159,8 @@ impl Tree {
     async fn move_below(&self, id: &str, parent: &str) -> Answer {
         let body =
             json!({"id": id, "url": self.agent.url(), "agent_card": card(id), "parent_id": parent});
-        self.gateway
-            .as_operator(Request::post("/registry/register", body.to_string()))
-            .await
+        let request = Request::post("/registry/register", body.to_string());
+        self.gateway.as_operator(request).await
     }
 }
 
@@ -169,15 +170,11 @@ fn anonymous(answer: &Answer, names: &[&str]) -> (u16, Vec<String>, String) {
     for name in names {
         body = body.replace(name, "<name>");
     }
+    let own = ["x-request-id", "content-length", "date"];
     let fields = answer.fields.iter();
-    let fields = fields.filter(|(n, _)| {
-        !["x-request-id", "content-length", "date"].contains(&n.to_lowercase().as_str())
-    });
-    (
-        answer.status,
-        fields.map(|(n, v)| format!("{n}: {v}")).collect(),
-        body,
-    )
+    let fields = fields.filter(|(name, _)| !own.contains(&&*name.to_lowercase()));
+    let fields = fields.map(|(name, value)| format!("{name}: {value}"));
+    (answer.status, fields.collect(), body)
 }
 
 on_embedded! {
@@ -240,47 +237,34 @@ on_embedded! {
 
     async fn those_who_are_no_workspace_are_named_by_their_kind() {
         let tree = Tree::new(Pair::Embedded, "direct").await;
-        let made = |path: &'static str, body: &'static str| {
-            let gateway = &tree.gateway;
-            async move {
-                let made = gateway.as_operator(Request::post(path, body)).await;
-                made.json()["token"].as_str().unwrap().to_owned()
-            }
-        };
-        let org = made("/orgs/acme/tokens", "{}").await;
-        let canvas = made("/canvas/tokens", r#"{"user":"ada","org":"acme"}"#).await;
-        let listed = made("/canvas/tokens", r#"{"user":"bob","workspaces":["o-lead"]}"#).await;
+        let gateway = &tree.gateway;
+        let org = token(gateway, "/orgs/acme/tokens", "{}").await;
+        let canvas = token(gateway, "/canvas/tokens", r#"{"user":"ada","org":"acme"}"#).await;
+        let listed = token(gateway, "/canvas/tokens", r#"{"user":"bob","workspaces":["o-lead"]}"#).await;
         // No org is one org, for a canvas as for workspaces.
-        let loose = made("/canvas/tokens", r#"{"user":"eve"}"#).await;
+        let loose = token(gateway, "/canvas/tokens", r#"{"user":"eve"}"#).await;
         for (token, target, rule, caller, kind) in [
             (loose.as_str(), "free", "canvas", "canvas:eve", "canvas"),
             (&org, "dev", "org", "org:acme", "org"),
             (&canvas, "dev", "canvas", "canvas:ada", "canvas"),
             (&listed, "o-lead", "canvas", "canvas:bob", "canvas"),
-            (crate::harness::ADMIN, "o-lead", "operator", "operator:", "admin"),
+            (ADMIN, "o-lead", "operator", "operator:", "admin"),
         ] {
             let id = format!("{kind}.to.{target}.{}", &token[token.len() - 6..]);
-            let request = Request::post(format!("/workspaces/{target}/a2a"), CALL).bearer(token);
-            let answer = tree.gateway.call(&request.field("X-Request-Id", &id)).await;
+            let answer = tree.send_as(token, target, &id).await;
             assert_eq!(answer.status, 200, "{}", answer.text());
             assert_eq!(tree.agent.take().field("x-workspace-id"), None, "no workspace calls");
-            let line = &tree.gateway.access_lines(&id).await[0];
+            let line = tree.line(&id).await;
             assert_eq!((&line["rule"], &line["caller"]), (&json!(rule), &json!(caller)));
             assert_eq!(line["credential.kind"], kind);
             assert_eq!(line["credential.prefix"], token[..8], "8 characters, never more");
         }
-        for (token, target, reason) in [
-            (&org, "o-root", "not_permitted"),
-            (&org, "nobody", "not_permitted"),
-            (&canvas, "o-root", "not_permitted"),
-            (&canvas, "nobody", "not_permitted"),
-            (&listed, "dev", "not_permitted"),
-            (&loose, "dev", "not_permitted"),
-            (&listed, "nobody", "not_permitted"),
+        for (token, target) in [
+            (&org, "o-root"), (&org, "nobody"), (&canvas, "o-root"), (&canvas, "nobody"),
+            (&listed, "dev"), (&loose, "dev"), (&listed, "nobody"),
         ] {
-            let request = Request::post(format!("/workspaces/{target}/a2a"), CALL).bearer(token);
-            let answer = tree.gateway.call(&request.field("X-Request-Id", "seen")).await;
-            assert_refusal(&answer, "/a2a", "seen", reason, target);
+            let answer = tree.send_as(token, target, "seen").await;
+            assert_refusal(&answer, "/a2a", "seen", "not_permitted", target);
         }
         assert_eq!(tree.agent.count(), 0);
     }

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
-use crate::harness::tls::{Http2, Secure, next};
+use crate::harness::tls::{Begun, Http2, Secure, next};
 use crate::harness::{
-    Agent, Builder, CALL, LAST_CHUNK, Pair, Recorded, Request, SSE_HEAD, Seat, Step, chunk,
-    ok_json, unnumbered, until_holds,
+    Agent, Builder, CALL, LAST_CHUNK, Pair, Recorded, Request, SSE_HEAD, Seat, Step, answering,
+    chunk, ok_json, unnumbered, until_holds,
 };
 
 const LIMIT: usize = 10 << 20;
@@ -25,12 +25,9 @@ impl Case {
         // One thread: on several, Pingora's pool makes another connection when its watcher lets go in the
         // instant of the next call.
         let builder = Builder::new(Pair::Embedded)
-            .set("upstream.idle", "10m")
-            .set("stream.linger", "0s")
+            .sets("upstream.idle=10m stream.linger=0s server.threads=1")
             // Agents that break off are left alone after a while.
-            .set("breaker.failures", "0")
-            .set("breaker.ratio", "0")
-            .set("server.threads", "1");
+            .sets("breaker.failures=0 breaker.ratio=0");
         let secure = Secure::start(builder).await;
         let (caller, target) = secure.gateway.pair(agent).await;
         Self {
@@ -49,7 +46,7 @@ impl Case {
     }
 
     pub(crate) async fn new() -> Self {
-        Self::with(Agent::json(r#"{"jsonrpc":"2.0","id":1,"result":{}}"#).await).await
+        Self::with(answering().await).await
     }
 
     async fn scripted(script: impl Fn(&Recorded) -> Vec<Step> + Send + Sync + 'static) -> Self {
@@ -62,10 +59,21 @@ impl Case {
 
     /// The honest exchange that must work after whatever a case did.
     pub(crate) async fn still_works(&self, http2: &Http2) {
-        let answer = http2.call(&self.request(CALL)).await;
-        assert_eq!(answer.status, 200, "{}", answer.text());
+        http2.call(&self.request(CALL)).await.has(200);
         assert_eq!(self.target.agent.take().text(), CALL);
     }
+
+    /// A call whose body was sent, in one piece.
+    async fn sent(&self, http2: &Http2, request: &Request, body: impl AsRef<[u8]>) -> Begun {
+        let mut begun = http2.begin(request, false).await;
+        begun.send(body.as_ref(), true).await;
+        begun
+    }
+}
+
+/// The steps that answer a plain call, which a case makes beside others.
+fn plain(request: &Recorded) -> Option<Vec<Step>> {
+    (request.text() == CALL).then(|| vec![Step::Write(ok_json("{}"))])
 }
 
 /// A call whose body has exactly `size` bytes.
@@ -92,15 +100,12 @@ async fn bodies_of_every_size_and_framing_arrive_whole() {
                     begun.send(piece, (i + 1) * step >= size).await;
                 }
                 let answer = begun.answer().await.expect("a whole answer");
-                let case_name = format!("{size}, declared {declared}, {pieces} pieces");
-                assert_eq!(answer.status, 200, "{case_name}: {}", answer.text());
+                let what = format!("{size}, declared {declared}, {pieces} pieces");
+                assert_eq!(answer.status, 200, "{what}: {}", answer.text());
                 let arrived = case.target.agent.take();
-                assert!(arrived.body == body.as_bytes(), "{case_name}");
-                assert_eq!(
-                    arrived.field("content-length"),
-                    Some(&*size.to_string()),
-                    "{case_name}"
-                );
+                assert!(arrived.body == body.as_bytes(), "{what}");
+                let length = size.to_string();
+                assert_eq!(arrived.field("content-length"), Some(&*length), "{what}");
             }
         }
     }
@@ -117,15 +122,11 @@ async fn one_byte_too_many_is_refused_and_the_connection_stays() {
         if declared {
             request = request.field("Content-Length", body.len().to_string());
         }
-        let mut begun = http2.begin(&request, false).await;
-        begun.send(body.as_bytes(), true).await;
+        let begun = case.sent(&http2, &request, &body).await;
         let answer = begun.answer().await.expect("a whole answer");
-        assert_eq!(
-            (answer.status, answer.reason().as_str()),
-            (413, "body_too_large"),
-            "declared {declared}"
-        );
-        assert_eq!(answer.fact("limit").as_deref(), Some("10485760"));
+        answer.refuses(413, "body_too_large");
+        let limit = answer.fact("limit");
+        assert_eq!(limit.as_deref(), Some("10485760"), "declared {declared}");
     }
     assert_eq!(case.target.agent.count(), 0);
     case.still_works(&http2).await;
@@ -157,8 +158,7 @@ async fn a_call_without_a_body_is_refused() {
     answer.refuses(400, "parse_error");
     // Less than was declared: HTTP/2 itself calls that malformed.
     let request = case.request("").field("Content-Length", "500");
-    let mut begun = http2.begin(&request, false).await;
-    begun.send(CALL.as_bytes(), true).await;
+    let begun = case.sent(&http2, &request, CALL).await;
     if let Ok(answer) = begun.answer().await {
         assert!((400..500).contains(&answer.status), "{}", answer.text());
     }
@@ -182,21 +182,18 @@ async fn events_pass_one_by_one_with_the_last_one() {
     })
     .await;
     let http2 = case.secure.http2().await;
-    let mut begun = http2.begin(&case.request(""), false).await;
-    begun.send(CALL.as_bytes(), true).await;
+    let mut begun = case.sent(&http2, &case.request(""), CALL).await;
     let (head, mut body) = begun.head().await.expect("a head");
     assert_eq!(head.status, 200);
     assert_eq!(head.field("content-type"), Some("text/event-stream"));
     assert_eq!(head.field("x-accel-buffering"), Some("no"));
     assert_eq!(head.field("transfer-encoding"), None);
     assert_eq!(head.field("connection"), None);
-    let mut seen = String::new();
+    let (mut seen, mut expected) = (String::new(), String::new());
     for i in 0..5 {
         let event = next(&mut body).await.expect("an event").expect("an event");
         seen.push_str(std::str::from_utf8(&event).unwrap());
-        let expected: String = (0..=i)
-            .map(|n| format!("data: {{\"n\":{n}}}\n\n"))
-            .collect();
+        expected.push_str(&format!("data: {{\"n\":{i}}}\n\n"));
         assert_eq!(unnumbered(&seen).0, expected);
         read.add_permits(1);
     }
@@ -215,18 +212,15 @@ async fn a_stream_that_breaks_ends_in_words_and_in_order() {
     })
     .await;
     let http2 = case.secure.http2().await;
-    let answer = http2.call(&case.request(CALL)).await;
-    assert_eq!(answer.status, 200);
+    let answer = http2.call(&case.request(CALL)).await.has(200);
     let events = answer.unnumbered().events();
     assert_eq!(events.len(), 2, "{events:?}");
     assert_eq!(events[0], "data: {\"n\":0}\n\n");
-    let last: Value =
-        serde_json::from_str(events[1].strip_prefix("data: ").expect("data").trim()).unwrap();
+    let last = events[1].strip_prefix("data: ").expect("data");
+    let last: Value = serde_json::from_str(last).unwrap();
     assert_eq!(last["id"], "c-1");
-    assert_eq!(
-        last["error"]["data"][0]["reason"], "AGENT_PROTOCOL_ERROR",
-        "{last}"
-    );
+    let reason = &last["error"]["data"][0]["reason"];
+    assert_eq!(reason, "AGENT_PROTOCOL_ERROR", "{last}");
     assert!(http2.stands());
     case.secure.gateway.assert_idle().await;
 }
@@ -234,21 +228,19 @@ async fn a_stream_that_breaks_ends_in_words_and_in_order() {
 #[tokio::test]
 async fn an_answer_that_is_cut_is_reset_and_never_ended() {
     let case = Case::scripted(|request| {
-        if request.text() == CALL {
-            return vec![Step::Write(ok_json("{}"))];
-        }
-        let head = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n";
-        let mut steps = vec![Step::write(head)];
-        let megabyte = chunk(vec![b' '; 1 << 20]);
-        steps.extend((0..11).map(|_| Step::Write(megabyte.clone())));
-        steps.push(Step::write(LAST_CHUNK));
-        steps
+        plain(request).unwrap_or_else(|| {
+            let head = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n";
+            let mut steps = vec![Step::write(head)];
+            let megabyte = chunk(vec![b' '; 1 << 20]);
+            steps.extend((0..11).map(|_| Step::Write(megabyte.clone())));
+            steps.push(Step::write(LAST_CHUNK));
+            steps
+        })
     })
     .await;
     let http2 = case.secure.http2().await;
     let large = CALL.replace("hi", "large");
-    let mut begun = http2.begin(&case.request(""), false).await;
-    begun.send(large.as_bytes(), true).await;
+    let begun = case.sent(&http2, &case.request(""), large).await;
     let error = begun.answer().await.expect_err("no END_STREAM");
     assert!(error.is_reset() && error.is_remote(), "{error}");
     assert_eq!(error.reason(), Some(h2::Reason::INTERNAL_ERROR));
@@ -262,27 +254,17 @@ async fn an_answer_that_is_cut_is_reset_and_never_ended() {
 /// However many answers an agent breaks off: the connection of whoever asked it is not to blame.
 #[tokio::test]
 async fn an_agent_that_breaks_off_does_not_cost_its_caller_the_connection() {
-    let case = Case::scripted(|request| {
-        if request.text() == CALL {
-            return vec![Step::Write(ok_json("{}"))];
-        }
-        let head =
-            "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 90000\r\n\r\n";
-        vec![
-            Step::write(head),
-            Step::Write(vec![b' '; 60_000]),
-            Step::Close,
-        ]
-    })
-    .await;
+    let head = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 90000\r\n\r\n";
+    let half = [head.as_bytes(), &[b' '; 60_000]].concat();
+    let broken = vec![Step::Write(half), Step::Close];
+    let script = move |request: &_| plain(request).unwrap_or_else(|| broken.clone());
+    let case = Case::scripted(script).await;
     let http2 = case.secure.http2().await;
     let breaks = CALL.replace("hi", "break");
     for round in 0..6 {
         let mut begun = Vec::new();
         for _ in 0..25 {
-            let mut one = http2.begin(&case.request(""), false).await;
-            one.send(breaks.as_bytes(), true).await;
-            begun.push(one);
+            begun.push(case.sent(&http2, &case.request(""), &breaks).await);
         }
         for one in begun {
             let error = one.answer().await.expect_err("broken off");
@@ -291,31 +273,23 @@ async fn an_agent_that_breaks_off_does_not_cost_its_caller_the_connection() {
     }
     assert!(http2.stands());
     let _ = case.target.agent.take();
-    let answer = http2.call(&case.request(CALL)).await;
-    assert_eq!(answer.status, 200, "{}", answer.text());
+    http2.call(&case.request(CALL)).await.has(200);
     case.secure.gateway.assert_idle().await;
 }
 
 #[tokio::test]
 async fn a_caller_that_resets_cancels_the_call() {
     let case = Case::scripted(|request| {
-        if request.text() == CALL {
-            return vec![Step::Write(ok_json("{}"))];
-        }
-        if request.text().contains("stream") {
-            return vec![
-                Step::write(SSE_HEAD),
-                Step::Write(chunk("data: {}\n\n")),
-                Step::Hang,
-            ];
-        }
-        vec![Step::Hang]
+        let begins = request.text().contains("stream");
+        let begin = [Step::write(SSE_HEAD), Step::Write(chunk("data: {}\n\n"))];
+        let begin = begin.into_iter().filter(|_| begins);
+        plain(request).unwrap_or_else(|| begin.chain([Step::Hang]).collect())
     })
     .await;
     let http2 = case.secure.http2().await;
     for (i, word) in ["unary", "stream"].into_iter().enumerate() {
-        let mut begun = http2.begin(&case.request(""), false).await;
-        begun.send(CALL.replace("hi", word).as_bytes(), true).await;
+        let call = CALL.replace("hi", word);
+        let mut begun = case.sent(&http2, &case.request(""), call).await;
         case.target.agent.until_count(1).await;
         if word == "stream" {
             let (_, mut body) = begun.head().await.expect("a head");
@@ -352,10 +326,8 @@ async fn fifty_streams_share_one_connection() {
     let http2 = case.secure.http2().await;
     let mut begun = Vec::new();
     for i in 0..50 {
-        let mut one = http2.begin(&case.request(""), false).await;
         let call = CALL.replace("c-1", &format!("c-{i}"));
-        one.send(call.as_bytes(), true).await;
-        begun.push(one);
+        begun.push(case.sent(&http2, &case.request(""), call).await);
     }
     let streams = "a2a_gateway_open_streams";
     case.secure.gateway.until_counted(streams, &[], 50.0).await;
@@ -377,50 +349,31 @@ async fn refusals_are_json_with_the_request_id() {
     let http2 = case.secure.http2().await;
     let a2a = case.target.path();
     let bearer = |request: Request| request.bearer(&case.caller.token);
+    let post = |path: &str, body: &str| bearer(Request::post(path, body));
+    let evil = post(&a2a, CALL).field("Origin", "https://evil.example");
+    let text = post(&a2a, CALL).without("content-type");
+    let text = text.field("Content-Type", "text/plain");
     let rows = [
         (Request::post(&a2a, CALL), 401, "unauthenticated"),
         (bearer(Request::new("PUT", &a2a)), 405, "method_not_allowed"),
+        (post("/workspaces/nobody/a2a", CALL), 403, "not_permitted"),
         (
-            bearer(Request::post("/workspaces/nobody/a2a", CALL)),
-            403,
-            "not_permitted",
-        ),
-        (
-            bearer(Request::post("/workspaces/a:b/a2a", CALL)),
+            post("/workspaces/a:b/a2a", CALL),
             400,
             "invalid_workspace_id",
         ),
-        (
-            bearer(Request::post(&a2a, CALL).field("Origin", "https://evil.example")),
-            403,
-            "origin_forbidden",
-        ),
-        (
-            bearer(
-                Request::post(&a2a, CALL)
-                    .without("content-type")
-                    .field("Content-Type", "text/plain"),
-            ),
-            415,
-            "unsupported_media_type",
-        ),
+        (evil, 403, "origin_forbidden"),
+        (text, 415, "unsupported_media_type"),
         (bearer(Request::get("/nowhere")), 404, "not_found"),
         (Request::get("/workspaces/target"), 401, "unauthenticated"),
-        (
-            bearer(Request::post("/workspaces", "nonsense")),
-            400,
-            "parse_error",
-        ),
+        (post("/workspaces", "nonsense"), 400, "parse_error"),
     ];
     for (i, (request, status, reason)) in rows.into_iter().enumerate() {
         let id = format!("refused-{i}");
         let shown = format!("{} {}", request.method, request.path);
         let answer = http2.call(&request.field("X-Request-Id", &*id)).await;
-        assert_eq!(
-            (answer.status, answer.reason().as_str()),
-            (status, reason),
-            "{shown}"
-        );
+        let told = (answer.status, answer.reason());
+        assert_eq!(told, (status, reason.to_owned()), "{shown}");
         assert_eq!(answer.field("content-type"), Some("application/json"));
         assert_eq!(answer.field("x-request-id"), Some(&*id), "{shown}");
         answer.says(&id);
@@ -448,8 +401,7 @@ async fn heads_that_are_too_large_are_refused() {
     assert_eq!(answer.reason(), "invalid_request");
     // Over the limit that was announced, HTTP/2 itself answers.
     let long = case.request(CALL).field("x-long", "x".repeat(40 << 10));
-    let mut begun = http2.begin(&long, false).await;
-    begun.send(CALL.as_bytes(), true).await;
+    let begun = case.sent(&http2, &long, CALL).await;
     if let Ok(answer) = begun.answer().await {
         assert!((400..500).contains(&answer.status));
     }

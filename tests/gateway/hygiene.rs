@@ -34,23 +34,22 @@ impl Case {
         }
     }
 
+    /// The bytes of a call with this line and an exact length.
+    fn call(&self, line: &str) -> Vec<u8> {
+        let length = format!("Content-Length: {}", CALL.len());
+        self.wire(line, &[&self.host(), &length], CALL)
+    }
+
     pub(crate) fn request(&self) -> Request {
         Request::post(self.target.path(), CALL).bearer(&self.caller.token)
     }
 
     /// The bytes of an honest call, with `{line}` and the fields behind it replaced.
     fn wire(&self, line: &str, fields: &[&str], body: &str) -> Vec<u8> {
-        let mut wire = format!(
-            "{line}\r\nAuthorization: Bearer {}\r\nContent-Type: application/json\r\n",
-            self.caller.token
-        );
-        for field in fields {
-            wire.push_str(field);
-            wire.push_str("\r\n");
-        }
-        wire.push_str("\r\n");
-        wire.push_str(body);
-        wire.into_bytes()
+        let token = format!("Authorization: Bearer {}", self.caller.token);
+        let own = [line, &token, "Content-Type: application/json"];
+        let head = [&own[..], fields].concat().join("\r\n");
+        format!("{head}\r\n\r\n{body}").into_bytes()
     }
 
     fn host(&self) -> String {
@@ -75,30 +74,36 @@ impl Case {
     async fn refused(&self, bytes: &[u8], statuses: &[u16]) -> Answer {
         let answer = self.raw(bytes).await;
         let answer = answer.unwrap_or_else(|| panic!("no answer to {}", shown(bytes)));
+        let (shown, status) = (shown(bytes), answer.status);
         assert!(
-            statuses.contains(&answer.status),
-            "{}: {} {}",
-            shown(bytes),
-            answer.status,
+            statuses.contains(&status),
+            "{shown}: {status} {}",
             answer.text()
         );
-        assert_json(&answer, &shown(bytes));
-        assert_eq!(self.target.agent.count(), 0, "{}", shown(bytes));
+        assert_json(&answer, &shown);
+        assert_eq!(self.target.agent.count(), 0, "{shown}");
         answer
     }
 
+    /// Sends bytes of an honest call.
+    async fn passes(&self, bytes: &[u8]) {
+        let answer = self.raw(bytes).await.expect("an answer");
+        assert_eq!(answer.status, 200, "{}: {}", shown(bytes), answer.text());
+        let arrived = self.target.agent.take();
+        assert!(arrived.head.starts_with("POST / HTTP/1.1\r\n"));
+        assert_eq!(arrived.text(), CALL);
+    }
+
     pub(crate) async fn still_works(&self) {
-        let answer = self.gateway.call(&self.request()).await;
-        assert_eq!(answer.status, 200, "{}", answer.text());
+        self.gateway.call(&self.request()).await.has(200);
         assert_eq!(self.target.agent.take().text(), CALL);
         self.gateway.assert_idle().await;
     }
 }
 
 fn shown(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(&bytes[..bytes.len().min(120)])
-        .escape_debug()
-        .to_string()
+    let start = String::from_utf8_lossy(&bytes[..bytes.len().min(120)]);
+    start.escape_debug().to_string()
 }
 
 fn assert_json(answer: &Answer, what: &str) {
@@ -124,30 +129,20 @@ async fn broken_chunks_end_the_connection() {
         format!("{:x}\n{CALL}\n0\n\n{smuggled}", CALL.len()),
     ] {
         for path in [case.target.path(), "/workspaces".into()] {
+            let shown = shown(body.as_bytes());
             let line = format!("POST {path} HTTP/1.1");
             let wire = case.wire(&line, &fields, &body);
             let mut connection = Connection::open(case.gateway.public).await;
             connection.send(&wire).await;
-            let first = timeout(PROMPT, connection.try_answer())
-                .await
-                .expect("no hang");
-            if let Some(answer) = first {
-                assert!(
-                    (400..500).contains(&answer.status),
-                    "{}",
-                    shown(body.as_bytes())
-                );
+            let first = timeout(PROMPT, connection.try_answer()).await;
+            if let Some(answer) = first.expect("no hang") {
+                assert!((400..500).contains(&answer.status), "{shown}");
                 assert_json(&answer, &body);
-                let second = timeout(PROMPT, connection.try_answer())
-                    .await
-                    .expect("no hang");
-                assert!(
-                    second.is_none(),
-                    "{} was read on: {second:?}",
-                    shown(body.as_bytes())
-                );
+                let second = timeout(PROMPT, connection.try_answer()).await;
+                let second = second.expect("no hang");
+                assert!(second.is_none(), "{shown} was read on: {second:?}");
             }
-            assert_eq!(case.target.agent.count(), 0, "{}", shown(body.as_bytes()));
+            assert_eq!(case.target.agent.count(), 0, "{shown}");
         }
     }
     case.still_works().await;
@@ -170,8 +165,8 @@ async fn heads_that_are_too_large_are_refused() {
         case.wire(&line, &[&host, &length, &field], CALL)
     };
     for wire in [
-        case.wire(&target(8192), &[&host, &length], CALL),
-        case.wire(&target(100_000), &[&host, &length], CALL),
+        case.call(&target(8192)),
+        case.call(&target(100_000)),
         with(100),
         with(300),
         long(33 << 10),
@@ -181,14 +176,8 @@ async fn heads_that_are_too_large_are_refused() {
         case.refused(&wire, &[400]).await;
     }
     // What is large, but within bounds, passes.
-    for wire in [
-        case.wire(&target(7000), &[&host, &length], CALL),
-        with(90),
-        long(20 << 10),
-    ] {
-        let answer = case.raw(&wire).await.expect("an answer");
-        assert_eq!(answer.status, 200, "{}", answer.text());
-        assert_eq!(case.target.agent.take().text(), CALL);
+    for wire in [case.call(&target(7000)), with(90), long(20 << 10)] {
+        case.passes(&wire).await;
     }
     case.still_works().await;
 }
@@ -196,8 +185,6 @@ async fn heads_that_are_too_large_are_refused() {
 #[tokio::test]
 async fn a_path_has_one_spelling() {
     let case = Case::new().await;
-    let host = case.host();
-    let length = format!("Content-Length: {}", CALL.len());
     for path in [
         "/workspaces/x/../target/a2a",
         "/workspaces/x/%2e%2e/target/a2a",
@@ -231,18 +218,13 @@ async fn a_path_has_one_spelling() {
         "file:///workspaces/target/a2a",
         "",
     ] {
-        let line = format!("POST {path} HTTP/1.1");
-        let wire = case.wire(&line, &[&host, &length], CALL);
+        let wire = case.call(&format!("POST {path} HTTP/1.1"));
         case.refused(&wire, &[400, 404, 405]).await;
     }
     // The query is the caller's business, and never the agent's.
     for query in ["?", "?a=%2e%2e", "?x=1&y=/workspaces/caller/a2a", "/?x"] {
         let line = format!("POST {}{query} HTTP/1.1", case.target.path());
-        let wire = case.wire(&line, &[&host, &length], CALL);
-        let answer = case.raw(&wire).await.expect("an answer");
-        assert_eq!(answer.status, 200, "{query}: {}", answer.text());
-        let arrived = case.target.agent.take();
-        assert!(arrived.head.starts_with("POST / HTTP/1.1\r\n"), "{query}");
+        case.passes(&case.call(&line)).await;
     }
     case.still_works().await;
 }
@@ -251,19 +233,12 @@ async fn a_path_has_one_spelling() {
 async fn odd_methods_are_refused_by_name() {
     let case = Case::new().await;
     let host = case.host();
-    let length = format!("Content-Length: {}", CALL.len());
     for method in ["PUT", "PATCH", "DELETE", "TRACE", "FOO", "OPTIONS"] {
-        let line = format!("{method} {} HTTP/1.1", case.target.path());
-        let wire = case.wire(&line, &[&host, &length], CALL);
+        let wire = case.call(&format!("{method} {} HTTP/1.1", case.target.path()));
         let answer = case.refused(&wire, &[405]).await;
         assert_eq!(answer.reason(), "method_not_allowed", "{method}");
-        assert_eq!(
-            answer.field("allow"),
-            Some("GET, HEAD, POST, OPTIONS"),
-            "{method}"
-        );
-        let line = format!("{method} /registry/register HTTP/1.1");
-        let wire = case.wire(&line, &[&host, &length], CALL);
+        answer.has_field_for(&method, "allow", "GET, HEAD, POST, OPTIONS");
+        let wire = case.call(&format!("{method} /registry/register HTTP/1.1"));
         let answer = case.refused(&wire, &[405]).await;
         assert_eq!(answer.field("allow"), Some("POST"), "{method}");
     }
@@ -281,27 +256,17 @@ async fn odd_methods_are_refused_by_name() {
         "POST /workspaces/target/a2a  HTTP/1.1",
         " POST /workspaces/target/a2a HTTP/1.1",
     ] {
-        let wire = case.wire(line, &[&host, &length], CALL);
-        case.refused(&wire, &[400, 405, 404]).await;
+        case.refused(&case.call(line), &[400, 405, 404]).await;
     }
     // A HEAD is told the same as a GET, without a body: here, that a card needs a credential.
+    // Were there a body, it would stand between the two.
     let mut connection = Connection::open(case.gateway.public).await;
     let head = format!("HEAD {} HTTP/1.1\r\n{host}\r\n\r\n", case.target.path());
-    connection.send(head.as_bytes()).await;
-    let answer = timeout(PROMPT, connection.read_head())
-        .await
-        .unwrap()
-        .unwrap();
-    assert_eq!(answer.status, 401);
-    connection.send(head.as_bytes()).await;
-    let answer = timeout(PROMPT, connection.read_head())
-        .await
-        .unwrap()
-        .unwrap();
-    assert_eq!(
-        answer.status, 401,
-        "nothing of a body stood between the two"
-    );
+    for _ in 0..2 {
+        connection.send(head.as_bytes()).await;
+        let answer = timeout(PROMPT, connection.read_head()).await;
+        assert_eq!(answer.unwrap().unwrap().status, 401);
+    }
     case.still_works().await;
 }
 
@@ -312,11 +277,8 @@ async fn http_1_0_is_served_and_closed_unless_it_asks() {
     let length = format!("Content-Length: {}", CALL.len());
     let line = format!("POST {} HTTP/1.0", case.target.path());
     let mut connection = Connection::open(case.gateway.public).await;
-    connection
-        .send(&case.wire(&line, &[&host, &length], CALL))
-        .await;
-    let answer = connection.answer().await;
-    assert_eq!(answer.status, 200);
+    connection.send(&case.call(&line)).await;
+    let answer = connection.answer().await.has(200);
     assert_eq!(answer.field("transfer-encoding"), None);
     assert_eq!(answer.field("connection"), Some("close"));
     let next = timeout(PROMPT, connection.try_answer()).await;
@@ -335,10 +297,10 @@ async fn http_1_0_is_served_and_closed_unless_it_asks() {
     // Chunked framing does not exist there.
     let chunked = format!("{:x}\r\n{CALL}\r\n0\r\n\r\n", CALL.len());
     let fields = [&*host, "Transfer-Encoding: chunked"];
-    case.refused(&case.wire(&line, &fields, &chunked), &[400])
-        .await;
-    case.refused(&case.wire(&line, &[&length], CALL), &[400])
-        .await;
+    let no_host = case.wire(&line, &[&length], CALL);
+    for wire in [case.wire(&line, &fields, &chunked), no_host] {
+        case.refused(&wire, &[400]).await;
+    }
     case.still_works().await;
 }
 
@@ -368,9 +330,8 @@ async fn what_is_no_http_is_refused_or_cut() {
         }
     }
     // The preface of HTTP/2 in particular is answered.
-    let answer = case
-        .refused(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", &[400])
-        .await;
+    let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+    let answer = case.refused(preface, &[400]).await;
     assert_eq!(answer.reason(), "invalid_request");
     case.still_works().await;
 }

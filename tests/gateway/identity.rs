@@ -3,16 +3,16 @@
 use std::sync::Arc;
 
 use a2a_gateway::config::Config;
-use a2a_gateway::directory::{Creation, Editor};
 use a2a_gateway::gateway::Gateway;
 use a2a_gateway::identity::{EnrolmentMaker, LIVE_TOKENS_MAX, Principal, TokenTerms};
 use a2a_gateway::ids::WorkspaceId;
 use a2a_gateway::metrics::Metrics;
 use a2a_gateway::rejection::Reason;
 use a2a_gateway::store::Run;
-use a2a_gateway::workspace::{DeliveryMode, Liveness};
+use a2a_gateway::workspace::DeliveryMode;
 use secrecy::{ExposeSecret as _, SecretString};
 
+use crate::directory::creation;
 use crate::harness::{servers, until_holds};
 
 /// The terms of a token without a name and an end.
@@ -32,60 +32,22 @@ fn open(folder: &tempfile::TempDir, sql: &str, shared: &str) -> Arc<Gateway> {
 /// A gateway on each pair, on empty stores.
 fn both(folder: &tempfile::TempDir) -> [Arc<Gateway>; 2] {
     let sqlite = format!("sqlite:{}/gw.db", folder.path().display());
-    [
-        open(folder, &sqlite, "memory"),
-        open(
-            folder,
-            &servers::postgres().database(),
-            &servers::redis().url(),
-        ),
-    ]
+    let (sql, shared) = (servers::postgres().database(), servers::redis().url());
+    [open(folder, &sqlite, "memory"), open(folder, &sql, &shared)]
 }
 
 async fn workspace(gateway: &Gateway) -> WorkspaceId {
-    let creation = Creation {
-        recheck: None,
-        within: None,
-        id: WorkspaceId::random(),
-        name: "n".to_owned(),
-        parent_id: None,
-        org: None,
-        role: None,
-        delivery_mode: DeliveryMode::Poll,
-        url: None,
-        internal_url: None,
-        card_url: None,
-        urls: None,
-        max_concurrent: None,
-        liveness: Liveness::Heartbeat,
-        complete: None,
-        push_notifications: None,
-        card_access: None,
-        proof: None,
-        bridge: None,
-        resolve: None,
-        editor: Editor::Operator,
-        upstream_auth: None,
-        upstream_tls: None,
-        wake: None,
-        probe: None,
-        enrolment: None,
-    };
-    gateway
-        .directory
-        .registrations
-        .create(&creation, Run::Real)
-        .await
-        .unwrap()
-        .id
+    let creation = creation(WorkspaceId::random(), DeliveryMode::Poll);
+    let registrations = &gateway.directory.registrations;
+    let created = registrations.create(&creation, Run::Real);
+    created.await.unwrap().id
 }
 
 async fn ask(gateway: &Gateway, token: &SecretString) -> Result<Principal, Reason> {
     let field = format!("Bearer {}", token.expose_secret());
     let proof = gateway.identity.authenticate(Some(field.as_bytes())).await;
-    proof
-        .map(|proof| proof.principal.clone())
-        .map_err(|refusal| refusal.reason)
+    let principal = proof.map(|proof| proof.principal.clone());
+    principal.map_err(|refusal| refusal.reason)
 }
 
 #[tokio::test]
@@ -96,63 +58,43 @@ async fn every_kind_of_token_lives_and_dies_on_both_pairs() {
         assert!(gateway.prepare().await.is_none());
         assert_eq!(ask(&gateway, &admin).await, Ok(Principal::Operator));
 
-        let (identity, id) = (&gateway.identity, workspace(&gateway).await);
-        let token = identity
-            .tokens
-            .issue_workspace(&id, &FOREVER, Run::Real)
-            .await
-            .unwrap();
+        let (tokens, id) = (&gateway.identity.tokens, workspace(&gateway).await);
+        let token = tokens.issue_workspace(&id, &FOREVER, Run::Real);
+        let token = token.await.unwrap();
         let own = Principal::Workspace { id: id.clone() };
         assert_eq!(ask(&gateway, &token.token).await, Ok(own));
-        let listed = identity.tokens.list_workspace(&id, "", 10).await.unwrap();
+        let listed = tokens.list_workspace(&id, "", 10).await.unwrap();
         assert_eq!(listed.len(), 1);
-        assert!(
-            identity
-                .tokens
-                .revoke_workspace(&id, &token.token_id, Run::Real)
-                .await
-                .unwrap()
-                .is_some()
-        );
+        let revoked = tokens.revoke_workspace(&id, &token.token_id, Run::Real);
+        assert!(revoked.await.unwrap().is_some());
         let refused = ask(&gateway, &token.token).await;
         assert_eq!(refused, Err(Reason::Unauthenticated));
 
-        let org = identity
-            .tokens
-            .issue_org(("acme", None), None, Run::Real)
-            .await
-            .unwrap();
+        let org = tokens.issue_org(("acme", None), None, Run::Real);
+        let org = org.await.unwrap();
         let acme = Principal::Org {
             within: None,
             org: "acme".to_owned(),
         };
         assert_eq!(ask(&gateway, &org.token).await, Ok(acme));
-        let listed = identity.tokens.list_org("acme", "", 10).await.unwrap();
+        let listed = tokens.list_org("acme", "", 10).await.unwrap();
         assert_eq!(listed[0].note, None);
-        assert!(
-            identity
-                .tokens
-                .revoke_org("acme", &org.token_id, Run::Real)
-                .await
-                .unwrap()
-        );
+        let revoked = tokens.revoke_org("acme", &org.token_id, Run::Real);
+        assert!(revoked.await.unwrap());
         let refused = ask(&gateway, &org.token).await;
         assert_eq!(refused, Err(Reason::Unauthenticated));
 
-        let (enrolment, _) = identity
-            .tokens
-            .issue_enrolment(&id, EnrolmentMaker::Operator, Run::Real)
-            .await
-            .unwrap();
+        let enrolment = tokens.issue_enrolment(&id, EnrolmentMaker::Operator, Run::Real);
+        let (enrolment, _) = enrolment.await.unwrap();
         let field = format!("Bearer {}", enrolment.token.expose_secret());
-        let proof = identity
-            .authenticate_enrolment(Some(field.as_bytes()))
-            .await;
-        let proof = proof.unwrap();
-        assert!(identity.tokens.redeem_enrolment(&proof).await.unwrap());
-        assert!(!identity.tokens.redeem_enrolment(&proof).await.unwrap());
-        identity.tokens.restore_enrolment(&proof).await.unwrap();
-        assert!(identity.tokens.redeem_enrolment(&proof).await.unwrap());
+        let proof = gateway
+            .identity
+            .authenticate_enrolment(Some(field.as_bytes()));
+        let proof = proof.await.unwrap();
+        assert!(tokens.redeem_enrolment(&proof).await.unwrap());
+        assert!(!tokens.redeem_enrolment(&proof).await.unwrap());
+        tokens.restore_enrolment(&proof).await.unwrap();
+        assert!(tokens.redeem_enrolment(&proof).await.unwrap());
     }
 }
 
@@ -167,15 +109,12 @@ async fn limits_hold_for_those_who_come_at_once() {
             for _ in 0..LIVE_TOKENS_MAX + 5 {
                 let (gateway, id) = (Arc::clone(&gateway), id.clone());
                 asked.spawn(async move {
-                    let identity = &gateway.identity;
+                    let tokens = &gateway.identity.tokens;
                     if expected == 1 {
-                        return identity.tokens.issue_first(&id).await.map(|_| ());
+                        return tokens.issue_first(&id).await.map(|_| ());
                     }
-                    identity
-                        .tokens
-                        .issue_workspace(&id, &FOREVER, Run::Real)
-                        .await
-                        .map(|_| ())
+                    let issued = tokens.issue_workspace(&id, &FOREVER, Run::Real);
+                    issued.await.map(|_| ())
                 });
             }
             for done in asked.join_all().await {
@@ -201,28 +140,17 @@ async fn replicas_agree_on_the_first_admin_and_hear_of_a_revocation() {
         let gateway = Arc::clone(gateway);
         tokio::spawn(async move { gateway.run().await });
     }
-    until_holds("both are linked", async || {
-        one.metrics.coherent.get() + other.metrics.coherent.get() == 2
-    })
-    .await;
-    let id = workspace(&one).await;
-    let token = one
-        .identity
-        .tokens
-        .issue_workspace(&id, &FOREVER, Run::Real)
-        .await
-        .unwrap();
+    let linked = async || one.metrics.coherent.get() + other.metrics.coherent.get() == 2;
+    until_holds("both are linked", linked).await;
+    let (tokens, id) = (&one.identity.tokens, workspace(&one).await);
+    let token = tokens.issue_workspace(&id, &FOREVER, Run::Real);
+    let token = token.await.unwrap();
     for gateway in [&one, &other] {
         assert!(ask(gateway, &token.token).await.is_ok());
     }
-    let revoked = one
-        .identity
-        .tokens
-        .revoke_workspace(&id, &token.token_id, Run::Real);
+    let revoked = tokens.revoke_workspace(&id, &token.token_id, Run::Real);
     assert!(revoked.await.unwrap().is_some());
     assert!(ask(&one, &token.token).await.is_err());
-    until_holds("it is refused", async || {
-        ask(&other, &token.token).await.is_err()
-    })
-    .await;
+    let refused = async || ask(&other, &token.token).await.is_err();
+    until_holds("it is refused", refused).await;
 }

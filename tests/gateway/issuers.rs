@@ -10,36 +10,40 @@ use serde_json::{Value, json};
 use crate::harness::builder::free_address;
 use crate::harness::issuer::{Issuer, Key, tables, tls_door};
 use crate::harness::{
-    ADMIN, Agent, Builder, CALL, Gateway, Pair, Request, Step, card, until_holds,
+    Answer, Builder, CALL, Gateway, Pair, Request, Seat, Step, answering, card, ok_json,
+    until_holds,
 };
 use crate::matrix::{Case, TABLE, Who};
 use crate::on_embedded;
 
 const NAME: &str = "https://login.example.com";
 
-/// A workspace `target` of the org `acme`.
-async fn target(gateway: &Gateway, agent: &Agent) {
+/// A gateway that believes these issuers, with a workspace `target` of the org `acme`.
+async fn believing(issuers: &str) -> (Gateway, Seat) {
+    let gateway = Builder::new(Pair::Embedded).set("auth.issuers", issuers);
+    with_target(gateway.start().await).await
+}
+
+async fn with_target(gateway: Gateway) -> (Gateway, Seat) {
     let workspace = json!({"id": "target", "name": "target", "org": "acme"});
-    let enrolment = gateway.create(workspace).await;
-    gateway
-        .register("target", &enrolment, &agent.url(), card("target"))
-        .await;
+    let agent = answering().await;
+    let target = gateway.settle(workspace, card("target"), agent).await;
+    (gateway, target)
 }
 
 fn call(token: &str) -> Request {
     Request::post("/workspaces/target/a2a", CALL).bearer(token)
 }
 
-async fn agent() -> Agent {
-    Agent::json(r#"{"jsonrpc":"2.0","id":"c-1","result":{}}"#).await
+/// The answer to a call with this token.
+async fn asked(gateway: &Gateway, token: &str) -> Answer {
+    gateway.call(&call(token)).await
 }
 
-/// The status of a call, once it is `expected`.
-async fn until(gateway: &Gateway, token: impl Fn() -> String, expected: u16) {
-    until_holds("the keys", async || {
-        gateway.call(&call(&token())).await.status == expected
-    })
-    .await;
+/// Waits until a call is let in.
+async fn until_in(gateway: &Gateway, token: impl Fn() -> String) {
+    let is_in = async || asked(gateway, &token()).await.status == 200;
+    until_holds("the keys", is_in).await;
 }
 
 /// `sub` tells tokens apart, so that none is known already.
@@ -84,77 +88,62 @@ fn shows_no_token(log: &str) -> bool {
         .all(|(at, _)| length(&log[at..]).is_some_and(|length| length <= 8))
 }
 
-fn with(mut claims: Value, name: &str, value: Value) -> Value {
-    claims[name] = value;
-    claims
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn forged_tokens_are_refused() {
     let (key, stranger) = (Key::new("k-1"), Key::new("k-1"));
     let issuer = Issuer::start(NAME, &[&key]).await;
     let other_key = Key::new("o-1");
     let other = Issuer::start("https://other.example.com", &[&other_key]).await;
-    let builder = Builder::new(Pair::Embedded).set("auth.issuers", &tables(&[&issuer, &other]));
-    let gateway = builder.start().await;
-    let agent = agent().await;
-    target(&gateway, &agent).await;
+    let (gateway, target) = believing(&tables(&[&issuer, &other])).await;
     let good = issuer.claims(json!({"org": "acme"}));
-    until(&gateway, || key.sign(&good), 200).await;
-    until(&gateway, || fresh(&other, &other_key), 200).await;
+    until_in(&gateway, || key.sign(&good)).await;
+    until_in(&gateway, || fresh(&other, &other_key)).await;
     let now = jsonwebtoken::get_current_timestamp();
     let body = |claims: &Value| URL_SAFE_NO_PAD.encode(claims.to_string());
     let unsigned = |head: &str| format!("{}.{}.", URL_SAFE_NO_PAD.encode(head), body(&good));
     let signed = key.sign(&good);
     let signature = signed.rsplit('.').next().unwrap().to_owned();
-    let confused = jsonwebtoken::encode(
-        &jsonwebtoken::Header {
-            kid: Some("k-1".to_owned()),
-            ..jsonwebtoken::Header::default()
-        },
-        &good,
-        // The public key as a shared secret.
-        &jsonwebtoken::EncodingKey::from_secret(key.jwk()["x"].as_str().unwrap().as_bytes()),
-    );
+    let head = jsonwebtoken::Header {
+        kid: Some("k-1".to_owned()),
+        ..jsonwebtoken::Header::default()
+    };
+    // The public key as a shared secret.
+    let secret = key.jwk()["x"].as_str().unwrap().to_owned();
+    let secret = jsonwebtoken::EncodingKey::from_secret(secret.as_bytes());
+    let confused = jsonwebtoken::encode(&head, &good, &secret);
+    let but = |name: &str, value: Value| {
+        let mut claims = good.clone();
+        claims[name] = value;
+        key.sign(&claims)
+    };
     let forged = [
         stranger.sign(&good),
         key.sign_as("JWT", "k-2", &good),
         key.sign_as("a2a-canvas+jwt", "k-1", &good),
         key.sign_as("a2a-pair+jwt", "k-1", &good),
         other_key.sign(&good),
-        key.sign(&with(good.clone(), "iss", other.name.clone().into())),
-        key.sign(&with(
-            good.clone(),
-            "iss",
-            "https://login.example.com/".into(),
-        )),
-        key.sign(&with(
-            good.clone(),
-            "iss",
-            format!("http://{}", gateway.public).into(),
-        )),
-        key.sign(&with(good.clone(), "aud", "another".into())),
-        key.sign(&with(good.clone(), "exp", (now - 60).into())),
-        key.sign(&with(good.clone(), "exp", json!(null))),
-        key.sign(&with(good.clone(), "nbf", (now + 60).into())),
-        key.sign(&with(good.clone(), "iat", (now + 60).into())),
-        key.sign(&with(good.clone(), "sub", "".into())),
-        key.sign(&with(good.clone(), "workspaces", json!(["system:x"]))),
+        but("iss", other.name.clone().into()),
+        but("iss", "https://login.example.com/".into()),
+        but("iss", format!("http://{}", gateway.public).into()),
+        but("aud", "another".into()),
+        but("exp", (now - 60).into()),
+        but("exp", json!(null)),
+        but("nbf", (now + 60).into()),
+        but("iat", (now + 60).into()),
+        but("sub", "".into()),
+        but("workspaces", json!(["system:x"])),
         unsigned(r#"{"alg":"none","kid":"k-1"}"#),
-        format!("{}{signature}", unsigned(r#"{"alg":"none","kid":"k-1"}"#)),
-        format!(
-            "{}{signature}",
-            unsigned(r#"{"alg":"EdDSA","kid":"k-1","crit":["exp"]}"#)
-        ),
+        unsigned(r#"{"alg":"none","kid":"k-1"}"#) + &signature,
+        unsigned(r#"{"alg":"EdDSA","kid":"k-1","crit":["exp"]}"#) + &signature,
         confused.unwrap(),
     ];
-    let before = agent.count();
+    let before = target.agent.count();
     for token in &forged {
-        let answer = gateway.call(&call(token)).await;
+        let answer = asked(&gateway, token).await;
         assert_eq!(answer.status, 401, "{token}: {}", answer.text());
         assert_eq!(answer.reason(), "unauthenticated");
     }
-    assert_eq!(agent.count(), before);
+    assert_eq!(target.agent.count(), before);
     let log = gateway.log();
     assert!(forged.iter().all(|token| !log.contains(token.as_str())));
 }
@@ -167,44 +156,22 @@ async fn a_host_that_fails_is_named_and_holds_up_nobody_else() {
     let head = |status: &str| format!("HTTP/1.1 {status}\r\nContent-Length: 0\r\n");
     let closed = format!("http://{}/", free_address("127.0.0.1"));
     let many: Vec<_> = (0..101).map(|_| key.jwk()).collect();
+    let says = |body: &str| vec![Step::Write(ok_json(body))];
+    let mut drips = vec![Step::write("HTTP/1.1 200 OK\r\nContent-Length: 60\r\n\r\n")];
+    for _ in 0..60 {
+        drips.extend([Step::write(" "), Step::Wait(Duration::from_secs(1))]);
+    }
+    let fails = head("500 Oops") + "\r\n";
+    let redirects = format!("Location: {}jwks.json\r\n\r\n", good.host.url());
+    let redirects = head("302 Found") + &redirects;
     let faults = [
         ("hangs", "timed_out", vec![Step::Hang]),
-        ("drips", "timed_out", {
-            let mut steps = vec![Step::write("HTTP/1.1 200 OK\r\nContent-Length: 60\r\n\r\n")];
-            for _ in 0..60 {
-                steps.extend([Step::write(" "), Step::Wait(Duration::from_secs(1))]);
-            }
-            steps
-        }),
-        (
-            "fails",
-            "status",
-            vec![Step::write(head("500 Oops") + "\r\n")],
-        ),
-        (
-            "redirects",
-            "redirected",
-            vec![Step::write(
-                head("302 Found") + &format!("Location: {}jwks.json\r\n\r\n", good.host.url()),
-            )],
-        ),
-        (
-            "huge",
-            "too_large",
-            vec![Step::Write(crate::harness::ok_json(&huge))],
-        ),
-        (
-            "html",
-            "invalid",
-            vec![Step::Write(crate::harness::ok_json("<html>"))],
-        ),
-        (
-            "many",
-            "invalid",
-            vec![Step::Write(crate::harness::ok_json(
-                &json!({"keys": many}).to_string(),
-            ))],
-        ),
+        ("drips", "timed_out", drips),
+        ("fails", "status", vec![Step::write(fails)]),
+        ("redirects", "redirected", vec![Step::write(redirects)]),
+        ("huge", "too_large", says(&huge)),
+        ("html", "invalid", says("<html>")),
+        ("many", "invalid", says(&json!({"keys": many}).to_string())),
         ("resets", "unreachable", vec![Step::Reset]),
     ];
     let mut issuers = vec![good];
@@ -215,34 +182,26 @@ async fn a_host_that_fails_is_named_and_holds_up_nobody_else() {
     }
     let mut settings: Vec<Value> = issuers.iter().map(Issuer::table).collect();
     settings.push(json!({"issuer": "https://away.example.com", "jwks_url": closed, "audience": "the-gateway"}));
-    let builder =
-        Builder::new(Pair::Embedded).set("auth.issuers", &Value::from(settings).to_string());
-    let gateway = builder.start().await;
-    let agent = agent().await;
-    target(&gateway, &agent).await;
-    until(&gateway, || fresh(&issuers[0], &key), 200).await;
+    let (gateway, _target) = believing(&Value::from(settings).to_string()).await;
+    until_in(&gateway, || fresh(&issuers[0], &key)).await;
     let served = issuers[0].host.count();
 
     let names = faults.iter().map(|(name, word, _)| (*name, *word));
     for ((name, word), issuer) in names.zip(&issuers[1..]) {
         let token = fresh(issuer, &key);
-        let asked = call(&token);
         let began = Instant::now();
-        let asked = async { (gateway.call(&asked).await, began.elapsed()) };
+        let waits = async { (asked(&gateway, &token).await, began.elapsed()) };
         // Meanwhile the others are let in, and hear who is not, before one that hangs is given up after 5 s.
         let meanwhile = async {
             for _ in 0..5 {
-                let answer = gateway.call(&call(&fresh(&issuers[0], &key))).await;
-                assert_eq!(answer.status, 200, "{}", answer.text());
+                asked(&gateway, &fresh(&issuers[0], &key)).await.has(200);
             }
-            assert_eq!(gateway.call(&call("a2aw_wrong")).await.status, 401);
+            asked(&gateway, "a2aw_wrong").await.has(401);
             began.elapsed()
         };
-        let ((answer, given_up), took) = tokio::join!(asked, meanwhile);
-        assert!(
-            took < given_up.max(Duration::from_secs(4)),
-            "{name}: {took:?}"
-        );
+        let ((answer, given_up), took) = tokio::join!(waits, meanwhile);
+        let most = given_up.max(Duration::from_secs(4));
+        assert!(took < most, "{name}: {took:?}");
         assert_eq!(answer.status, 503, "{name}: {}", answer.text());
         assert_eq!(answer.reason(), "store_unavailable");
         assert!(answer.field("retry-after").is_some());
@@ -251,24 +210,14 @@ async fn a_host_that_fails_is_named_and_holds_up_nobody_else() {
         assert!(text.contains("auth.issuers"), "{text}");
         // The log is written behind the answer.
         gateway.until_told(&issuer.name, 1).await;
-        let fetched = gateway
-            .metric("a2a_gateway_jwks_fetches_total", &[word])
-            .await;
-        assert!(fetched >= 1.0, "{word}");
+        let fetched = "a2a_gateway_jwks_fetches_total";
+        assert!(gateway.metric(fetched, &[word]).await >= 1.0, "{word}");
     }
-    let away = key.sign(&with(
-        issuers[0].claims(json!({"org": "acme"})),
-        "iss",
-        "https://away.example.com".into(),
-    ));
-    let answer = gateway.call(&call(&away)).await;
-    assert_eq!(answer.status, 503, "{}", answer.text());
-    assert!(answer.text().contains("unreachable"), "{}", answer.text());
-    assert_eq!(
-        issuers[0].host.count(),
-        served,
-        "nobody followed the redirect"
-    );
+    let claims = json!({"org": "acme", "iss": "https://away.example.com"});
+    let away = key.sign(&issuers[0].claims(claims));
+    asked(&gateway, &away).await.has(503).says("unreachable");
+    let followed = issuers[0].host.count() - served;
+    assert_eq!(followed, 0, "nobody followed the redirect");
     assert!(shows_no_token(&gateway.log()), "a token is in the log");
 }
 
@@ -276,56 +225,42 @@ async fn a_host_that_fails_is_named_and_holds_up_nobody_else() {
 async fn keys_rotate_and_a_withdrawn_one_proves_nothing() {
     let (old, new) = (Key::new("old"), Key::new("new"));
     let issuer = Issuer::start(NAME, &[&old]).await;
-    let builder = Builder::new(Pair::Embedded).set("auth.issuers", &tables(&[&issuer]));
-    let gateway = builder.start().await;
-    let agent = agent().await;
-    target(&gateway, &agent).await;
+    let (gateway, _target) = believing(&tables(&[&issuer])).await;
     let began = Instant::now();
     let known = fresh(&issuer, &old);
-    until(&gateway, || known.clone(), 200).await;
-    let answer = gateway.call(&call(&fresh(&issuer, &new))).await;
-    assert_eq!(answer.status, 401, "{}", answer.text());
+    until_in(&gateway, || known.clone()).await;
+    asked(&gateway, &fresh(&issuer, &new)).await.has(401);
     issuer.publish(&[&new]);
     // The first token of the new key that may ask again brings it in; a crowd asks no more often.
-    until(&gateway, || fresh(&issuer, &new), 200).await;
-    let most = began.elapsed().as_secs() / 10 + 2;
+    until_in(&gateway, || fresh(&issuer, &new)).await;
+    let took = began.elapsed();
     let fetched = u64::try_from(issuer.host.count()).unwrap();
-    assert!(
-        fetched <= most,
-        "{fetched} fetches in {:?}",
-        began.elapsed()
-    );
+    let told = format!("{fetched} fetches in {took:?}");
+    assert!(fetched <= took.as_secs() / 10 + 2, "{told}");
     // What was known by the old key is forgotten with it.
-    assert_eq!(gateway.call(&call(&known)).await.status, 401);
-    assert_eq!(gateway.call(&call(&fresh(&issuer, &old))).await.status, 401);
+    asked(&gateway, &known).await.has(401);
+    asked(&gateway, &fresh(&issuer, &old)).await.has(401);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_host_that_comes_back_is_believed_and_one_that_goes_is_remembered() {
     let (key, unknown) = (Key::new("k-1"), Key::new("k-2"));
     let issuer = Issuer::start(NAME, &[]).await;
-    let fails = vec![Step::write(
-        "HTTP/1.1 500 Oops\r\nContent-Length: 0\r\n\r\n",
-    )];
-    issuer.answers(fails.clone());
-    let builder = Builder::new(Pair::Embedded).set("auth.issuers", &tables(&[&issuer]));
-    let gateway = builder.start().await;
-    let agent = agent().await;
-    target(&gateway, &agent).await;
-    assert_eq!(gateway.call(&call(&fresh(&issuer, &key))).await.status, 503);
+    let fails = "HTTP/1.1 500 Oops\r\nContent-Length: 0\r\n\r\n";
+    issuer.answers(vec![Step::write(fails)]);
+    let (gateway, _target) = believing(&tables(&[&issuer])).await;
+    asked(&gateway, &fresh(&issuer, &key)).await.has(503);
     issuer.publish(&[&key]);
-    until(&gateway, || fresh(&issuer, &key), 200).await;
-    issuer.answers(fails);
+    until_in(&gateway, || fresh(&issuer, &key)).await;
+    issuer.answers(vec![Step::write(fails)]);
     let failed = || gateway.metric("a2a_gateway_jwks_fetches_total", &["status"]);
     let before = failed().await;
     until_holds("the unknown key is asked for", async || {
-        let answer = gateway.call(&call(&fresh(&issuer, &unknown))).await;
-        assert_eq!(answer.status, 401, "{}", answer.text());
+        asked(&gateway, &fresh(&issuer, &unknown)).await.has(401);
         failed().await > before
     })
     .await;
-    let answer = gateway.call(&call(&fresh(&issuer, &key))).await;
-    assert_eq!(answer.status, 200, "{}", answer.text());
+    asked(&gateway, &fresh(&issuer, &key)).await.has(200);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -339,17 +274,14 @@ async fn a_private_authority_is_trusted_by_ssl_cert_file_only() {
     let roots = folder.path().join("roots.pem");
     std::fs::write(&roots, pem).unwrap();
     for (trusted, status) in [(true, 200), (false, 503)] {
-        let mut builder =
-            Builder::new(Pair::Embedded).set("auth.issuers", &json!([table]).to_string());
+        let table = json!([table]).to_string();
+        let mut builder = Builder::new(Pair::Embedded).set("auth.issuers", &table);
         if trusted {
             builder = builder.env("SSL_CERT_FILE", &roots.display().to_string());
         }
-        let gateway = builder.start().await;
-        let agent = agent().await;
-        target(&gateway, &agent).await;
-        let answer = gateway.call(&call(&fresh(&issuer, &key))).await;
-        assert_eq!(answer.status, status, "{}", answer.text());
-        let operator = Request::get("/workspaces/target").bearer(ADMIN);
-        assert_eq!(gateway.call(&operator).await.status, 200);
+        let (gateway, _target) = with_target(builder.start().await).await;
+        asked(&gateway, &fresh(&issuer, &key)).await.has(status);
+        let read = Request::get("/workspaces/target");
+        gateway.as_operator(read).await.has(200);
     }
 }

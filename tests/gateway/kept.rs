@@ -2,8 +2,7 @@
 
 use serde_json::json;
 
-use crate::harness::servers::{self, Redis};
-use crate::harness::{Agent, Answer, Builder, CALL, Gateway, Pair, Request, Seat, Step, ok_json};
+use crate::harness::{Agent, Answer, Builder, CALL, Gateway, Request, Seat, Step, Stores, ok_json};
 use crate::on_both_pairs;
 
 const KEPT: &str = "idempotent-kept";
@@ -16,22 +15,15 @@ fn large(bytes: usize) -> Vec<Step> {
 }
 
 fn keyed(caller: &Seat, target: &Seat, key: &str) -> Request {
-    Request::post(target.path(), CALL)
-        .bearer(&caller.token)
-        .field("Idempotency-Key", key)
+    caller.calls(target).field("Idempotency-Key", key)
 }
 
-/// A poll target with its token.
-async fn polled(gateway: &Gateway, id: &str) -> String {
-    let enrolment = gateway
-        .create(json!({"id": id, "name": id, "delivery_mode": "poll"}))
-        .await;
-    let card = crate::harness::card(id);
-    let body = json!({"id": id, "delivery_mode": "poll", "agent_card": card});
-    let request = Request::post("/registry/register", body.to_string()).bearer(&enrolment);
-    let answer = gateway.call(&request).await;
-    assert_eq!(answer.status, 200, "{}", answer.text());
-    answer.json()["token"].as_str().unwrap().to_owned()
+/// A delegation of so many bytes by a workspace with this token.
+async fn delegated(gateway: &Gateway, id: &str, token: &str, bytes: usize) -> Answer {
+    let body = json!({"target_id": "target", "task": "t".repeat(bytes)});
+    let path = format!("/workspaces/{id}/delegate");
+    let request = Request::post(path, body.to_string()).bearer(token);
+    gateway.call(&request).await
 }
 
 async fn send(gateway: &Gateway, to: &str, token: &str, bytes: usize) -> Answer {
@@ -81,8 +73,8 @@ on_both_pairs! {
     async fn an_inbox_of_large_messages_is_busy_until_they_are_answered(pair: Pair) {
         let builder = Builder::new(pair).set("limits.kept_bytes", "1MiB");
         let mut gateway = builder.start().await;
-        let dev = polled(&gateway, "dev").await;
-        let pm = polled(&gateway, "pm").await;
+        let dev = gateway.poller("dev").await;
+        let pm = gateway.poller("pm").await;
         let mut entries = Vec::new();
         let refused = loop {
             let answer = send(&gateway, "dev", &dev, 200_000).await;
@@ -122,9 +114,7 @@ on_both_pairs! {
         let (caller, _target) = gateway.pair(Agent::scripted(|_| large(10)).await).await;
         let mut statuses = Vec::new();
         for _ in 0..4 {
-            let body = json!({"target_id": "target", "task": "t".repeat(200_000)});
-            let request = Request::post("/workspaces/caller/delegate", body.to_string());
-            let answer = gateway.call(&request.bearer(&caller.token)).await;
+            let answer = delegated(&gateway, "caller", &caller.token, 200_000).await;
             statuses.push(answer.status);
             if answer.status != 202 {
                 assert_eq!(answer.reason(), "agent_busy");
@@ -137,51 +127,34 @@ on_both_pairs! {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_inbox_stops_neither_delegations_nor_kept_answers_of_its_workspace() {
-    let builder = Builder::new(Pair::Embedded).set("limits.kept_bytes", "1MiB");
-    let gateway = builder.start().await;
-    let (dev, pm) = (polled(&gateway, "dev").await, polled(&gateway, "pm").await);
-    let target = gateway
-        .seat("target", "", Agent::scripted(|_| large(100)).await)
-        .await;
+    let gateway = Gateway::with("limits.kept_bytes=1MiB").await;
+    let (dev, pm) = (gateway.poller("dev").await, gateway.poller("pm").await);
+    let agent = Agent::scripted(|_| large(100)).await;
+    let target = gateway.seat("target", "", agent).await;
     while send(&gateway, "dev", &pm, 200_000).await.status == 200 {}
     let refused = send(&gateway, "dev", &pm, 200_000).await;
     refused.refuses(503, "agent_busy");
-    let body = json!({"target_id": "target", "task": "t".repeat(250_000)});
-    let request = Request::post("/workspaces/dev/delegate", body.to_string()).bearer(&dev);
-    let answer = gateway.call(&request).await;
-    assert_eq!(answer.status, 202, "{}", answer.text());
-    let call = Request::post(target.path(), CALL)
-        .bearer(&dev)
-        .field("Idempotency-Key", "k");
+    delegated(&gateway, "dev", &dev, 250_000).await.has(202);
+    let call = Request::post(target.path(), CALL).bearer(&dev);
+    let call = call.field("Idempotency-Key", "k");
     for replay in [None, Some("true")] {
-        let answer = gateway.call(&call).await;
-        assert_eq!(
-            (answer.status, answer.field(KEPT)),
-            (200, None),
-            "{}",
-            answer.text()
-        );
+        let answer = gateway.call(&call).await.has(200);
+        assert_eq!(answer.field(KEPT), None, "{}", answer.text());
         assert_eq!(answer.field("idempotent-replay"), replay);
     }
     // Nor does what the workspace keeps take room in its inbox.
     assert_eq!(send(&gateway, "pm", &pm, 900_000).await.status, 200);
-    let body = json!({"target_id": "target", "task": "t".repeat(250_000)});
-    let request = Request::post("/workspaces/pm/delegate", body.to_string()).bearer(&pm);
-    assert_eq!(gateway.call(&request).await.status, 202);
+    delegated(&gateway, "pm", &pm, 250_000).await.has(202);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn all_together_have_a_bound() {
-    let builder = Builder::new(Pair::Embedded)
-        .set("limits.kept_bytes", "1MiB")
-        .set("limits.kept_bytes_total", "1MiB");
-    let gateway = builder.start().await;
-    let dev = polled(&gateway, "dev").await;
-    polled(&gateway, "pm").await;
+    let gateway = Gateway::with("limits.kept_bytes=1MiB limits.kept_bytes_total=1MiB").await;
+    let dev = gateway.poller("dev").await;
+    gateway.poller("pm").await;
     assert_eq!(send(&gateway, "dev", &dev, 600_000).await.status, 200);
-    gateway
-        .until_counted("a2a_gateway_kept_bytes", &[], 600_000.0)
-        .await;
+    let kept = "a2a_gateway_kept_bytes";
+    gateway.until_counted(kept, &[], 600_000.0).await;
     let refused = send(&gateway, "pm", &dev, 600_000).await;
     refused.refuses(503, "agent_busy");
     refused.says("limits.kept_bytes_total");
@@ -191,19 +164,12 @@ async fn all_together_have_a_bound() {
 /// What one replica keeps counts for the others.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_bound_is_one_for_all_replicas() {
-    let redis = Redis::start();
-    let sql = servers::postgres().database();
-    let builder = || {
-        Builder::new(Pair::Embedded)
-            .stores(&sql, &redis.url())
-            .set("limits.kept_bytes", "1MiB")
-    };
-    let (one, other) = (builder().start().await, builder().start().await);
-    let dev = polled(&one, "dev").await;
-    let gateways = [&one, &other];
+    let stores = Stores::start();
+    let gateways: [Gateway; 2] = stores.replicas("limits.kept_bytes=1MiB").await;
+    let dev = gateways[0].poller("dev").await;
     let mut accepted = 0;
     for n in 0..10 {
-        let answer = send(gateways[n % 2], "dev", &dev, 200_000).await;
+        let answer = send(&gateways[n % 2], "dev", &dev, 200_000).await;
         accepted += usize::from(answer.status == 200);
     }
     assert_eq!(accepted, 5);

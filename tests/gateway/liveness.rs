@@ -13,23 +13,10 @@ use crate::on_both_pairs;
 /// `registry.heartbeat_ttl` where a case waits for a lapse: the least that can be.
 const TTL: Duration = Duration::from_secs(1);
 
-async fn short_lived(pair: Pair) -> Gateway {
-    let builder = Builder::new(pair).set("registry.heartbeat_ttl", "1s");
-    builder.start().await
-}
-
-async fn beat(gateway: &Gateway, token: &str, id: &str, more: Value) -> Answer {
-    let mut body = json!({"workspace_id": id});
-    body.as_object_mut()
-        .unwrap()
-        .extend(more.as_object().unwrap().clone());
-    let request = Request::post("/registry/heartbeat", body.to_string()).bearer(token);
+async fn beat(gateway: &Gateway, token: &str, id: &str, mut more: Value) -> Answer {
+    more["workspace_id"] = id.into();
+    let request = Request::post("/registry/heartbeat", more.to_string()).bearer(token);
     gateway.call(&request.field("X-Request-Id", "seen")).await
-}
-
-async fn view(gateway: &Gateway, id: &str) -> Value {
-    let request = Request::get(format!("/workspaces/{id}"));
-    gateway.as_operator(request).await.json()
 }
 
 async fn get(gateway: &Gateway, token: &str, path: &str) -> Answer {
@@ -49,11 +36,6 @@ fn refused(answer: &Answer, path: &str, reason: &str, what: &str) {
     }
 }
 
-async fn canvas(gateway: &Gateway) -> String {
-    let made = gateway.as_operator(Request::post("/canvas/tokens", r#"{"user":"ada"}"#));
-    made.await.json()["token"].as_str().unwrap().to_owned()
-}
-
 /// True where the log notes that the target has lapsed.
 fn is_lapse(line: &str) -> bool {
     line.contains("lapsed") && line.contains(r#""workspace.id":"target""#)
@@ -63,13 +45,13 @@ on_both_pairs! {
     async fn a_heartbeat_says_how_long_it_counts_and_is_read_at_once(pair: Pair) {
         let gateway = Gateway::start(pair).await;
         let seat = gateway.seat("dev", "", Agent::json("{}").await).await;
-        let before = view(&gateway, "dev").await;
+        let before = gateway.view("dev").await;
         tokio::time::sleep(Duration::from_millis(5)).await;
         let said = json!({"active_tasks": 3, "current_task": "Lesen", "uptime_seconds": 12.5,
             "sample_error": "e", "runtime_state": "running", "error_rate": 0.0, "unknown": [1]});
         let answer = beat(&gateway, &seat.token, "dev", said).await;
         assert_eq!((answer.status, answer.json()), (200, json!({"status": "ok", "expires_in": 90})));
-        let after = view(&gateway, "dev").await;
+        let after = gateway.view("dev").await;
         assert_eq!((&after["active_tasks"], &after["current_task"]), (&json!(3), &json!("Lesen")));
         assert!(after["last_seen"].as_str() > before["last_seen"].as_str(), "{after}");
         assert_eq!(after["updated_at"], before["updated_at"], "only its liveness changed");
@@ -78,7 +60,7 @@ on_both_pairs! {
     }
 
     async fn a_lapse_is_offline_and_a_heartbeat_revives(pair: Pair) {
-        let gateway = short_lived(pair).await;
+        let gateway = Builder::new(pair).set("registry.heartbeat_ttl", "1s").start().await;
         let (caller, target) = gateway.pair(Agent::json("{}").await).await;
         let assumed = json!({"id": "assumed", "name": "a", "url": target.agent.url(), "liveness": "assumed"});
         gateway.create(assumed).await;
@@ -95,13 +77,13 @@ on_both_pairs! {
         }
         let kept = gateway.log().lines().all(|line| !is_lapse(line));
         assert!(kept || longest.max(sent.elapsed()) >= TTL, "lapsed between beats {longest:?} apart");
-        let seen = view(&gateway, "target").await["last_seen"].clone();
+        let seen = gateway.view("target").await["last_seen"].clone();
         // Nobody asks for it: the sweep alone has to find the lapse.
         let calls = target.agent.count();
         let noted = async || gateway.log().lines().any(is_lapse);
         until_holds("the lapse is noted", noted).await;
         assert!(sent.elapsed() >= TTL, "{:?}", sent.elapsed());
-        let offline = view(&gateway, "target").await;
+        let offline = gateway.view("target").await;
         assert_eq!((&offline["status"], &offline["last_seen"]), (&json!("offline"), &seen));
         let answer = send(&gateway, &caller, "target").await;
         refused(&answer, "/a2a", "workspace_offline", "lapsed");
@@ -110,14 +92,13 @@ on_both_pairs! {
         let answer = get(&gateway, ADMIN, "/registry/discover/target").await;
         refused(&answer, "", "workspace_offline", "lapsed");
         assert_eq!(answer.json()["last_seen"], seen);
-        assert_eq!(view(&gateway, "assumed").await["status"], "online", "it needs no heartbeat");
+        assert_eq!(gateway.view("assumed").await["status"], "online", "it needs no heartbeat");
         // The caller has lapsed, too: who asks need not be reachable.
         assert_eq!(send(&gateway, &caller, "assumed").await.status, 200);
         assert_eq!(target.agent.count(), calls + 1, "only the one for `assumed`");
         let revived = async || {
-            let answer = beat(&gateway, &target.token, "target", json!({})).await;
-            assert_eq!(answer.status, 200);
-            let online = view(&gateway, "target").await["status"] == "online";
+            beat(&gateway, &target.token, "target", json!({})).await.has(200);
+            let online = gateway.view("target").await["status"] == "online";
             send(&gateway, &caller, "target").await.status == 200 && online
         };
         // A call meets the lapse at its moment, and does not wait for the sweep.
@@ -141,18 +122,10 @@ async fn a_heartbeat_that_cannot_be_is_refused_and_says_when_to_register_again()
     let answer = beat(&gateway, ADMIN, "nobody", json!({})).await;
     refused(&answer, "", "workspace_not_found", "unknown");
     assert_eq!(answer.json()["reregister"], json!(true));
-    refused(
-        &beat(&gateway, &seat.token, "nobody", json!({})).await,
-        "",
-        "not_permitted",
-        "another's",
-    );
-    refused(
-        &beat(&gateway, &seat.token, "a/b", json!({})).await,
-        "",
-        "invalid_workspace_id",
-        "no id",
-    );
+    for (id, reason) in [("nobody", "not_permitted"), ("a/b", "invalid_workspace_id")] {
+        let answer = beat(&gateway, &seat.token, id, json!({})).await;
+        refused(&answer, "", reason, id);
+    }
     for more in [
         json!({"error_rate": "high"}),
         json!({"error_rate": 1.01}),
@@ -184,36 +157,27 @@ async fn trouble_degrades_from_one_half_and_passes_below_a_tenth() {
         (wedged(0.0), "degraded"),
         (json!({"runtime_state": "running"}), "online"),
     ] {
-        let answer = beat(&gateway, &target.token, "target", said.clone()).await;
-        assert_eq!(answer.status, 200, "{}", answer.text());
-        assert_eq!(
-            view(&gateway, "target").await["status"],
-            status,
-            "after {said}"
-        );
+        let after = format!("{status} after {said}");
+        let answer = beat(&gateway, &target.token, "target", said).await;
+        assert_eq!(answer.status, 200, "{after}: {}", answer.text());
+        assert_eq!(gateway.view("target").await["status"], status, "{after}");
         let answer = send(&gateway, &caller, "target").await;
-        assert_eq!(
-            answer.status,
-            200,
-            "{status} is reachable: {}",
-            answer.text()
-        );
+        assert_eq!(answer.status, 200, "{after}: {}", answer.text());
     }
     // Registering again is a fresh start.
     beat(&gateway, &target.token, "target", rate(1.0)).await;
     let body = json!({"id": "target", "url": target.agent.url(), "agent_card": card("target")});
     let request = Request::post("/registry/register", body.to_string()).bearer(&target.token);
     assert_eq!(gateway.call(&request).await.status, 200);
-    assert_eq!(view(&gateway, "target").await["status"], "online");
+    assert_eq!(gateway.view("target").await["status"], "online");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_workspace_that_never_registered_is_restarting() {
     let gateway = Gateway::start(Pair::Embedded).await;
     let caller = gateway.seat("caller", "", Agent::json("{}").await).await;
-    gateway
-        .create(json!({"id": "fresh", "name": "fresh"}))
-        .await;
+    let without = gateway.create(json!({"id": "fresh", "name": "fresh"}));
+    without.await;
     let with_url = json!({"id": "early", "name": "early", "url": caller.agent.url()});
     let enrolment = gateway.create(with_url).await;
     for id in ["fresh", "early"] {
@@ -226,11 +190,11 @@ async fn a_workspace_that_never_registered_is_restarting() {
     }
     // A heartbeat proves life, but not where: without a URL there is nowhere to send to.
     assert_eq!(beat(&gateway, ADMIN, "fresh", json!({})).await.status, 200);
-    assert_eq!(view(&gateway, "fresh").await["status"], "provisioning");
+    assert_eq!(gateway.view("fresh").await["status"], "provisioning");
     assert_eq!(caller.agent.count(), 0);
-    gateway
-        .register("early", &enrolment, &caller.agent.url(), card("early"))
-        .await;
+    let url = caller.agent.url();
+    let registered = gateway.register("early", &enrolment, &url, card("early"));
+    registered.await;
     assert_eq!(send(&gateway, &caller, "early").await.status, 200);
     assert_eq!(caller.agent.count(), 1);
 }
@@ -239,30 +203,24 @@ async fn a_workspace_that_never_registered_is_restarting() {
 async fn discovery_tells_each_caller_the_address_that_it_can_use() {
     let gateway = Gateway::start(Pair::Embedded).await;
     let caller = gateway.seat("caller", "", Agent::json("{}").await).await;
-    let enrolment = gateway
-        .create(json!({"id": "target", "name": "Target"}))
-        .await;
-    let outside = "http://127.0.0.1:9/outside";
+    let target = json!({"id": "target", "name": "Target"});
+    let enrolment = gateway.create(target).await;
+    let (outside, inside) = ("http://127.0.0.1:9/outside", "http://127.0.0.2:9/inside");
     let body = json!({"id": "target", "url": outside, "agent_card": card("target"),
-        "internal_url": "http://127.0.0.2:9/inside"});
+        "internal_url": inside});
     let request = Request::post("/registry/register", body.to_string()).bearer(&enrolment);
     assert_eq!(gateway.call(&request).await.status, 200);
-    let canvas = canvas(&gateway).await;
+    let canvas = gateway.token("/canvas/tokens", r#"{"user":"ada"}"#).await;
     let path = "/registry/discover/target";
-    let mut answers = Vec::new();
-    let inside = json!("http://127.0.0.2:9/inside");
+    let found = get(&gateway, &caller.token, path).await.json();
     for (token, url) in [
-        (caller.token.as_str(), inside),
+        (&*caller.token, json!(inside)),
         (&canvas, Value::Null),
         (ADMIN, json!(outside)),
     ] {
-        let answer = get(&gateway, token, path).await;
-        assert_eq!(answer.status, 200, "{}", answer.text());
-        let found = answer.json();
-        assert_eq!(found["url"], url);
-        answers.push(found);
+        let answer = get(&gateway, token, path).await.has(200);
+        assert_eq!(answer.json()["url"], url);
     }
-    let found = &answers[0];
     let proxy = format!("http://{}/workspaces/target/a2a", gateway.public);
     let mut shown = card("target");
     shown["url"] = json!(proxy);
@@ -278,96 +236,63 @@ async fn discovery_tells_each_caller_the_address_that_it_can_use() {
     }
     assert!(found["last_seen"].as_str().unwrap().ends_with('Z'));
     // Without an internal URL everybody gets the one there is.
-    let found = get(&gateway, &caller.token, "/registry/discover/caller")
-        .await
-        .json();
-    assert_eq!(found["url"], caller.agent.url());
-
-    gateway
-        .create(json!({"id": "foreign", "name": "f", "org": "other"}))
-        .await;
-    for id in ["foreign", "nobody"] {
-        let answer = get(&gateway, &caller.token, &format!("/registry/discover/{id}")).await;
-        refused(&answer, "", "not_permitted", id);
+    let found = get(&gateway, &caller.token, "/registry/discover/caller").await;
+    assert_eq!(found.json()["url"], caller.agent.url());
+    let foreign = json!({"id": "foreign", "name": "f", "org": "other"});
+    gateway.create(foreign).await;
+    // Those who may know, and those who may not.
+    for (token, id, reason) in [
+        (&*caller.token, "foreign", "not_permitted"),
+        (&caller.token, "nobody", "not_permitted"),
+        (ADMIN, "nobody", "workspace_not_found"),
+        (&canvas, "nobody", "not_permitted"),
+        (ADMIN, "a:b", "invalid_workspace_id"),
+    ] {
+        let answer = get(&gateway, token, &format!("/registry/discover/{id}")).await;
+        refused(&answer, "", reason, id);
     }
-    for (token, reason) in [(ADMIN, "workspace_not_found"), (&*canvas, "not_permitted")] {
-        let answer = get(&gateway, token, "/registry/discover/nobody").await;
-        refused(
-            &answer,
-            "",
-            reason,
-            "those who may know, and those who may not",
-        );
-    }
-    let answer = get(&gateway, ADMIN, "/registry/discover/a:b").await;
-    refused(&answer, "", "invalid_workspace_id", "no id");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_poll_target_has_no_address_and_an_inbox_that_needs_nobody_there() {
-    let gateway = short_lived(Pair::Embedded).await;
+    let gateway = Gateway::with("registry.heartbeat_ttl=1s").await;
     let caller = gateway.seat("caller", "", Agent::json("{}").await).await;
     let enrolment = gateway.create(json!({"id": "poller", "name": "p"})).await;
     let body = json!({"id": "poller", "delivery_mode": "poll", "agent_card": card("p")});
     let request = Request::post("/registry/register", body.to_string()).bearer(&enrolment);
-    let answer = gateway.call(&request).await;
-    assert_eq!(
-        (answer.status, &answer.json()["delivery_mode"]),
-        (200, &json!("poll"))
-    );
+    let answer = gateway.call(&request).await.has(200);
+    assert_eq!(answer.json()["delivery_mode"], "poll");
     for token in [&caller.token, ADMIN] {
-        let found = get(&gateway, token, "/registry/discover/poller")
-            .await
-            .json();
-        assert_eq!(
-            (&found["url"], &found["delivery_mode"]),
-            (&Value::Null, &json!("poll"))
-        );
-        assert!(
-            found["proxy_url"]
-                .as_str()
-                .unwrap()
-                .ends_with("/workspaces/poller/a2a")
-        );
+        let found = get(&gateway, token, "/registry/discover/poller").await;
+        let found = found.json();
+        assert_eq!(found["url"], Value::Null);
+        assert_eq!(found["delivery_mode"], "poll");
+        let proxy = found["proxy_url"].as_str().unwrap();
+        assert!(proxy.ends_with("/workspaces/poller/a2a"), "{proxy}");
     }
-    let answer = send(&gateway, &caller, "poller").await;
-    assert_eq!(
-        (answer.status, &answer.json()["status"]),
-        (200, &json!("queued"))
-    );
+    let is_queued = async || {
+        let answer = send(&gateway, &caller, "poller").await.has(200);
+        assert_eq!(answer.json()["status"], "queued");
+    };
+    is_queued().await;
     // An inbox needs nobody to be there.
-    let lapsed = async || view(&gateway, "poller").await["status"] == "offline";
+    let lapsed = async || gateway.view("poller").await["status"] == "offline";
     until_holds("it lapses", &lapsed).await;
-    let answer = send(&gateway, &caller, "poller").await;
-    assert_eq!(
-        (answer.status, &answer.json()["status"]),
-        (200, &json!("queued"))
-    );
+    is_queued().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_workspaces_own_idle_timeout_counts_from_its_heartbeat_on() {
     let gateway = Gateway::start(Pair::Embedded).await;
-    let agent = Agent::scripted(|_| {
-        vec![
-            Step::write(SSE_HEAD),
-            Step::write(chunk("data: 1\n\n")),
-            Step::Hang,
-        ]
-    });
+    let event = || Step::write(chunk("data: 1\n\n"));
+    let agent = Agent::scripted(move |_| vec![Step::write(SSE_HEAD), event(), Step::Hang]);
     let (caller, target) = gateway.pair(agent.await).await;
     let said = json!({"runtime_metadata": {"idle_timeout_seconds": 1, "capabilities": ["x"]}});
-    assert_eq!(
-        beat(&gateway, &target.token, "target", said).await.status,
-        200
-    );
+    beat(&gateway, &target.token, "target", said).await.has(200);
     let started = Instant::now();
     // The clock of the gateway's configuration ends later than a caller of these cases waits.
     let answer = send(&gateway, &caller, "target").await;
     answer.says("AGENT_SILENT");
-    assert!(
-        started.elapsed() > Duration::from_millis(900),
-        "{:?}",
-        started.elapsed()
-    );
+    let took = started.elapsed();
+    assert!(took > Duration::from_millis(900), "{took:?}");
 }

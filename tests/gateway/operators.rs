@@ -5,24 +5,66 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::harness::servers::{self, Redis};
+use crate::events::Replicas;
 use crate::harness::{
     ADMIN, Agent, Answer, Builder, CALL, Gateway, Pair, Request, Seat, assert_refusal, card,
     holds_for, until_holds,
 };
+use crate::tokens::token;
 use crate::{on_both_pairs, on_embedded};
 
-async fn call(gateway: &Gateway, method: &str, path: &str, token: &str, body: Value) -> Answer {
-    let body = if body.is_null() {
-        String::new()
-    } else {
-        body.to_string()
-    };
-    let mut request = Request::post(path, body)
-        .bearer(token)
-        .field("X-Request-Id", "seen");
+/// A gateway with a caller and its sibling `target`, which has this agent.
+pub(crate) async fn paired(pair: Pair, agent: Agent) -> (Gateway, Seat, Seat) {
+    staged(Builder::new(pair), agent).await
+}
+
+/// The same with settings.
+pub(crate) async fn staged(builder: Builder, agent: Agent) -> (Gateway, Seat, Seat) {
+    let gateway = builder.start().await;
+    let (caller, target) = gateway.pair(agent).await;
+    (gateway, caller, target)
+}
+
+/// A request as `seen`; without a body where that is null.
+pub(crate) async fn call(
+    gateway: &Gateway,
+    method: &str,
+    path: &str,
+    token: &str,
+    body: Value,
+) -> Answer {
+    let mut request = Request::post(path, "");
     request.method = method.into();
+    if !body.is_null() {
+        request.body = body.to_string().into();
+    }
+    let request = request.bearer(token).field("X-Request-Id", "seen");
     gateway.call(&request).await
+}
+
+/// One that is refused for this reason. Returns the body of the answer.
+async fn refused(
+    gateway: &Gateway,
+    (method, path): (&str, &str),
+    token: &str,
+    body: Value,
+    reason: &str,
+) -> Vec<u8> {
+    let what = format!("{method} {path} {body}");
+    let answer = call(gateway, method, path, token, body).await;
+    assert_refusal(&answer, path, "seen", reason, &what);
+    answer.body
+}
+
+/// A registration with a card.
+pub(crate) async fn register(gateway: &Gateway, id: &str, token: &str, url: &str) -> Answer {
+    let body = json!({"id": id, "url": url, "agent_card": card(id)});
+    call(gateway, "POST", "/registry/register", token, body).await
+}
+
+async fn registers_again(gateway: &Gateway, seat: &Seat) {
+    let answer = register(gateway, &seat.id, &seat.token, &seat.agent.url()).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
 }
 
 /// `pause` or `resume`, without a body; answers with the status that the workspace has then.
@@ -35,10 +77,9 @@ async fn turn(gateway: &Gateway, id: &str, verb: &str) -> String {
     json["status"].as_str().unwrap().to_owned()
 }
 
-async fn view(gateway: &Gateway, id: &str) -> Value {
-    let answer = gateway
-        .as_operator(Request::get(format!("/workspaces/{id}")))
-        .await;
+pub(crate) async fn view(gateway: &Gateway, id: &str) -> Value {
+    let read = Request::get(format!("/workspaces/{id}"));
+    let answer = gateway.as_operator(read).await;
     assert_eq!(answer.status, 200, "{}", answer.text());
     answer.json()
 }
@@ -53,10 +94,9 @@ async fn beat(gateway: &Gateway, id: &str) {
 async fn send(gateway: &Gateway, id: &str) -> String {
     let request = Request::post(format!("/workspaces/{id}/a2a"), CALL);
     let answer = gateway.as_operator(request).await;
-    if answer.status == 200 {
-        "sent".to_owned()
-    } else {
-        answer.reason()
+    match answer.status {
+        200 => "sent".to_owned(),
+        _ => answer.reason(),
     }
 }
 
@@ -130,16 +170,13 @@ on_embedded! {
             assert_refusal(&answer, "/workspaces/a", "seen", reason, &body.to_string());
         }
         assert_eq!(view(&gateway, "a").await, before);
-        let nobody = gateway.patch("nobody", json!({})).await;
-        assert_refusal(&nobody, "/workspaces/a", "seen", "workspace_not_found", "an operator");
-        let itself = call(&gateway, "PATCH", "/workspaces/a", &a.token, json!({"name": "b"})).await;
-        assert_refusal(&itself, "/workspaces/a", "seen", "not_permitted", "itself");
+        refused(&gateway, ("PATCH", "/workspaces/nobody"), ADMIN, json!({}), "workspace_not_found").await;
+        refused(&gateway, ("PATCH", "/workspaces/a"), &a.token, json!({"name": "b"}), "not_permitted").await;
     }
 
     async fn an_org_token_administers_its_org_and_moves_nothing() {
         let gateway = Gateway::start(Pair::Embedded).await;
-        let made = gateway.as_operator(Request::post("/orgs/acme/tokens", "{}")).await;
-        let org = made.json()["token"].as_str().unwrap().to_owned();
+        let org = token(&gateway, "/orgs/acme/tokens", "{}").await;
         for (id, org) in [("a", "acme"), ("b", "acme"), ("foreign", "other")] {
             gateway.create(json!({"id": id, "name": id, "org": org})).await;
         }
@@ -148,16 +185,13 @@ on_embedded! {
         assert_eq!((answer.status, &answer.json()["name"]), (200, &json!("new")), "{}", answer.text());
         for body in [json!({"parent_id": "b"}), json!({"org": null}), json!({"org": "other"}),
             json!({"parent_id": "foreign"}), json!({"parent_id": "nobody"})] {
-            let answer = call(&gateway, "PATCH", "/workspaces/a", &org, body.clone()).await;
-            assert_refusal(&answer, "/workspaces/a", "seen", "not_permitted", &body.to_string());
+            refused(&gateway, ("PATCH", "/workspaces/a"), &org, body, "not_permitted").await;
         }
         for (method, path) in [("PATCH", ""), ("DELETE", ""), ("POST", "/pause"), ("POST", "/resume")] {
             let mut seen = Vec::new();
             for id in ["foreign", "nobody"] {
                 let path = format!("/workspaces/{id}{path}");
-                let answer = call(&gateway, method, &path, &org, json!({})).await;
-                assert_refusal(&answer, &path, "seen", "not_permitted", "a stranger");
-                seen.push(answer.body);
+                seen.push(refused(&gateway, (method, &path), &org, json!({}), "not_permitted").await);
             }
             assert_eq!(seen[0], seen[1], "what is foreign is like what is not there");
         }
@@ -181,10 +215,8 @@ on_embedded! {
         gateway.patch("a", json!({"status": "failed"})).await;
         beat(&gateway, "a").await;
         assert_eq!(send(&gateway, "a").await, "workspace_offline");
-        let refused = call(&gateway, "POST", "/workspaces/a/resume", ADMIN, json!({})).await;
-        assert_refusal(&refused, "/workspaces/a", "seen", "conflict", "it is not paused");
-        let body = json!({"id": "a", "url": a.agent.url(), "agent_card": card("a")});
-        assert_eq!(call(&gateway, "POST", "/registry/register", &a.token, body).await.status, 200);
+        refused(&gateway, ("POST", "/workspaces/a/resume"), ADMIN, json!({}), "conflict").await;
+        registers_again(&gateway, &a).await;
         assert_eq!(send(&gateway, "a").await, "sent");
     }
 
@@ -197,15 +229,13 @@ on_embedded! {
         assert_eq!(send(&gateway, "a").await, "workspace_offline");
         beat(&gateway, "a").await;
         assert_eq!(send(&gateway, "a").await, "workspace_offline");
-        let told = gateway.patch("a", json!({"status": "restarting"})).await;
-        assert_refusal(&told, "/workspaces/a", "seen", "conflict", "it is paused");
+        refused(&gateway, ("PATCH", "/workspaces/a"), ADMIN, json!({"status": "restarting"}), "conflict").await;
         for _ in 0..2 {
             assert_eq!(turn(&gateway, "a", "resume").await, "online");
         }
         assert_eq!(send(&gateway, "a").await, "sent");
         turn(&gateway, "a", "pause").await;
-        let body = json!({"id": "a", "url": a.agent.url(), "agent_card": card("a")});
-        assert_eq!(call(&gateway, "POST", "/registry/register", &a.token, body).await.status, 200);
+        registers_again(&gateway, &a).await;
         assert_eq!(send(&gateway, "a").await, "workspace_offline");
         assert_eq!(turn(&gateway, "a", "resume").await, "online");
         assert_eq!(send(&gateway, "a").await, "sent");
@@ -239,55 +269,44 @@ on_embedded! {
         let unused = gateway.create(json!({"id": "top", "name": "top"})).await;
         let enrolment = gateway.create(json!({"id": "doomed", "name": "doomed", "parent_id": "top"})).await;
         let agent = agent().await;
-        let token = gateway.register("doomed", &enrolment, &agent.url(), card("doomed")).await;
+        let own = gateway.register("doomed", &enrolment, &agent.url(), card("doomed")).await;
         let child = gateway.seat("child", "doomed", Agent::json("{}").await).await;
-        assert_eq!(call(&gateway, "GET", "/workspaces/doomed", &token, Value::Null).await.status, 200);
-        assert_eq!(call(&gateway, "GET", "/workspaces/doomed", &child.token, Value::Null).await.status, 200);
-        let second = gateway.as_operator(Request::post("/workspaces/doomed/tokens", "")).await.json();
-        let second = second["token"].as_str().unwrap().to_owned();
+        let reads = async |token: &str| call(&gateway, "GET", "/workspaces/doomed", token, Value::Null).await.status;
+        assert_eq!((reads(&own).await, reads(&child.token).await), (200, 200));
+        let second = token(&gateway, "/workspaces/doomed/tokens", "").await;
         let answer = call(&gateway, "DELETE", "/workspaces/doomed", ADMIN, Value::Null).await;
         assert_eq!((answer.status, answer.json()), (200, json!({"status": "removed"})), "{}", answer.text());
-        for token in [&token, &second] {
-            let refused = call(&gateway, "GET", "/workspaces/doomed", token, Value::Null).await;
-            assert_refusal(&refused, "/workspaces/doomed", "seen", "unauthenticated", "its token");
+        for (token, reason) in [(&own, "unauthenticated"), (&second, "unauthenticated"), (&child.token, "not_permitted")] {
+            refused(&gateway, ("GET", "/workspaces/doomed"), token, Value::Null, reason).await;
         }
-        let child_reads = call(&gateway, "GET", "/workspaces/doomed", &child.token, Value::Null).await;
-        assert_refusal(&child_reads, "/workspaces/doomed", "seen", "not_permitted", "its child");
         assert_eq!(view(&gateway, "child").await["parent_id"], "doomed");
         assert_eq!(send(&gateway, "doomed").await, "workspace_removed");
-        let register = json!({"id": "doomed", "url": agent.url(), "agent_card": card("doomed")});
+        let again = json!({"id": "doomed", "url": agent.url(), "agent_card": card("doomed")});
         for (method, path, body) in [
             ("GET", "/workspaces/doomed", Value::Null), ("DELETE", "/workspaces/doomed", Value::Null),
             ("PATCH", "/workspaces/doomed", json!({"name": "x"})), ("POST", "/workspaces/doomed/pause", Value::Null),
-            ("POST", "/workspaces/doomed/resume", Value::Null), ("POST", "/registry/register", register),
+            ("POST", "/workspaces/doomed/resume", Value::Null), ("POST", "/registry/register", again),
             ("POST", "/registry/update-card", json!({"workspace_id": "doomed", "agent_card": {}})),
             ("POST", "/registry/deregister", json!({"workspace_id": "doomed"})),
             ("POST", "/registry/heartbeat", json!({"workspace_id": "doomed"})),
         ] {
-            let answer = call(&gateway, method, path, ADMIN, body).await;
-            assert_refusal(&answer, path, "seen", "workspace_removed", path);
+            refused(&gateway, (method, path), ADMIN, body, "workspace_removed").await;
         }
         // An enrolment token of a removed workspace enrols nobody, and its id is not given away.
         let answer = call(&gateway, "DELETE", "/workspaces/top", ADMIN, Value::Null).await;
         assert_eq!(answer.status, 200);
-        let body = json!({"id": "top", "url": agent.url(), "agent_card": card("top")});
-        assert_eq!(call(&gateway, "POST", "/registry/register", &unused, body).await.status, 401);
-        let again = call(&gateway, "POST", "/workspaces", ADMIN, json!({"id": "top", "name": "top"})).await;
-        assert_refusal(&again, "/workspaces", "seen", "conflict", "its id");
-        let nobody = call(&gateway, "DELETE", "/workspaces/nobody", ADMIN, Value::Null).await;
-        assert_refusal(&nobody, "/workspaces", "seen", "workspace_not_found", "nobody");
+        assert_eq!(register(&gateway, "top", &unused, &agent.url()).await.status, 401);
+        refused(&gateway, ("POST", "/workspaces"), ADMIN, json!({"id": "top", "name": "top"}), "conflict").await;
+        refused(&gateway, ("DELETE", "/workspaces/nobody"), ADMIN, Value::Null, "workspace_not_found").await;
     }
 
     async fn another_card_counts_at_once() {
         let gateway = Gateway::start(Pair::Embedded).await;
         let a = seat(&gateway, "a").await;
-        let update = |token: String, card: Value| {
-            let gateway = &gateway;
-            let body = json!({"workspace_id": "a", "agent_card": card});
-            async move { call(gateway, "POST", "/registry/update-card", &token, body).await }
-        };
-        for (token, name) in [(a.token.clone(), "own"), (ADMIN.to_owned(), "operator's")] {
-            let answer = update(token, card(name)).await;
+        let update = "/registry/update-card";
+        let new = |card: Value| json!({"workspace_id": "a", "agent_card": card});
+        for (token, name) in [(&*a.token, "own"), (ADMIN, "operator's")] {
+            let answer = call(&gateway, "POST", update, token, new(card(name))).await;
             assert_eq!((answer.status, answer.json()), (200, json!({"status": "updated"})));
             assert_eq!(view(&gateway, "a").await["agent_card"]["name"], name);
             let found = gateway.as_operator(Request::get("/registry/discover/a")).await.json();
@@ -297,16 +316,13 @@ on_embedded! {
             (json!("card"), "invalid_params"), (json!([]), "invalid_params"), (Value::Null, "invalid_params"),
             (json!({"x": "x".repeat(256 * 1024)}), "body_too_large"),
         ] {
-            let answer = update(a.token.clone(), wrong).await;
-            assert_refusal(&answer, "/registry/update-card", "seen", reason, reason);
+            refused(&gateway, ("POST", update), &a.token, new(wrong), reason).await;
         }
         assert_eq!(view(&gateway, "a").await["agent_card"]["name"], "operator's");
         let b = seat(&gateway, "b").await;
-        let foreign = update(b.token, card("b")).await;
-        assert_refusal(&foreign, "/registry/update-card", "seen", "not_permitted", "another");
-        let body = json!({"workspace_id": "nobody", "agent_card": {}});
-        let nobody = call(&gateway, "POST", "/registry/update-card", ADMIN, body).await;
-        assert_refusal(&nobody, "/registry/update-card", "seen", "workspace_not_found", "nobody");
+        refused(&gateway, ("POST", update), &b.token, new(card("b")), "not_permitted").await;
+        let nobody = json!({"workspace_id": "nobody", "agent_card": {}});
+        refused(&gateway, ("POST", update), ADMIN, nobody, "workspace_not_found").await;
     }
 
     async fn who_leaves_is_offline_until_it_registers() {
@@ -326,8 +342,7 @@ on_embedded! {
         assert_eq!(send(&gateway, "a").await, "workspace_offline");
         let found = gateway.as_operator(Request::get("/registry/discover/a")).await;
         assert!(found.text().contains("registers again"), "it beats, so it is not that: {}", found.text());
-        let body = json!({"id": "a", "url": a.agent.url(), "agent_card": card("a")});
-        assert_eq!(call(&gateway, "POST", "/registry/register", &a.token, body).await.status, 200);
+        registers_again(&gateway, &a).await;
         assert_eq!(send(&gateway, "a").await, "sent");
         // What an operator said stands.
         turn(&gateway, "a", "pause").await;
@@ -338,41 +353,39 @@ on_embedded! {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn replicas_obey() {
-    let redis = Redis::start();
-    let (sql, shared) = (servers::postgres().database(), redis.url());
-    let replica = || Builder::new(Pair::Embedded).stores(&sql, &shared).start();
-    let (one, other) = (replica().await, replica().await);
+    let replicas = Replicas::start(2, &[]).await;
+    let (one, other) = (&replicas.all[0], &replicas.all[1]);
     let (first, second) = (agent().await, agent().await);
     one.create(json!({"id": "top", "name": "top"})).await;
     for round in 0..2 {
         let id = &format!("a-{round}");
         let enrolment = one.create(json!({"id": id, "name": id})).await;
         let token = &one.register(id, &enrolment, &first.url(), card(id)).await;
-        assert_eq!(send(&other, id).await, "sent");
+        assert_eq!(send(other, id).await, "sent");
         let path = format!("/workspaces/{id}");
-        let reads = || call(&other, "GET", &path, token, Value::Null);
+        let reads = || call(other, "GET", &path, token, Value::Null);
         assert_eq!(reads().await.status, 200);
-        let refused = async || send(&other, id).await == "workspace_offline";
-        let passes = async || send(&other, id).await == "sent";
-        turn(&one, id, "pause").await;
+        let refused = async || send(other, id).await == "workspace_offline";
+        let passes = async || send(other, id).await == "sent";
+        turn(one, id, "pause").await;
         until_holds("a pause", &refused).await;
-        turn(&one, id, "resume").await;
+        turn(one, id, "resume").await;
         until_holds("a resume", passes).await;
         let before = second.count();
         one.patch(id, json!({"url": second.url()})).await;
-        let moved = async || send(&other, id).await == "sent" && second.count() > before;
+        let moved = async || send(other, id).await == "sent" && second.count() > before;
         until_holds("another address", moved).await;
         // A sibling of the root, until it is moved below somebody.
-        let sibling = || call(&other, "GET", "/workspaces/sibling", token, Value::Null);
+        let sibling = || call(other, "GET", "/workspaces/sibling", token, Value::Null);
         if round == 0 {
-            one.create(json!({"id": "sibling", "name": "sibling"}))
-                .await;
+            let sibling = json!({"id": "sibling", "name": "sibling"});
+            one.create(sibling).await;
         }
         until_holds("a new sibling", async || sibling().await.status == 200).await;
         one.patch(id, json!({"parent_id": "top"})).await;
         until_holds("a move", async || sibling().await.status == 403).await;
         let body = json!({"workspace_id": id});
-        let left = call(&one, "POST", "/registry/deregister", token, body).await;
+        let left = call(one, "POST", "/registry/deregister", token, body).await;
         assert_eq!(left.status, 200);
         until_holds("leaving", refused).await;
         for key in [
@@ -381,11 +394,15 @@ async fn replicas_obey() {
             "workspace:{id}:heartbeat",
         ] {
             let key = key.replace("{id}", id);
-            assert_eq!(redis.command(&["EXISTS", &key]).trim(), "0", "{key}");
+            assert_eq!(
+                replicas.redis.command(&["EXISTS", &key]).trim(),
+                "0",
+                "{key}"
+            );
         }
-        let removed = call(&one, "DELETE", &path, ADMIN, Value::Null).await;
+        let removed = call(one, "DELETE", &path, ADMIN, Value::Null).await;
         assert_eq!(removed.status, 200);
         until_holds("a removal", async || reads().await.status == 401).await;
-        assert_eq!(send(&other, id).await, "workspace_removed");
+        assert_eq!(send(other, id).await, "workspace_removed");
     }
 }

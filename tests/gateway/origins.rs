@@ -33,20 +33,12 @@ async fn call(gateway: &Gateway, seat: &Seat) -> Answer {
 
 /// One server under other names.
 fn spellings(port: u16) -> Vec<String> {
-    let hosts = [
-        "127.0.0.1",
-        "localhost",
-        "2130706433",
-        "127.1",
-        "[::ffff:127.0.0.1]",
-        "[64:ff9b::7f00:1]",
-        "[::1]",
-        "127.0.0.2",
-    ];
-    let mut urls: Vec<String> = hosts
-        .iter()
-        .map(|host| format!("http://{host}:{port}/"))
-        .collect();
+    let hosts = "127.0.0.1 localhost 2130706433 127.1 [::ffff:127.0.0.1] [64:ff9b::7f00:1] [::1] \
+        127.0.0.2";
+    let urls = hosts
+        .split(' ')
+        .map(|host| format!("http://{host}:{port}/"));
+    let mut urls: Vec<String> = urls.collect();
     urls.push(format!("http://127.0.0.1:{port}/another/path?x=1"));
     urls
 }
@@ -95,8 +87,7 @@ on_embedded! {
         assert_eq!(call(&gateway, &thief).await.status, 200);
         assert_eq!((victim.agent.count(), thief.agent.count()), (0, 1));
         // An org token does not share, either.
-        let org = Request::post("/orgs/other/tokens", "{}");
-        let org = gateway.as_operator(org).await.json()["token"].as_str().unwrap().to_owned();
+        let org = gateway.token("/orgs/other/tokens", "{}").await;
         let patch = Request::patch("/workspaces/thief", json!({"url": victim.agent.url()}).to_string());
         conflicts(&gateway.call(&patch.bearer(&org)).await, "PATCH");
         let new = json!({"name": "n", "card_url": victim.agent.url(), "liveness": "assumed"});
@@ -141,8 +132,7 @@ on_embedded! {
         for (id, host) in [("a", "127.0.0.1"), ("b", "localhost"), ("c", "127.0.0.1")] {
             let enrolment = gateway.create(json!({"id": id, "name": id})).await;
             let url = format!("http://{host}:{}/{id}", agent.port);
-            let answer = register(&gateway, &enrolment, at(id, &url)).await;
-            assert_eq!(answer.status, 200, "{}", answer.text());
+            register(&gateway, &enrolment, at(id, &url)).await.has(200);
         }
     }
 
@@ -230,33 +220,21 @@ async fn discovery_tells_users_and_integrations_no_address() {
     let agent = Agent::json(OK).await;
     let new = json!({"id": "one", "name": "one", "org": "acme", "url": agent.url(), "liveness": "assumed"});
     gateway.create(new).await;
-    let made = async |path: &str, body: &str| {
-        let made = gateway.as_operator(Request::post(path, body)).await.json();
-        made["token"].as_str().unwrap().to_owned()
-    };
-    let canvas = made("/canvas/tokens", r#"{"user":"ada","org":"acme"}"#).await;
-    let org = made("/orgs/acme/tokens", "{}").await;
+    let ada = r#"{"user":"ada","org":"acme"}"#;
+    let canvas = gateway.token("/canvas/tokens", ada).await;
+    let org = gateway.token("/orgs/acme/tokens", "{}").await;
     for token in [&canvas, &org] {
         let request = Request::get("/registry/discover/one").bearer(token);
         let answer = gateway.call(&request).await;
         if answer.status == 200 {
             let found = answer.json();
             assert_eq!(found["url"], Value::Null, "{found}");
-            assert!(
-                found["proxy_url"]
-                    .as_str()
-                    .unwrap()
-                    .ends_with("/workspaces/one/a2a")
-            );
+            let proxy = found["proxy_url"].as_str().unwrap();
+            assert!(proxy.ends_with("/workspaces/one/a2a"));
         }
-        assert!(
-            !answer.text().contains(&agent.port.to_string()),
-            "{}",
-            answer.text()
-        );
+        let (text, port) = (answer.text(), agent.port.to_string());
+        assert!(!text.contains(&port), "{text}");
     }
-    let found = gateway
-        .as_operator(Request::get("/registry/discover/one"))
-        .await;
-    assert_eq!(found.json()["url"], agent.url());
+    let found = gateway.read("/registry/discover/one").await;
+    assert_eq!(found["url"], agent.url());
 }

@@ -7,10 +7,9 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::harness::builder::free_address;
-use crate::harness::servers::{self, Redis};
 use crate::harness::watcher::Feed;
 use crate::harness::{
-    ADMIN, Agent, Answer, Builder, CALL, Gateway, Pair, Request, Step, assert_refusal, card,
+    ADMIN, Agent, Answer, CALL, Gateway, Pair, Request, Step, Stores, assert_refusal, card,
     ok_json, until_holds,
 };
 
@@ -45,14 +44,9 @@ impl Probed {
             if says.len() > 1 {
                 says.pop_front();
             }
-            let more = if status == 302 {
-                "Location: /elsewhere\r\n"
-            } else {
-                ""
-            };
-            vec![Step::write(format!(
-                "HTTP/1.1 {status} Said\r\n{more}Content-Length: 0\r\n\r\n"
-            ))]
+            // Of these statuses only 302 has a use for a location.
+            let head = format!("HTTP/1.1 {status} Said\r\nLocation: /elsewhere\r\n");
+            vec![Step::write(head + "Content-Length: 0\r\n\r\n")]
         });
         Self {
             began: Instant::now(),
@@ -98,13 +92,8 @@ async fn done(gateway: &Gateway, path: &str, body: Value) {
     assert!(answer.status < 300, "{}", answer.text());
 }
 
-async fn view(gateway: &Gateway, id: &str) -> Value {
-    let request = Request::get(format!("/workspaces/{id}"));
-    gateway.as_operator(request).await.json()
-}
-
 async fn until_status(gateway: &Gateway, id: &str, status: &str) {
-    let said = async || view(gateway, id).await["status"] == status;
+    let said = async || gateway.view(id).await["status"] == status;
     until_holds(&format!("{id} is {status}"), said).await;
 }
 
@@ -142,7 +131,7 @@ async fn failures_in_a_row_make_it_offline_and_a_success_online(gateway: &Gatewa
     let mut body = plain("plain", &url, probe.clone());
     body["upstream_auth"] = json!({"type": "bearer", "token": "geheim"});
     done(gateway, "/workspaces", body).await;
-    assert_eq!(view(gateway, "plain").await["probe"], probe);
+    assert_eq!(gateway.view("plain").await["probe"], probe);
     probed.until_probed(1).await;
     let asked = probed.agent.requests()[0].clone();
     let line = "GET /healthz?deep=1 HTTP/1.1\r\n";
@@ -176,25 +165,18 @@ async fn failures_in_a_row_make_it_offline_and_a_success_online(gateway: &Gatewa
 }
 
 async fn a_deregistered_one_comes_back_and_a_paused_one_is_not_asked(gateway: &Gateway) {
-    let (probed, dropped, other) = (
-        Probed::new().await,
-        Probed::new().await,
-        Probed::new().await,
-    );
+    let (probed, dropped) = (Probed::new().await, Probed::new().await);
+    let other = Probed::new().await;
     let card = json!({"card": true, "every_seconds": 5});
-    done(
-        gateway,
-        "/workspaces",
-        plain("back", &probed.agent.url(), card),
-    )
-    .await;
+    let back = plain("back", &probed.agent.url(), card);
+    done(gateway, "/workspaces", back).await;
     for (id, one) in [("dropped", &dropped), ("other", &other)] {
         let probe = json!({"path": "/", "every_seconds": 5});
         done(gateway, "/workspaces", plain(id, &one.agent.url(), probe)).await;
         one.until_probed(1).await;
     }
     let shown = json!({"card": true, "every_seconds": 5, "failures": 3});
-    assert_eq!(view(gateway, "back").await["probe"], shown);
+    assert_eq!(gateway.view("back").await["probe"], shown);
     probed.until_probed(1).await;
     let line = "GET /.well-known/agent-card.json HTTP/1.1\r\n";
     assert!(probed.agent.requests()[0].head.starts_with(line));
@@ -208,21 +190,19 @@ async fn a_deregistered_one_comes_back_and_a_paused_one_is_not_asked(gateway: &G
     done(gateway, "/workspaces/back/pause", json!({})).await;
     dropped.says(&[500]);
     let answer = gateway.patch("dropped", json!({"probe": null})).await;
-    assert_eq!((answer.status, answer.json().get("probe")), (200, None));
+    assert_eq!(answer.has(200).json().get("probe"), None);
     let before = [probed.probes(), dropped.probes()];
     other.until_probed(other.probes() + 2).await;
     let after = [probed.probes(), dropped.probes()];
     for (before, after) in before.into_iter().zip(after) {
         assert!(after <= before + 1, "one may have been on its way");
     }
-    assert_eq!(view(gateway, "back").await["status"], "paused");
-    assert_eq!(view(gateway, "dropped").await["status"], "online");
+    assert_eq!(gateway.view("back").await["status"], "paused");
+    assert_eq!(gateway.view("dropped").await["status"], "online");
     done(gateway, "/workspaces/back/resume", json!({})).await;
     probed.until_probed(after[0] + 1).await;
-    let answer = gateway
-        .as_operator(Request::new("DELETE", "/workspaces/other"))
-        .await;
-    assert_eq!(answer.status, 200, "{}", answer.text());
+    let delete = Request::new("DELETE", "/workspaces/other");
+    gateway.as_operator(delete).await.has(200);
     for one in [probed, dropped, other] {
         one.assert_never_too_often();
     }
@@ -261,14 +241,18 @@ async fn probes_decide_whether_a_workspace_is_online() {
 #[tokio::test]
 async fn a_probe_that_cannot_be_is_refused() {
     let gateway = Gateway::start(Pair::Embedded).await;
-    let token = post(&gateway, "/orgs/acme/tokens", json!({})).await;
-    let token = token.json()["token"].as_str().unwrap().to_owned();
+    let token = gateway.token("/orgs/acme/tokens", "{}").await;
     let url = "http://127.0.0.1:9/";
     let good = json!({"path": "/healthz"});
-    let as_org =
-        Request::post("/workspaces", plain("plain", url, good.clone()).to_string()).bearer(&token);
-    let answer = gateway.call(&as_org.field("X-Request-Id", "seen")).await;
-    assert_refusal(&answer, "", "seen", "not_permitted", "created by an org");
+    let as_org = async |request: Request| {
+        let request = request.bearer(&token).field("X-Request-Id", "seen");
+        gateway.call(&request).await
+    };
+    let refused = |answer: &Answer, reason: &str, what: &str| {
+        assert_refusal(answer, "", "seen", reason, what);
+    };
+    let create = Request::post("/workspaces", plain("plain", url, good.clone()).to_string());
+    refused(&as_org(create).await, "not_permitted", "created by an org");
     for probe in [
         json!("/healthz"),
         json!({}),
@@ -283,56 +267,43 @@ async fn a_probe_that_cannot_be_is_refused() {
         json!({"path": "/", "other": 1}),
     ] {
         let answer = post(&gateway, "/workspaces", plain("plain", url, probe.clone())).await;
-        assert_refusal(&answer, "", "seen", "invalid_params", &probe.to_string());
+        refused(&answer, "invalid_params", &probe.to_string());
     }
     for (member, value) in [("liveness", "heartbeat"), ("delivery_mode", "poll")] {
         let mut body = plain("plain", url, good.clone());
         body[member] = value.into();
-        let answer = post(&gateway, "/workspaces", body).await;
-        assert_refusal(&answer, "", "seen", "invalid_params", member);
+        refused(
+            &post(&gateway, "/workspaces", body).await,
+            "invalid_params",
+            member,
+        );
     }
-    gateway
-        .create(json!({"id": "plain", "name": "plain", "org": "acme"}))
-        .await;
+    let new = json!({"id": "plain", "name": "plain", "org": "acme"});
+    gateway.create(new).await;
     let answer = gateway.patch("plain", json!({"probe": good})).await;
-    assert_refusal(&answer, "", "seen", "invalid_params", "its agent registers");
+    refused(&answer, "invalid_params", "its agent registers");
     let both = json!({"probe": good, "liveness": "assumed", "url": url});
-    let patch = Request::patch("/workspaces/plain", both.to_string()).bearer(&token);
-    let answer = gateway.call(&patch.field("X-Request-Id", "seen")).await;
-    assert_refusal(&answer, "", "seen", "not_permitted", "changed by an org");
-    let answer = gateway.patch("plain", both).await;
-    assert_eq!(answer.status, 200, "{}", answer.text());
-    let answer = gateway
-        .patch("plain", json!({"liveness": "heartbeat"}))
-        .await;
-    assert_refusal(&answer, "", "seen", "invalid_params", "it has a probe");
-    let read = Request::get("/workspaces/plain").bearer(&token);
-    assert_eq!(
-        gateway.call(&read).await.json().get("probe"),
-        None,
-        "for operators only"
-    );
+    let patch = Request::patch("/workspaces/plain", both.to_string());
+    refused(&as_org(patch).await, "not_permitted", "changed by an org");
+    gateway.patch("plain", both).await.has(200);
+    let answer = gateway.patch("plain", json!({"liveness": "heartbeat"}));
+    refused(&answer.await, "invalid_params", "it has a probe");
+    let read = as_org(Request::get("/workspaces/plain")).await.json();
+    assert_eq!(read.get("probe"), None, "for operators only");
     // Its agent registers after all: the probe is kept, and rests.
     let register =
         json!({"id": "plain", "url": url, "liveness": "heartbeat", "agent_card": card("plain")});
-    let answer = post(&gateway, "/registry/register", register).await;
-    assert_eq!(answer.status, 200, "{}", answer.text());
+    post(&gateway, "/registry/register", register)
+        .await
+        .has(200);
     let answer = gateway.patch("plain", json!({"name": "renamed"})).await;
-    assert_eq!(
-        (answer.status, &answer.json()["probe"]["path"]),
-        (200, &json!("/healthz"))
-    );
+    assert_eq!(answer.has(200).json()["probe"]["path"], "/healthz");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn replicas_together_probe_no_more_often_than_said() {
-    let redis = Redis::start();
-    let sql = servers::postgres().database();
-    let start = || {
-        let builder = Builder::new(Pair::Embedded).stores(&sql, &redis.url());
-        builder.start()
-    };
-    let replicas: [Gateway; 2] = tokio::join!(start(), start()).into();
+    let stores = Stores::start();
+    let replicas: [Gateway; 2] = stores.replicas("").await;
     let probed = Probed::new().await;
     let probe = json!({"path": "/healthz", "every_seconds": 5, "failures": 2});
     // Failures count, whichever replica finds them.
@@ -344,15 +315,14 @@ async fn replicas_together_probe_no_more_often_than_said() {
     assert!(cause.contains("503"), "{cause}");
     until_status(&replicas[1], "plain", "offline").await;
     // Without the shared state it is not known who asks.
-    redis.kill();
+    stores.redis.kill();
     let before = probed.probes();
     for replica in &replicas {
-        replica
-            .until_counted("a2a_gateway_probes_total", &["not_made"], 1.0)
-            .await;
+        let name = "a2a_gateway_probes_total";
+        replica.until_counted(name, &["not_made"], 1.0).await;
     }
     assert!(probed.probes() <= before + 1);
-    redis.restart();
+    stores.redis.restart();
     probed.until_probed(probed.probes() + 1).await;
     probed.assert_never_too_often();
 }

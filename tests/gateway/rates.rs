@@ -1,27 +1,20 @@
 //! Rates: what an answer says of them, whose failures count together, and that replicas keep one
 //! allowance between them.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use serde_json::json;
-
-use crate::harness::servers::{self, Redis};
 use crate::harness::{
     ADMIN, Agent, Answer, Builder, CALL, Connection, Gateway, LAST_CHUNK, Pair, Request, SSE_HEAD,
-    Seat, Step, card, chunk, until_holds,
+    Step, Stores, answering, chunk, ok_json, until_holds,
 };
 use crate::on_both_pairs;
 use crate::steady::asked;
 
 /// The four fields of an answer.
 fn told(answer: &Answer) -> [Option<&str>; 4] {
-    let names = [
-        "ratelimit-limit",
-        "ratelimit-remaining",
-        "ratelimit-reset",
-        "ratelimit-policy",
-    ];
-    names.map(|name| {
+    ["limit", "remaining", "reset", "policy"].map(|name| {
+        let name = &format!("ratelimit-{name}");
         let all = answer.fields.iter();
         let count = all.filter(|(n, _)| n.eq_ignore_ascii_case(name)).count();
         assert!(count <= 1, "{name} stands {count} times: {answer:?}");
@@ -32,43 +25,32 @@ fn told(answer: &Answer) -> [Option<&str>; 4] {
 /// An agent that has rates of its own.
 async fn boasting(stream: bool) -> Agent {
     let own = "RateLimit-Limit: 7\r\nRateLimit: \"x\";r=1\r\nRateLimit-Policy: 7;w=1\r\n";
-    let head = if stream {
-        SSE_HEAD.replacen("\r\n", &format!("\r\n{own}"), 1)
-    } else {
+    let plain = || String::from_utf8(ok_json("{}")).unwrap();
+    let event = || chunk("data: {\"jsonrpc\":\"2.0\",\"id\":\"c-1\",\"result\":{}}\n\n");
+    let streamed = || {
         format!(
-            "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n{own}\r\n{{}}"
+            "{SSE_HEAD}{}{LAST_CHUNK}",
+            String::from_utf8_lossy(&event())
         )
     };
-    Agent::scripted(move |_| {
-        let mut steps = vec![Step::write(&head)];
-        if stream {
-            let event = "data: {\"jsonrpc\":\"2.0\",\"id\":\"c-1\",\"result\":{}}\n\n";
-            steps.extend([Step::Write(chunk(event)), Step::write(LAST_CHUNK)]);
-        }
-        steps
-    })
-    .await
+    let answer = if stream { streamed() } else { plain() };
+    let answer = answer.replacen("\r\n", &format!("\r\n{own}"), 1);
+    Agent::scripted(move |_| vec![Step::write(&answer)]).await
 }
 
 on_both_pairs! {
     async fn a_rate_asks_no_store_on_the_way_of_a_request(pair: Pair) {
-        let builder = Builder::new(pair)
-            .set("rate.caller_per_second", "1000000")
-            .set("rate.caller_burst", "1000000");
-        let gateway = builder.start().await;
-        let agent = Agent::json(r#"{"jsonrpc":"2.0","id":"c-1","result":{}}"#).await;
-        let (caller, target) = gateway.pair(agent).await;
-        let request = Request::post(target.path(), CALL).bearer(&caller.token);
+        let rates = "rate.caller_per_second=1000000 rate.caller_burst=1000000";
+        let gateway = Builder::new(pair).sets(rates).start().await;
+        let (caller, target) = gateway.pair(answering().await).await;
+        let request = caller.calls(&target);
         let mut connection = Connection::open(gateway.public).await;
         let mut one = async || assert_eq!(connection.call(&request).await.status, 200);
         gateway.until_warm(&mut one).await;
         // What replicas tell each other of rates is beside the requests, and does not grow with them.
-        let published = |(labels, _): &(&String, &u64)| labels.contains("operation=\"publish\"");
-        let count = |asked: &std::collections::BTreeMap<String, u64>| {
-            asked.iter().filter(published).map(|(_, count)| count).sum::<u64>()
-        };
-        let rest = |asked: &std::collections::BTreeMap<String, u64>| {
-            asked.iter().filter(|entry| !published(entry)).map(|(_, count)| count).sum::<u64>()
+        let sum = |asked: &BTreeMap<String, u64>, published: bool| {
+            let is_so = |(labels, _): &(&String, &u64)| labels.contains("operation=\"publish\"") == published;
+            asked.iter().filter(is_so).map(|(_, count)| count).sum::<u64>()
         };
         let (before, began) = (asked(&gateway).await, Instant::now());
         for _ in 0..100 {
@@ -76,27 +58,20 @@ on_both_pairs! {
         }
         let (after, took) = (asked(&gateway).await, began.elapsed());
         let ticks = u64::try_from(took.as_millis() / 50).unwrap() + 2;
-        assert!(count(&after) - count(&before) <= ticks, "{before:?} {after:?} in {took:?}");
-        assert_eq!(rest(&after), rest(&before), "{before:?} {after:?}");
+        assert!(sum(&after, true) - sum(&before, true) <= ticks, "{before:?} {after:?} in {took:?}");
+        assert_eq!(sum(&after, false), sum(&before, false), "{before:?} {after:?}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_answer_to_a_limited_credential_says_what_is_left() {
-    let builder = Builder::new(Pair::Embedded)
-        .set("rate.caller_per_second", "10")
-        .set("rate.caller_burst", "1000");
-    let gateway = builder.start().await;
+    let gateway = Gateway::with("rate.caller_per_second=10 rate.caller_burst=1000").await;
     let (caller, target) = gateway.pair(boasting(false).await).await;
     let stream = gateway.seat("stream", "", boasting(true).await).await;
-    let call = |seat: &Seat| Request::post(seat.path(), CALL).bearer(&caller.token);
     let requests = [
-        (call(&target), 200),
-        (call(&stream), 200),
-        (
-            Request::get("/workspaces/caller").bearer(&caller.token),
-            200,
-        ),
+        (caller.calls(&target), 200),
+        (caller.calls(&stream), 200),
+        (read_by(&caller.token), 200),
         (
             Request::get("/workspaces/nobody").bearer(&caller.token),
             403,
@@ -105,24 +80,18 @@ async fn every_answer_to_a_limited_credential_says_what_is_left() {
             Request::post("/workspaces/nobody/a2a", CALL).bearer(&caller.token),
             403,
         ),
-        (Request::post(target.path(), "{").bearer(&caller.token), 400),
+        (caller.sends(&target, "{"), 400),
     ];
     let began = Instant::now();
     for (asked, (request, status)) in (1..).zip(requests) {
-        let answer = gateway.call(&request).await;
-        assert_eq!(answer.status, status, "{}", answer.text());
+        let answer = gateway.call(&request).await.has(status);
         let [limit, remaining, reset, policy] = told(&answer);
-        assert_eq!(
-            (limit, policy),
-            (Some("1000"), Some("1000;w=100")),
-            "{request:?}"
-        );
+        let of_all = (limit, policy);
+        assert_eq!(of_all, (Some("1000"), Some("1000;w=100")), "{request:?}");
         let remaining: u64 = remaining.unwrap().parse().unwrap();
         let most = 1000 - asked + 10 * (began.elapsed().as_secs() + 1);
-        assert!(
-            (900..1000).contains(&remaining) && remaining <= most,
-            "{remaining}"
-        );
+        let is_right = (900..1000).contains(&remaining) && remaining <= most;
+        assert!(is_right, "{remaining}");
         let reset: u64 = reset.unwrap().parse().unwrap();
         assert!((1..=10).contains(&reset), "{reset}");
         assert_eq!(answer.field("ratelimit"), None, "the agent's own");
@@ -136,21 +105,16 @@ async fn every_answer_to_a_limited_credential_says_what_is_left() {
 async fn without_a_limit_nothing_is_told_nor_what_an_agent_says_of_limits() {
     let gateway = Gateway::start(Pair::Embedded).await;
     let (caller, target) = gateway.pair(boasting(false).await).await;
-    let own = Request::get("/workspaces/caller").bearer(&caller.token);
+    let own = read_by(&caller.token);
     assert_eq!(told(&gateway.call(&own).await), [None; 4]);
-    let answer = gateway
-        .call(&Request::post(target.path(), CALL).bearer(&caller.token))
-        .await;
+    let answer = gateway.call(&caller.calls(&target)).await;
     assert_eq!(told(&answer), [None; 4]);
     assert_eq!(answer.field("ratelimit"), None);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn all_credentials_of_one_principal_have_one_rate() {
-    let builder = Builder::new(Pair::Embedded)
-        .set("rate.caller_per_second", "1")
-        .set("rate.caller_burst", "60");
-    let gateway = builder.start().await;
+    let gateway = Gateway::with("rate.caller_per_second=1 rate.caller_burst=60").await;
     let (caller, _target) = gateway.pair(Agent::json("{}").await).await;
     let made = async |path: &str, body: &str, by: &str| {
         let answer = gateway.call(&Request::post(path, body).bearer(by)).await;
@@ -164,34 +128,24 @@ async fn all_credentials_of_one_principal_have_one_rate() {
     let began = Instant::now();
     let discovered = Request::get("/registry/discover/target").bearer(&caller.token);
     let pair_token = gateway.call(&discovered).await.json()["token"].clone();
-    let orgs = [
-        made("/orgs/acme/tokens", "{}", ADMIN).await,
-        made("/orgs/acme/tokens", "{}", ADMIN).await,
-    ];
-    let mut users = Vec::new();
+    let (mut orgs, mut users) = (Vec::new(), Vec::new());
+    for _ in 0..2 {
+        orgs.push(made("/orgs/acme/tokens", "{}", ADMIN).await);
+    }
     for _ in 0..3 {
         users.push(made("/canvas/tokens", r#"{"user":"ada","org":"acme"}"#, ADMIN).await);
     }
-    for (principal, tokens) in [
-        ("workspace", &tokens[..]),
-        ("org", &orgs[..]),
-        ("canvas", &users[..]),
-    ] {
+    for (principal, tokens) in [("workspace", tokens), ("org", orgs), ("canvas", users)] {
         let mut passed = 0;
         let mut connection = Connection::open(gateway.public).await;
         for token in tokens.iter().cycle() {
-            let request = Request::get("/workspaces/caller").bearer(token);
-            let answer = connection.call(&request).await;
-            if answer.status == 429 {
+            if connection.call(&read_by(token)).await.status == 429 {
                 break;
             }
             passed += 1;
-            let most = 60 + began.elapsed().as_secs() + 1;
-            assert!(
-                passed <= most,
-                "{principal}: {passed} requests in {:?}",
-                began.elapsed()
-            );
+            let took = began.elapsed();
+            let told = format!("{principal}: {passed} requests in {took:?}");
+            assert!(passed <= 60 + took.as_secs() + 1, "{told}");
         }
     }
     let call = Request::post("/workspaces/target/a2a", CALL).bearer(pair_token.as_str().unwrap());
@@ -199,10 +153,8 @@ async fn all_credentials_of_one_principal_have_one_rate() {
     let mut passed = 0;
     while gateway.call(&call).await.status != 429 {
         passed += 1;
-        assert!(
-            passed <= began.elapsed().as_secs() + 1,
-            "a pair token is one more credential"
-        );
+        let most = began.elapsed().as_secs() + 1;
+        assert!(passed <= most, "a pair token is one more credential");
     }
     // Others have their own.
     let other = made("/canvas/tokens", r#"{"user":"bob","org":"acme"}"#, ADMIN).await;
@@ -212,12 +164,9 @@ async fn all_credentials_of_one_principal_have_one_rate() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_next_request_passes_when_a_429_says_so() {
-    let builder = Builder::new(Pair::Embedded)
-        .set("rate.caller_per_second", "1")
-        .set("rate.caller_burst", "3");
-    let gateway = builder.start().await;
+    let gateway = Gateway::with("rate.caller_per_second=1 rate.caller_burst=3").await;
     let (caller, _target) = gateway.pair(Agent::json("{}").await).await;
-    let request = Request::get("/workspaces/caller").bearer(&caller.token);
+    let request = read_by(&caller.token);
     let mut connection = Connection::open(gateway.public).await;
     let refused = loop {
         let answer = connection.call(&request).await;
@@ -228,45 +177,30 @@ async fn the_next_request_passes_when_a_429_says_so() {
     let refused_at = Instant::now();
     // At one a second the next one is never more than a second away.
     assert_eq!(refused.field("retry-after"), Some("1"));
-    assert_eq!(
-        told(&refused),
-        [Some("3"), Some("0"), Some("1"), Some("3;w=3")]
-    );
+    let fields = ["3", "0", "1", "3;w=3"];
+    assert_eq!(told(&refused), fields.map(Some));
     while refused_at.elapsed() < Duration::from_secs(1) {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     assert_eq!(connection.call(&request).await.status, 200);
     // A 429 for something else has the fields of the rate, too.
-    let builder = Builder::new(Pair::Embedded)
-        .set("rate.caller_per_second", "1")
-        .set("rate.caller_burst", "300")
-        .set("events.connections_per_caller", "1");
-    let gateway = builder.start().await;
+    let rates = "rate.caller_per_second=1 rate.caller_burst=300 events.connections_per_caller=1";
+    let gateway = Gateway::with(rates).await;
     let events = Request::get("/events").bearer(ADMIN);
     let mut open = Connection::open(gateway.public).await;
-    open.send(&events.wire("localhost")).await;
+    open.ask(&events).await;
     assert_eq!(open.read_head().await.unwrap().status, 200);
-    let answer = gateway.call(&events).await;
-    assert_eq!(
-        (answer.status, told(&answer)[0]),
-        (429, Some("300")),
-        "{}",
-        answer.text()
-    );
+    let answer = gateway.call(&events).await.has(429);
+    assert_eq!(told(&answer)[0], Some("300"), "{}", answer.text());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn failures_count_by_the_address_that_is_believed() {
     let trusting = [("", false), ("127.0.0.0/8", true)];
     for (proxies, trusted) in trusting {
-        let builder = Builder::new(Pair::Embedded)
-            .set("rate.failures_per_second", "3")
-            .set("server.trusted_proxies", proxies);
-        let gateway = builder.start().await;
-        let (caller, target) = {
-            let agent = Agent::json(r#"{"jsonrpc":"2.0","id":"c-1","result":{}}"#).await;
-            gateway.pair(agent).await
-        };
+        let settings = format!("rate.failures_per_second=3 server.trusted_proxies={proxies}");
+        let gateway = Gateway::with(&settings).await;
+        let (caller, target) = gateway.pair(answering().await).await;
         let guess = |n: usize| {
             Request::post(target.path(), CALL)
                 .bearer("a2aw_wrong")
@@ -296,9 +230,8 @@ async fn failures_count_by_the_address_that_is_believed() {
             let neighbour = connection.call(&guess(101)).await;
             assert_eq!(neighbour.status, 401, "behind the same balancer");
         }
-        let good = Request::post(target.path(), CALL)
-            .bearer(&caller.token)
-            .field("X-Forwarded-For", "198.51.100.100");
+        let good = caller.calls(&target);
+        let good = good.field("X-Forwarded-For", "198.51.100.100");
         let answer = connection.call(&good).await;
         assert_eq!(answer.status, 200, "who proves who they are does not wait");
     }
@@ -306,44 +239,28 @@ async fn failures_count_by_the_address_that_is_believed() {
 
 /// Three gateways on one Redis and one PostgreSQL, and the token of a workspace.
 struct Replicas {
-    all: Vec<Gateway>,
+    all: [Gateway; 3],
     token: String,
-    redis: Redis,
+    stores: Stores,
 }
 
 impl Replicas {
-    async fn new(per_second: &str, burst: &str) -> Self {
-        let redis = Redis::start();
-        let sql = servers::postgres().database();
-        let mut all: Vec<Gateway> = Vec::new();
-        for _ in 0..3 {
-            let builder = Builder::new(Pair::Embedded)
-                .stores(&sql, &redis.url())
-                .set("rate.caller_per_second", per_second)
-                .set("rate.caller_burst", burst);
-            all.push(builder.start().await);
-        }
-        for gateway in &all {
-            gateway.until_coherent().await;
-        }
-        let enrolment = all[0]
-            .create(json!({"id": "caller", "name": "caller"}))
-            .await;
-        let url = Agent::json("{}").await.url();
-        let token = all[0]
-            .register("caller", &enrolment, &url, card("caller"))
-            .await;
-        Self { all, token, redis }
+    async fn new(rates: &str) -> Self {
+        let stores = Stores::start();
+        let all: [Gateway; 3] = stores.replicas(rates).await;
+        let token = all[0].seat("caller", "", answering().await).await.token;
+        Self { all, token, stores }
     }
+}
 
-    fn request(&self) -> Request {
-        Request::get("/workspaces/caller").bearer(&self.token)
-    }
+/// Reads the caller's workspace.
+fn read_by(token: &str) -> Request {
+    Request::get("/workspaces/caller").bearer(token)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_used_up_at_one_replica_is_used_up_at_all() {
-    let replicas = Replicas::new("1", "40").await;
+    let replicas = Replicas::new("rate.caller_per_second=1 rate.caller_burst=40").await;
     // Asks until it is refused; answers how often it was not.
     let passed = async |gateway: &Gateway, request: &Request| {
         let mut connection = Connection::open(gateway.public).await;
@@ -353,32 +270,26 @@ async fn what_is_used_up_at_one_replica_is_used_up_at_all() {
         }
         passed
     };
-    let (request, began) = (replicas.request(), Instant::now());
+    let (request, began) = (read_by(&replicas.token), Instant::now());
     let used = passed(&replicas.all[0], &request).await;
     for other in &replicas.all[1..] {
         let name = "a2a_gateway_rate_shares_total";
         other.until_counted(name, &["heard"], f64::from(used)).await;
         // One a second comes back.
-        let more = passed(other, &request).await;
-        assert!(
-            u64::from(more) <= began.elapsed().as_secs() + 1,
-            "{more} more"
-        );
+        let more = u64::from(passed(other, &request).await);
+        assert!(more <= began.elapsed().as_secs() + 1, "{more} more");
     }
     // Another credential is not concerned. Without the link each replica keeps to its own count.
-    replicas.redis.kill();
-    let operator = Request::get("/workspaces/caller").bearer(ADMIN);
-    assert!(passed(&replicas.all[1], &operator).await >= 20);
+    replicas.stores.redis.kill();
+    assert!(passed(&replicas.all[1], &read_by(ADMIN)).await >= 20);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn in_the_long_run_three_replicas_let_pass_what_one_would() {
-    let replicas = Replicas::new("10", "10").await;
+    let replicas = Replicas::new("rate.caller_per_second=10 rate.caller_burst=10").await;
     let lost = lost_shares(&replicas).await;
-    let hammers = replicas
-        .all
-        .iter()
-        .map(|gateway| hammered(gateway, &replicas));
+    let all = replicas.all.iter();
+    let hammers = all.map(|gateway| hammered(gateway, read_by(&replicas.token)));
     let (mut passed, mut refused, mut longest) = (0.0, 0.0, 0.0_f64);
     for (its, others, span) in futures_util::future::join_all(hammers).await {
         passed += its;
@@ -396,16 +307,14 @@ async fn in_the_long_run_three_replicas_let_pass_what_one_would() {
 async fn lost_shares(replicas: &Replicas) -> f64 {
     let mut lost = 0.0;
     for gateway in &replicas.all {
-        lost += gateway
-            .metric("a2a_gateway_rate_shares_total", &["lost"])
-            .await;
+        let name = "a2a_gateway_rate_shares_total";
+        lost += gateway.metric(name, &["lost"]).await;
     }
     lost
 }
 
 /// How many calls a replica lets pass and refuses in 4 s and longer, once its burst is gone, and that time.
-async fn hammered(gateway: &Gateway, replicas: &Replicas) -> (f64, f64, f64) {
-    let request = replicas.request();
+async fn hammered(gateway: &Gateway, request: Request) -> (f64, f64, f64) {
     let mut connection = Connection::open(gateway.public).await;
     while connection.call(&request).await.status == 200 {}
     let begin = Instant::now();

@@ -19,6 +19,8 @@ use serde_json::{Value, json};
 use crate::harness::{
     ADMIN, Answer, Builder, Gateway, Pair, Request, assert_refusal, card, servers,
 };
+use crate::operators;
+use crate::tokens::token;
 use crate::{on_both_pairs, on_embedded};
 
 /// Id, parent, org, name, role.
@@ -42,10 +44,8 @@ struct Tree {
 
 impl Tree {
     async fn new(pair: Pair, lineage: &str) -> Self {
-        let gateway = Builder::new(pair)
-            .set("access.lineage", lineage)
-            .start()
-            .await;
+        let builder = Builder::new(pair).set("access.lineage", lineage);
+        let gateway = builder.start().await;
         let mut tokens = HashMap::new();
         for (number, (id, parent, org, name, role)) in TREE.iter().enumerate() {
             let mut workspace = json!({"id": id, "name": name});
@@ -64,16 +64,13 @@ impl Tree {
             if *id == "qa" {
                 body["internal_url"] = "http://127.0.0.1:8999/inside".into();
             }
-            let request = Request::post("/registry/register", body.to_string());
-            let answer = gateway.call(&request.bearer(&enrolment)).await;
-            assert_eq!(answer.status, 200, "{}", answer.text());
+            let register = "/registry/register";
+            let answer = operators::call(&gateway, "POST", register, &enrolment, body).await;
             tokens.insert(*id, answer.json()["token"].as_str().unwrap().to_owned());
         }
         for (caller, target) in [("dev", "o-root"), ("free", "dev"), ("o-root", "root")] {
             let body = json!({"caller_id": caller, "target_id": target});
-            let made = gateway
-                .as_operator(Request::post("/grants", body.to_string()))
-                .await;
+            let made = operators::call(&gateway, "POST", "/grants", ADMIN, body).await;
             assert_eq!(made.status, 201, "{}", made.text());
         }
         Self { gateway, tokens }
@@ -101,18 +98,16 @@ impl Tree {
             let answer = self.ask(token, Request::get(&next)).await;
             assert_eq!(answer.status, 200, "{next}: {}", answer.text());
             let page: Vec<Value> = answer.json().as_array().unwrap().clone();
+            let count = page.len();
+            all.extend(page);
             let Some(link) = answer.field("link") else {
-                assert!(page.len() <= limit);
-                all.extend(page);
+                assert!(count <= limit);
                 return all;
             };
-            assert_eq!(page.len(), limit, "{next} is not full");
-            all.extend(page);
+            assert_eq!(count, limit, "{next} is not full");
             let target = link.strip_prefix('<').unwrap();
-            target
-                .strip_suffix(">; rel=\"next\"")
-                .unwrap()
-                .clone_into(&mut next);
+            let target = target.strip_suffix(">; rel=\"next\"").unwrap();
+            next = target.to_owned();
             assert!(next.starts_with('/'), "{next}");
         }
     }
@@ -143,10 +138,9 @@ async fn peers_are_whom_access_is_allowed_to(tree: &Tree, expected_of_root: &str
             // Both ends are told the same, but for the words.
             for end in [from, to] {
                 let own = tree.check(&tree.tokens[end], from, to).await;
-                assert_eq!(
-                    (&own["allowed"], &own["rule"]),
-                    (&said["allowed"], &said["rule"])
-                );
+                for member in ["allowed", "rule"] {
+                    assert_eq!(own[member], said[member], "{from} to {to}");
+                }
             }
         }
         let path = format!("/registry/{from}/peers");
@@ -155,17 +149,12 @@ async fn peers_are_whom_access_is_allowed_to(tree: &Tree, expected_of_root: &str
                 let peers = tree.pages(token, &path, limit).await;
                 let seen = peers
                     .iter()
-                    .map(|p| (p["id"].as_str().unwrap().to_owned(), p["rule"].clone()));
+                    .map(|p| (p["id"].as_str().unwrap(), &p["rule"]));
                 let ordered: Vec<_> = seen.clone().collect();
-                assert!(
-                    ordered.is_sorted_by(|a, b| a.0 < b.0),
-                    "{from}: {ordered:?}"
-                );
-                assert_eq!(
-                    seen.collect::<BTreeMap<_, _>>(),
-                    allowed,
-                    "{from} by {limit}"
-                );
+                let is_sorted = ordered.is_sorted_by(|a, b| a.0 < b.0);
+                assert!(is_sorted, "{from}: {ordered:?}");
+                let expected = allowed.iter().map(|(id, rule)| (id.as_str(), rule));
+                assert!(seen.eq(expected), "{from} by {limit}: {ordered:?}");
             }
         }
         let own = tree.pages(&tree.tokens[from], "/workspaces", 2).await;
@@ -174,10 +163,8 @@ async fn peers_are_whom_access_is_allowed_to(tree: &Tree, expected_of_root: &str
         reachable.sort();
         assert_eq!(names(&own), reachable.join(" "), "the list of {from}");
     }
-    assert_eq!(
-        tree.names(ADMIN, "/registry/root/peers").await,
-        expected_of_root
-    );
+    let of_root = tree.names(ADMIN, "/registry/root/peers").await;
+    assert_eq!(of_root, expected_of_root);
 }
 
 on_both_pairs! {
@@ -208,21 +195,21 @@ on_both_pairs! {
             assert_eq!(tree.names(ADMIN, &path).await, found, "{q}");
             assert_eq!(names(&tree.pages(ADMIN, &path, 1).await), found, "{q}, page by page");
         }
-        let none = tree.ask(ADMIN, Request::get("/registry/root/peers?q=nonexistent")).await;
-        assert_eq!(none.text(), "[]");
         assert_eq!(tree.names(ADMIN, "/workspaces?q=alpha").await, "free2 o-root");
-        for query in ["q=a&q=b", "q=%00", "q=%FF", "status=asleep", "limit=0", "cursor=!"] {
+        let long = format!("q={}", "x".repeat(257));
+        for query in ["q=a&q=b", "q=%00", "status=asleep", "limit=0", "cursor=!", &long] {
             let answer = tree.ask(ADMIN, Request::get(format!("/registry/root/peers?{query}"))).await;
-            // What is not UTF-8 is read with a mark in its place, which nothing has.
-            if query == "q=%FF" && answer.status == 200 {
-                assert_eq!(answer.text(), "[]");
-                continue;
-            }
             assert_refusal(&answer, "/registry", "seen", "invalid_params", query);
         }
-        let long = format!("/registry/root/peers?q={}", "x".repeat(257));
-        let answer = tree.ask(ADMIN, Request::get(long)).await;
-        assert_refusal(&answer, "/registry", "seen", "invalid_params", "a long one");
+        for query in ["q=nonexistent", "q=%FF"] {
+            let answer = tree.ask(ADMIN, Request::get(format!("/registry/root/peers?{query}"))).await;
+            // What is not UTF-8 may be read with a mark in its place, which nothing has.
+            if query == "q=%FF" && answer.status != 200 {
+                assert_refusal(&answer, "/registry", "seen", "invalid_params", query);
+            } else {
+                assert_eq!(answer.text(), "[]", "{query}");
+            }
+        }
         for (path, token, reason) in [
             ("/registry/nobody/peers", ADMIN, "workspace_not_found"),
             ("/registry/root/peers", &tree.tokens["lead"], "not_permitted"),
@@ -235,19 +222,16 @@ on_both_pairs! {
 
     async fn everyone_lists_the_workspaces_that_they_reach(pair: Pair) {
         let tree = Tree::new(pair, "direct").await;
-        let made = async |path: &str, body: Value| {
-            let made = tree.ask(ADMIN, Request::post(path, body.to_string())).await;
-            made.json()["token"].as_str().unwrap().to_owned()
-        };
-        let org = made("/orgs/acme/tokens", json!({})).await;
-        let canvas = made("/canvas/tokens", json!({"user": "ada", "org": "other"})).await;
-        let listed = made("/canvas/tokens", json!({"user": "ada", "workspaces": ["qa", "free"]})).await;
-        let loose = made("/canvas/tokens", json!({"user": "ada"})).await;
+        let org = token(&tree.gateway, "/orgs/acme/tokens", "{}").await;
+        let canvas = async |body: &str| token(&tree.gateway, "/canvas/tokens", body).await;
+        let others = canvas(r#"{"user": "ada", "org": "other"}"#).await;
+        let listed = canvas(r#"{"user": "ada", "workspaces": ["qa", "free"]}"#).await;
+        let loose = canvas(r#"{"user": "ada"}"#).await;
         let all = "bot dev free free2 lead o-root ops qa root root2";
         for (token, ids) in [
             (ADMIN, all),
             (&org, "bot dev lead ops qa root root2"),
-            (&canvas, "o-root"),
+            (&others, "o-root"),
             (&listed, "free qa"),
             (&loose, "free free2"),
             (&tree.tokens["bot"], "bot dev"),
@@ -424,21 +408,14 @@ async fn all(room: &Hierarchy, from: &str, wish: Wish<'_>) -> String {
     let mut seen = Vec::new();
     let mut after = String::new();
     loop {
-        let Reached { found, more } = room
-            .peers(
-                &id(from),
-                &Wish {
-                    after: &after,
-                    ..wish
-                },
-            )
-            .await
-            .unwrap();
-        seen.extend(
-            found
-                .iter()
-                .map(|(id, rule)| format!("{id}:{}", rule.as_str())),
-        );
+        let wish = Wish {
+            after: &after,
+            ..wish
+        };
+        let Reached { found, more } = room.peers(&id(from), &wish).await.unwrap();
+        for (id, rule) in &found {
+            seen.push(format!("{id}:{}", rule.as_str()));
+        }
         if !more {
             return seen.join(" ");
         }
@@ -472,10 +449,7 @@ async fn insert(db: &Db, select: &str, count: u32) {
          new (id, name, parent_id, org, status) AS ({select}) \
          SELECT id, name, parent_id, org, status, 'push', 'heartbeat', 1, 1 FROM new"
     );
-    let work = async {
-        sqlx::query(sqlx::AssertSqlSafe(text))
-            .execute(db.pool())
-            .await
-    };
+    let query = sqlx::query(sqlx::AssertSqlSafe(text));
+    let work = async { query.execute(db.pool()).await };
     db.run("test_insert", work).await.unwrap();
 }

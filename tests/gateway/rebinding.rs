@@ -4,18 +4,17 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
 use crate::harness::dns::Dns;
 use crate::harness::servers::{self, Redis};
 use crate::harness::{
-    Agent, Answer, Builder, CALL, Gateway, Pair, Request, Seat, card, until_holds,
+    Agent, Answer, Builder, CALL, Gateway, Pair, Request, Seat, Stores, answering, card,
+    until_found, until_holds,
 };
 use crate::{on_both_pairs, on_embedded};
 
-const OK: &str = r#"{"jsonrpc":"2.0","id":"c-1","result":{}}"#;
 const HERE: &str = "127.0.0.1";
 /// Public, and nobody is there.
 const FAR: &str = "2e00::1";
@@ -47,18 +46,20 @@ impl Names {
     }
 
     fn builder(&self, pair: Pair) -> Builder {
-        Builder::new(pair)
+        self.configure(Builder::new(pair))
+    }
+
+    fn configure(&self, builder: Builder) -> Builder {
+        builder
             .set("address.nameservers", &self.dns.address.to_string())
-            .set("timeouts.connect", "300ms")
             // Agents are called in vain until their addresses change.
-            .set("breaker.failures", "0")
-            .set("breaker.ratio", "0")
-            .set("rate.caller_per_second", "0")
+            .sets("timeouts.connect=300ms breaker.failures=0 breaker.ratio=0")
     }
 }
 
-async fn agent() -> Agent {
-    Agent::json(OK).await
+/// The URL of an agent by a name.
+fn at(name: &str, agent: &Agent) -> String {
+    format!("http://{name}:{}/", agent.port)
 }
 
 async fn register(gateway: &Gateway, id: &str, token: &str, url: &str) -> Answer {
@@ -70,8 +71,7 @@ async fn register(gateway: &Gateway, id: &str, token: &str, url: &str) -> Answer
 /// A workspace whose agent is registered at `url`, with its token.
 async fn join(gateway: &Gateway, id: &str, url: &str) -> String {
     let enrolment = gateway.create(json!({"id": id, "name": id})).await;
-    let answer = register(gateway, id, &enrolment, url).await;
-    assert_eq!(answer.status, 200, "{id} at {url}: {}", answer.text());
+    let answer = register(gateway, id, &enrolment, url).await.has(200);
     answer.json()["token"].as_str().unwrap().to_owned()
 }
 
@@ -83,8 +83,7 @@ async fn call(gateway: &Gateway, id: &str, token: &str) -> Answer {
 
 /// Calls until it is answered as expected: `sent`, or a reason.
 async fn until(gateway: &Gateway, id: &str, token: &str, expected: &str) -> Answer {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    loop {
+    until_found(expected, async || {
         let answer = call(gateway, id, token).await;
         let came = match answer.status {
             200 => "sent".to_owned(),
@@ -92,13 +91,9 @@ async fn until(gateway: &Gateway, id: &str, token: &str, expected: &str) -> Answ
             _ if answer.reason() == "agent_timeout" => "agent_unreachable".to_owned(),
             _ => answer.reason(),
         };
-        if came == expected {
-            return answer;
-        }
-        let late = Instant::now() > deadline;
-        assert!(!late, "not {expected}, but {}", answer.text());
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+        (came == expected).then_some(answer)
+    })
+    .await
 }
 
 async fn deregister(gateway: &Gateway, seat: &Seat) {
@@ -132,14 +127,13 @@ on_both_pairs! {
     async fn a_dry_run_releases_no_server_of_another_workspace(pair: Pair) {
         let names = Names::start().await;
         let gateway = names.builder(pair).start().await;
-        let moving = agent().await;
-        let url = format!("http://moving.test:{}/", moving.port);
+        let moving = answering().await;
+        let url = at("moving.test", &moving);
         names.lead("moving.test", &[HERE]);
         let token = join(&gateway, "moving", &url).await;
         until(&gateway, "moving", &token, "sent").await;
         gateway.create(json!({"id": "other", "name": "other", "org": "acme"})).await;
-        let org = gateway.as_operator(Request::post("/orgs/acme/tokens", "{}")).await.json();
-        let org = org["token"].as_str().unwrap();
+        let org = &gateway.token("/orgs/acme/tokens", "{}").await;
         let patch = async |query: &str, change: Value| {
             let request = Request::patch(format!("/workspaces/other{query}"), change.to_string());
             gateway.call(&request.bearer(org)).await
@@ -175,8 +169,8 @@ on_embedded! {
     async fn a_name_that_is_led_to_another_agent_reaches_it_not() {
         let names = Names::start().await;
         let gateway = names.builder(Pair::Embedded).start().await;
-        let victim = gateway.seat("victim", "", agent().await).await;
-        let url = format!("http://thief.test:{}/", victim.agent.port);
+        let victim = gateway.seat("victim", "", answering().await).await;
+        let url = at("thief.test", &victim.agent);
         names.lead("thief.test", &[FAR]);
         let thief = join(&gateway, "thief", &url).await;
         // An answer that is in memory since does not count at a registration.
@@ -185,7 +179,7 @@ on_embedded! {
         assert_eq!(again.reason(), "conflict", "{}", again.text());
         let refused = until(&gateway, "thief", &thief, "address_forbidden").await;
         assert_eq!(refused.status, 502);
-        assert!(refused.text().contains("another workspace's agent"), "{}", refused.text());
+        refused.says("another workspace's agent");
         assert!(!refused.text().contains("victim"), "{}", refused.text());
         let told = "has come to mean the server of another workspace's agent";
         let log = gateway.log();
@@ -198,8 +192,8 @@ on_embedded! {
         }
         let card = Request::get("/workspaces/thief/a2a/.well-known/agent-card.json").bearer(&thief);
         gateway.call(&card).await;
-        let explained = gateway.admin_get("/explain?caller=thief&target=thief").await.unwrap();
-        assert!(explained.text().contains("another workspace's agent"), "{}", explained.text());
+        let explained = gateway.admin_get("/explain?caller=thief&target=thief").await;
+        explained.unwrap().says("another workspace's agent");
         assert_eq!(victim.agent.count(), 0, "it was called");
         assert_eq!(call(&gateway, "victim", &victim.token).await.status, 200);
         // Its server is free once the other one leaves.
@@ -213,8 +207,8 @@ on_embedded! {
     async fn an_agent_that_moves_is_called_at_its_new_address() {
         let names = Names::start().await;
         let gateway = names.builder(Pair::Embedded).start().await;
-        let moving = agent().await;
-        let url = format!("http://moving.test:{}/", moving.port);
+        let moving = answering().await;
+        let url = at("moving.test", &moving);
         names.lead("moving.test", &[FAR]);
         let token = join(&gateway, "moving", &url).await;
         names.lead("moving.test", &[HERE]);
@@ -224,8 +218,7 @@ on_embedded! {
         let taken = register(&gateway, "other", &other, &moving.url()).await;
         assert_eq!(taken.reason(), "conflict", "{}", taken.text());
         let free = format!("http://[{FAR}]:{}/", moving.port);
-        let free = register(&gateway, "other", &other, &free).await;
-        assert_eq!(free.status, 200, "{}", free.text());
+        register(&gateway, "other", &other, &free).await.has(200);
         // Its entry was dropped with the former address: the next call reads it, and those after it nothing.
         assert_eq!(call(&gateway, "moving", &token).await.status, 200);
         let claims = async || {
@@ -243,8 +236,8 @@ on_embedded! {
     async fn two_agents_that_change_places_go_on() {
         let names = Names::start().await;
         let gateway = names.builder(Pair::Embedded).start().await;
-        let here = agent().await;
-        let url = |name: &str| format!("http://{name}:{}/", here.port);
+        let here = answering().await;
+        let url = |name: &str| at(name, &here);
         names.lead("a.test", &[HERE]);
         names.lead("b.test", &[FAR]);
         let a = join(&gateway, "a", &url("a.test")).await;
@@ -253,8 +246,7 @@ on_embedded! {
         names.lead("a.test", &[FAR]);
         names.lead("b.test", &[HERE]);
         until(&gateway, "b", &b, "sent").await;
-        let answer = register(&gateway, "a", &a, &url("a.test")).await;
-        assert_eq!(answer.status, 200, "{}", answer.text());
+        register(&gateway, "a", &a, &url("a.test")).await.has(200);
         // Back, by registrations.
         names.lead("a.test", &[HERE]);
         names.lead("b.test", &[FAR]);
@@ -268,24 +260,22 @@ on_embedded! {
     async fn a_name_has_so_many_addresses_and_no_more() {
         let names = Names::start().await;
         let gateway = names.builder(Pair::Embedded).start().await;
-        let agent = agent().await;
+        let agent = answering().await;
         let addresses: Vec<String> = (1..=65).map(|n| format!("127.0.0.{n}")).collect();
         let addresses: Vec<&str> = addresses.iter().map(String::as_str).collect();
-        let url = format!("http://many.test:{}/", agent.port);
+        let url = at("many.test", &agent);
         let enrolment = gateway.create(json!({"id": "many", "name": "many"})).await;
         names.lead("many.test", &addresses);
         let refused = register(&gateway, "many", &enrolment, &url).await;
         assert_eq!(refused.reason(), "address_forbidden", "{}", refused.text());
-        let says = "has 65 addresses, and an agent has at most 64";
-        assert!(refused.text().contains(says), "{}", refused.text());
+        let too_many = "has 65 addresses, and an agent has at most 64";
+        refused.says(too_many);
         names.lead("many.test", &addresses[..64]);
-        let answer = register(&gateway, "many", &enrolment, &url).await;
-        assert_eq!(answer.status, 200, "{}", answer.text());
+        let answer = register(&gateway, "many", &enrolment, &url).await.has(200);
         let token = answer.json()["token"].as_str().unwrap().to_owned();
         until(&gateway, "many", &token, "sent").await;
         names.lead("many.test", &addresses);
-        let refused = until(&gateway, "many", &token, "address_forbidden").await;
-        assert!(refused.text().contains(says), "{}", refused.text());
+        until(&gateway, "many", &token, "address_forbidden").await.says(too_many);
     }
 }
 
@@ -297,12 +287,11 @@ async fn without_sql_settled_addresses_go_on() {
     let redis = Redis::start();
     let builder = names.builder(Pair::Embedded).stores(&sql, &redis.url());
     let gateway = builder.set("stores.timeout", "1s").start().await;
-    let (steady, moving) = (agent().await, agent().await);
+    let (steady, moving) = (answering().await, answering().await);
     names.lead("steady.test", &[HERE]);
     names.lead("moving.test", &[FAR]);
-    let url = |name: &str, agent: &Agent| format!("http://{name}:{}/", agent.port);
-    let one = join(&gateway, "steady", &url("steady.test", &steady)).await;
-    let other = join(&gateway, "moving", &url("moving.test", &moving)).await;
+    let one = join(&gateway, "steady", &at("steady.test", &steady)).await;
+    let other = join(&gateway, "moving", &at("moving.test", &moving)).await;
     until(&gateway, "steady", &one, "sent").await;
     assert!(call(&gateway, "moving", &other).await.status >= 500);
     let lookups = names.dns.lookups("steady.test");
@@ -311,8 +300,7 @@ async fn without_sql_settled_addresses_go_on() {
     until(&gateway, "moving", &other, "store_unavailable").await;
     // Also by an answer of the DNS that came since.
     until_holds("the name is looked up again", async || {
-        let answer = call(&gateway, "steady", &one).await;
-        assert_eq!(answer.status, 200, "{}", answer.text());
+        call(&gateway, "steady", &one).await.has(200);
         names.dns.lookups("steady.test") > lookups
     })
     .await;
@@ -325,16 +313,12 @@ async fn without_sql_settled_addresses_go_on() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_replica_learns_that_an_address_was_left() {
     let names = Names::start().await;
-    let redis = Redis::start();
-    let sql = servers::postgres().database();
-    let replica = async || {
-        let builder = names.builder(Pair::Embedded).stores(&sql, &redis.url());
-        builder.start().await
-    };
+    let stores = Stores::start();
+    let replica = || names.configure(stores.builder()).start();
     let (one, two) = (replica().await, replica().await);
-    let victim = agent().await;
+    let victim = answering().await;
     names.lead("thief.test", &[HERE]);
-    let url = format!("http://thief.test:{}/", victim.port);
+    let url = at("thief.test", &victim);
     let thief = join(&one, "thief", &url).await;
     until(&two, "thief", &thief, "sent").await;
     names.lead("thief.test", &[FAR]);

@@ -8,18 +8,12 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
 
-use crate::harness::until_found;
-use crate::harness::{ADMIN, Agent, CALL, Connection, Gateway, Pair, Request, holds_for};
+use crate::audit::of_request;
+use crate::harness::{
+    ADMIN, Agent, CALL, Connection, Gateway, Pair, Request, holds_for, until_found,
+};
+use crate::operators::{self, paired};
 use crate::{on_both_pairs, on_embedded};
-
-/// The one record of a request, once it is there.
-async fn of_request(gateway: &Gateway, request_id: &str) -> Value {
-    until_found(request_id, async || {
-        let mut found = found(gateway, &format!("request_id={request_id}")).await;
-        found.pop().filter(|_| found.is_empty())
-    })
-    .await
-}
 
 async fn found(gateway: &Gateway, query: &str) -> Vec<Value> {
     let answer = gateway.admin_get(&format!("/audit?{query}")).await.unwrap();
@@ -29,17 +23,14 @@ async fn found(gateway: &Gateway, query: &str) -> Vec<Value> {
 
 fn ask(method: &str, path: &str, token: &str, request_id: &str) -> Request {
     let body = if method == "POST" { CALL } else { "" };
-    let mut request = Request::post(path, body)
-        .bearer(token)
-        .field("X-Request-Id", request_id);
+    let mut request = Request::post(path, body).bearer(token);
     request.method = method.to_owned();
-    request
+    request.field("X-Request-Id", request_id)
 }
 
 on_both_pairs! {
     async fn a_filter_takes_the_words_that_are_used_elsewhere_and_no_other(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
-        let (_caller, _target) = gateway.pair(Agent::json("{}").await).await;
+        let (gateway, _caller, _target) = paired(pair, Agent::json("{}").await).await;
         let child = gateway.seat("child", "target", Agent::json("{}").await).await;
         assert_eq!(gateway.call(&ask("POST", "/workspaces/caller/a2a", &child.token, "denied")).await.status, 403);
         assert_eq!(gateway.call(&ask("POST", "/workspaces/target/a2a", ADMIN, "sent")).await.status, 200);
@@ -73,8 +64,7 @@ on_both_pairs! {
 
 on_embedded! {
     async fn a_credential_in_the_place_of_a_name_is_not_written_down() {
-        let gateway = Gateway::start(Pair::Embedded).await;
-        let (caller, _target) = gateway.pair(Agent::json("{}").await).await;
+        let (gateway, caller, _target) = paired(Pair::Embedded, Agent::json("{}").await).await;
         let token = caller.token.as_str();
         let bare = &token[5..];
         let unknown = "a2aw_0000000000abcdefghijklmnopqrstuvwxyzABCDEFG";
@@ -144,16 +134,18 @@ on_embedded! {
             ("/workspaces/target/a2a", &call, "again", Value::Null),
             ("/workspaces/tasks/a2a/tasks/send", &message, "bare", json!("task-7")),
             ("/workspaces/tasks/a2a", CALL, "task", json!("task-7")),
+            ("/workspaces/tasks/a2a", CALL, "task-again", json!("task-7")),
         ] {
-            let key = if id == "again" { "message" } else { id };
+            let key = match id { "again" => "message", "task-again" => "task", id => id };
             let request = Request::post(path, body)
                 .bearer(&caller.token)
                 .field("X-Request-Id", id)
                 .field("Idempotency-Key", key);
             let answer = gateway.call(&request).await;
             assert_eq!(answer.status, 200, "{}", answer.text());
+            assert_eq!(answer.field("idempotent-replay").is_some(), id != key, "{id}");
             let record = of_request(&gateway, id).await;
-            assert_eq!(record["task_id"], expected, "{record}");
+            assert_eq!((&record["task_id"], &record["outcome"]), (&expected, &json!("answered")), "{record}");
             assert!(!record.to_string().contains("SECRET"), "{record}");
         }
     }
@@ -183,28 +175,27 @@ on_embedded! {
             assert_eq!(record["caller"], "caller", "{record}");
         }
         // Accepted, and refused when it would be sent: the grant is gone by then.
-        let grant = json!({"caller_id": "caller", "target_id": "far"});
-        let granted = gateway.as_operator(Request::post("/grants", grant.to_string())).await;
-        let grant_id = granted.json()["id"].as_str().unwrap().to_owned();
-        let paused = gateway.as_operator(Request::post("/workspaces/far/pause", "")).await;
-        assert_eq!(paused.status, 200, "{}", paused.text());
+        let done = async |method: &str, path: &str, body: Value| {
+            let answer = operators::call(&gateway, method, path, ADMIN, body).await;
+            assert!(answer.status < 300, "{path}: {}", answer.text());
+            answer.json()
+        };
+        let granted = done("POST", "/grants", json!({"caller_id": "caller", "target_id": "far"})).await;
+        done("POST", "/workspaces/far/pause", Value::Null).await;
         let accepted = send(delegate, json!({"target_id": "far", "task": "x"}), &caller.token, "accepted").await;
         assert_eq!(accepted.status, 202, "{}", accepted.text());
         let id = accepted.json()["delegation_id"].as_str().unwrap().to_owned();
         let record = of_request(&gateway, "accepted").await;
         assert_eq!((&record["target"], &record["detail"]["delegation_id"]), (&json!("far"), &json!(id)), "{record}");
-        let taken = gateway.as_operator(Request::new("DELETE", format!("/grants/{grant_id}"))).await;
-        assert_eq!(taken.status, 200, "{}", taken.text());
-        let resumed = gateway.as_operator(Request::post("/workspaces/far/resume", "")).await;
-        assert_eq!(resumed.status, 200, "{}", resumed.text());
+        done("DELETE", &format!("/grants/{}", granted["id"].as_str().unwrap()), Value::Null).await;
+        done("POST", "/workspaces/far/resume", Value::Null).await;
         let record = of_request(&gateway, &id).await;
         assert_eq!((&record["event_type"], &record["outcome"]), (&json!("A2A_CALL"), &json!("not_permitted")), "{record}");
         assert_eq!((&record["caller"], &record["target"]), (&json!("caller"), &json!("far")), "{record}");
     }
 
     async fn a_change_whose_caller_has_left_is_written_down() {
-        let gateway = Gateway::start(Pair::Embedded).await;
-        let (caller, _target) = gateway.pair(Agent::json("{}").await).await;
+        let (gateway, caller, _target) = paired(Pair::Embedded, Agent::json("{}").await).await;
         let path = "/workspaces/caller/tokens";
         let before = found(&gateway, "event_type=TOKEN_ISSUED").await.len();
         let tokens = async || {
@@ -276,12 +267,11 @@ on_embedded! {
     }
 
     async fn a_credential_in_a_request_id_is_not_taken_over() {
-        let gateway = Gateway::start(Pair::Embedded).await;
-        let (caller, target) = gateway.pair(Agent::json("{}").await).await;
+        let (gateway, caller, target) = paired(Pair::Embedded, Agent::json("{}").await).await;
         let (own, other) = (caller.token.as_str(), target.token.as_str());
         let pair_token = gateway.call(&Request::get("/registry/discover/target").bearer(own)).await;
         let jwt = pair_token.json()["token"].as_str().unwrap()[..120].to_owned();
-        let held = [own, &own[5..], other, &other[5..], ADMIN, &ADMIN[5..], &jwt, &format!("x.{}", &own[5..])];
+        let held = [own, &own[5..], other, &other[5..], ADMIN, &ADMIN[5..], &jwt, &format!("x.{}", &own[5..]), &format!("id-{own}")];
         for id in held {
             for path in ["/workspaces/target/a2a", "/workspaces"] {
                 let answer = gateway.call(&ask("POST", path, own, id)).await;
@@ -303,9 +293,9 @@ on_embedded! {
             assert_ne!(connection.answer().await.field("x-request-id"), Some(id));
         }
         let log = gateway.log();
-        for id in held {
-            assert!(!log.contains(id), "the log has a credential");
-        }
+        assert!(!held.iter().any(|id| log.contains(id)), "the log has a credential");
+        assert_eq!(target.agent.count(), held.len());
+        assert!(!target.agent.requests().iter().any(|request| request.head.contains(own)));
         // An ordinary id stays.
         let id = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
         let answer = gateway.call(&ask("POST", "/workspaces/target/a2a", own, id)).await;

@@ -2,53 +2,38 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Agent, Answer, CALL, Gateway, Pair, Request, assert_refusal, card};
+use crate::harness::{ADMIN, Agent, Answer, CALL, Gateway, Pair, Request, assert_refusal, card};
+use crate::operators::{call, paired, view};
+use crate::tokens::token;
 use crate::{on_both_pairs, on_embedded};
 
 /// A workspace reads as these, in this order.
-const MEMBERS: [&str; 18] = [
-    "id",
-    "name",
-    "role",
-    "parent_id",
-    "org",
-    "status",
-    "delivery_mode",
-    "liveness",
-    "url",
-    "internal_url",
-    "card_url",
-    "agent_card",
-    "last_seen",
-    "active_tasks",
-    "current_task",
-    "max_concurrent",
-    "created_at",
-    "updated_at",
-];
+const MEMBERS: &str = "id name role parent_id org status delivery_mode liveness url internal_url card_url agent_card \
+    last_seen active_tasks current_task max_concurrent created_at updated_at";
 
 async fn create(gateway: &Gateway, body: impl ToString) -> Answer {
     let request = Request::post("/workspaces", body.to_string());
-    gateway
-        .as_operator(request.field("X-Request-Id", "seen"))
-        .await
+    let request = request.field("X-Request-Id", "seen");
+    gateway.as_operator(request).await
 }
 
 async fn register(gateway: &Gateway, token: &str, body: &Value) -> Answer {
-    let request = Request::post("/registry/register", body.to_string()).bearer(token);
-    gateway.call(&request.field("X-Request-Id", "seen")).await
+    call(gateway, "POST", "/registry/register", token, body.clone()).await
 }
 
-async fn register_as_operator(gateway: &Gateway, body: &Value) -> Answer {
-    register(gateway, crate::harness::ADMIN, body).await
+/// Asserts that it has each of these members.
+fn has(seen: &Value, members: &Value) {
+    for (name, value) in members.as_object().unwrap() {
+        assert_eq!(&seen[name], value, "{name}: {seen}");
+    }
 }
 
-async fn view(gateway: &Gateway, id: &str) -> Value {
-    let answer = gateway
-        .as_operator(Request::get(format!("/workspaces/{id}")))
-        .await;
-    assert_eq!(answer.status, 200, "{}", answer.text());
-    answer.json()
+/// A body with more members.
+fn with(body: &Value, more: &Value) -> Value {
+    let mut body = body.clone();
+    let more = more.as_object().unwrap().clone();
+    body.as_object_mut().unwrap().extend(more);
+    body
 }
 
 fn refused(answer: &Answer, path: &str, reason: &str, what: &str) {
@@ -58,13 +43,9 @@ fn refused(answer: &Answer, path: &str, reason: &str, what: &str) {
 /// Milliseconds, UTC: `2025-01-31T12:00:00.000Z`.
 fn is_time(value: &Value) -> bool {
     let pattern = "dddd-dd-ddTdd:dd:dd.dddZ";
-    value.as_str().is_some_and(|text| {
-        text.len() == pattern.len()
-            && text.chars().zip(pattern.chars()).all(|(c, p)| match p {
-                'd' => c.is_ascii_digit(),
-                _ => c == p,
-            })
-    })
+    let text = value.as_str().unwrap_or_default();
+    let shape = text.replace(|c: char| c.is_ascii_digit(), "d");
+    shape == pattern && !text.contains('d')
 }
 
 on_both_pairs! {
@@ -78,9 +59,7 @@ on_both_pairs! {
         assert_eq!(answer.status, 201, "{}", answer.text());
         assert_eq!(answer.field("location"), Some("/workspaces/dev.1_A-b"));
         let created = answer.json();
-        for (name, value) in said.as_object().unwrap() {
-            assert_eq!(&created[name], value, "{name}");
-        }
+        has(&created, &said);
         assert_eq!(created["status"], "online", "its liveness is assumed");
         assert!(is_time(&created["created_at"]) && is_time(&created["updated_at"]), "{created}");
         let token = created["enrolment_token"].as_str().unwrap();
@@ -88,12 +67,13 @@ on_both_pairs! {
 
         let read = gateway.as_operator(Request::get("/workspaces/dev.1_A-b")).await;
         let text = read.text();
-        let places: Vec<_> = MEMBERS.iter().map(|m| text.find(&format!("\"{m}\":"))).collect();
+        let members: Vec<_> = MEMBERS.split_whitespace().collect();
+        let places: Vec<_> = members.iter().map(|m| text.find(&format!("\"{m}\":"))).collect();
         assert!(places.iter().all(Option::is_some) && places.is_sorted(), "{text}");
         let mut rest = created.clone();
         rest.as_object_mut().unwrap().remove("enrolment_token");
         assert_eq!(read.json(), rest, "the enrolment token is shown once");
-        assert_eq!(rest.as_object().unwrap().len(), MEMBERS.len());
+        assert_eq!(rest.as_object().unwrap().len(), members.len());
         assert!(!gateway.log().contains(token));
     }
 
@@ -112,11 +92,9 @@ on_both_pairs! {
     }
 
     async fn what_was_registered_outlives_a_sigkill(pair: Pair) {
-        let mut gateway = Gateway::start(pair).await;
-        let (caller, target) = gateway.pair(Agent::json("{}").await).await;
+        let (mut gateway, caller, target) = paired(pair, Agent::json("{}").await).await;
         let enrolment = gateway.create(json!({"id": "late", "name": "late"})).await;
-        let canvas = gateway.as_operator(Request::post("/canvas/tokens", r#"{"user":"ada"}"#)).await;
-        let canvas = canvas.json()["token"].as_str().unwrap().to_owned();
+        let canvas = token(&gateway, "/canvas/tokens", r#"{"user":"ada"}"#).await;
         let org = gateway.as_operator(Request::post("/orgs/acme/tokens", "{}")).await;
         let revoked = gateway.as_operator(Request::post("/workspaces/caller/tokens", "{}")).await;
         let revoked = revoked.json();
@@ -127,7 +105,7 @@ on_both_pairs! {
         gateway.restart().await;
 
         let after = view(&gateway, "target").await;
-        for name in MEMBERS.iter().filter(|name| **name != "last_seen") {
+        for name in MEMBERS.split_whitespace().filter(|name| *name != "last_seen") {
             assert_eq!(after[name], before[name], "{name}");
         }
         for token in [&caller.token, &canvas] {
@@ -153,39 +131,20 @@ on_embedded! {
         let answer = create(&gateway, &said).await;
         assert_eq!(answer.status, 201, "{}", answer.text());
         let created = answer.json();
-        for (name, value) in said.as_object().unwrap() {
-            assert_eq!(&created[name], value, "{name}");
-            assert_eq!(&view(&gateway, "a").await[name], value, "{name}");
-        }
+        has(&created, &said);
+        has(&view(&gateway, "a").await, &said);
         let call = Request::post("/workspaces/a/a2a", r#"{"jsonrpc":"2.0","id":"c-1","method":"tasks/pushNotificationConfig/list","params":{"id":"t"}}"#);
         assert_eq!(gateway.as_operator(call).await.reason(), "push_not_supported", "as was said");
         assert_eq!(agent.count(), 0);
-    }
-
-    async fn what_is_unknown_is_named_and_nothing_is_created() {
-        let gateway = Gateway::start(Pair::Embedded).await;
-        for name in ["push_notification", "agent_card", "status", "Url"] {
-            let answer = create(&gateway, json!({"id": "a", "name": "a", name: "x"})).await;
-            refused(&answer, "/workspaces", "invalid_params", name);
-            let message = answer.json()["error"].as_str().unwrap().to_owned();
-            assert!(message.starts_with(&format!("`{name}` is not known here")), "{message}");
-            assert!(message.contains("`push_notifications`"), "{message}");
-        }
-        let read = gateway.as_operator(Request::get("/workspaces/a")).await;
-        assert_eq!(read.reason(), "workspace_not_found");
     }
 
     async fn a_registration_by_an_operator_says_what_keeps_it_online_and_where_its_card_is() {
         let gateway = Gateway::start(Pair::Embedded).await;
         let url = "http://127.0.0.1:9/a";
         let plain = json!({"id": "a", "url": url, "agent_card": card("a")});
-        let with = |more: Value| {
-            let mut body = plain.clone();
-            body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-            body
-        };
+        let with = |more: Value| with(&plain, &more);
         let full = with(json!({"liveness": "assumed", "card_url": "http://127.0.0.1:9/card"}));
-        let answer = register_as_operator(&gateway, &full).await;
+        let answer = register(&gateway, ADMIN, &full).await;
         assert_eq!(answer.status, 200, "{}", answer.text());
         let token = answer.json()["token"].as_str().unwrap().to_owned();
         let shown = |seen: &Value| (seen["liveness"].clone(), seen["card_url"].clone());
@@ -197,7 +156,7 @@ on_embedded! {
             (json!({"card_url": "http://127.0.0.1:9/b"}), (said.0.clone(), json!("http://127.0.0.1:9/b"))),
             (json!({"liveness": "heartbeat"}), (json!("heartbeat"), json!("http://127.0.0.1:9/b"))),
         ] {
-            let answer = register_as_operator(&gateway, &with(more)).await;
+            let answer = register(&gateway, ADMIN, &with(more)).await;
             assert_eq!(answer.status, 200, "{}", answer.text());
             assert_eq!(shown(&view(&gateway, "a").await), expected);
         }
@@ -205,9 +164,9 @@ on_embedded! {
         for (by, more, reason, says) in [
             (&*token, json!({"liveness": "assumed"}), "not_permitted", "`liveness`"),
             (&*token, json!({"card_url": "http://127.0.0.1:9/c"}), "not_permitted", "`card_url`"),
-            (crate::harness::ADMIN, json!({"card_url": "http://169.254.169.254/c"}), "address_forbidden", "card_url"),
-            (crate::harness::ADMIN, json!({"card_url": "nowhere"}), "invalid_params", "card_url has no scheme"),
-            (crate::harness::ADMIN, json!({"liveness": "alive"}), "invalid_params", "`liveness`"),
+            (ADMIN, json!({"card_url": "http://169.254.169.254/c"}), "address_forbidden", "card_url"),
+            (ADMIN, json!({"card_url": "nowhere"}), "invalid_params", "card_url has no scheme"),
+            (ADMIN, json!({"liveness": "alive"}), "invalid_params", "`liveness`"),
         ] {
             let answer = register(&gateway, by, &with(more)).await;
             refused(&answer, "/registry/register", reason, says);
@@ -227,14 +186,11 @@ on_embedded! {
         assert_ne!(one["enrolment_token"], other["enrolment_token"]);
         assert_eq!(other["org"], "acme");
         assert_eq!(one["id"].as_str().unwrap().len(), 36);
-        for (name, value) in [("status", "provisioning"), ("delivery_mode", "push"), ("liveness", "heartbeat")] {
-            assert_eq!(one[name], value);
-        }
+        has(&one, &json!({"status": "provisioning", "delivery_mode": "push", "liveness": "heartbeat", "active_tasks": 0}));
         for name in ["role", "parent_id", "url", "internal_url", "card_url", "agent_card",
             "last_seen", "current_task", "max_concurrent"] {
             assert_eq!(one[name], Value::Null, "{name}");
         }
-        assert_eq!(one["active_tasks"], 0);
         let longest = "x".repeat(128);
         let answer = create(&gateway, json!({"id": longest, "name": "n"})).await;
         assert_eq!(answer.status, 201);
@@ -279,6 +235,14 @@ on_embedded! {
             refused(&answer, "/workspaces", reason, &body);
             assert!(!answer.text().contains("a2ae_"), "{body}");
         }
+        // What is unknown is named.
+        for name in ["push_notification", "agent_card", "status", "Url"] {
+            let answer = create(&gateway, json!({"id": "new", "name": "n", name: "x"})).await;
+            refused(&answer, "/workspaces", "invalid_params", name);
+            let message = answer.json()["error"].as_str().unwrap().to_owned();
+            assert!(message.starts_with(&format!("`{name}` is not known here")), "{message}");
+            assert!(message.contains("`push_notifications`"), "{message}");
+        }
         let large = format!("{{\"name\":\"n\",\"x\":\"{}\"}}", "x".repeat(1 << 20));
         refused(&create(&gateway, large).await, "/workspaces", "body_too_large", "1 MiB");
         let form = Request::post("/workspaces", r#"{"id":"new","name":"n"}"#).without("content-type");
@@ -299,26 +263,17 @@ on_embedded! {
             let answer = register(&gateway, &enrolment, &body).await;
             tokens.push(answer.json()["token"].as_str().unwrap().to_owned());
         }
-        let made = |path: &'static str, body: &'static str| {
-            let gateway = &gateway;
-            async move {
-                let made = gateway.as_operator(Request::post(path, body)).await;
-                made.json()["token"].as_str().unwrap().to_owned()
-            }
+        let canvas = token(&gateway, "/canvas/tokens", r#"{"user":"ada","org":"acme"}"#).await;
+        let org = token(&gateway, "/orgs/acme/tokens", "{}").await;
+        let read = async |token: &str, id: &str| {
+            call(&gateway, "GET", &format!("/workspaces/{id}"), token, Value::Null).await
         };
-        let canvas = made("/canvas/tokens", r#"{"user":"ada","org":"acme"}"#).await;
-        let org = made("/orgs/acme/tokens", "{}").await;
-        let read = |token: String, id: &'static str| {
-            let request = Request::get(format!("/workspaces/{id}")).field("X-Request-Id", "seen");
-            let gateway = &gateway;
-            async move { gateway.call(&request.bearer(&token)).await }
-        };
-        for token in [tokens[0].clone(), crate::harness::ADMIN.to_owned()] {
+        for token in [&*tokens[0], ADMIN] {
             let seen = read(token, "target").await.json();
             assert_eq!(seen["url"], "http://127.0.0.1:9/secret-path");
             assert_eq!(seen["internal_url"], "http://127.0.0.2:9/secret-inside");
         }
-        for token in [tokens[1].clone(), canvas, org] {
+        for token in [&tokens[1], &canvas, &org] {
             let answer = read(token, "target").await;
             assert_eq!(answer.status, 200);
             let seen = answer.json();
@@ -329,9 +284,9 @@ on_embedded! {
             assert!(!answer.text().contains("secret-"), "{seen}");
         }
         // What may not be read is like what is not there.
-        let denied = read(tokens[2].clone(), "target").await;
+        let denied = read(&tokens[2], "target").await;
         refused(&denied, "/workspaces/target", "not_permitted", "a stranger");
-        assert_eq!(denied.body, read(tokens[2].clone(), "nobody").await.body);
+        assert_eq!(denied.body, read(&tokens[2], "nobody").await.body);
     }
 
     async fn a_registration_that_cannot_be_changes_nothing() {
@@ -339,11 +294,7 @@ on_embedded! {
         let enrolment = gateway.create(json!({"id": "dev", "name": "dev", "org": "acme"})).await;
         gateway.create(json!({"id": "other", "name": "other", "org": "acme"})).await;
         let body = json!({"id": "dev", "url": "http://127.0.0.1:9/", "agent_card": card("dev")});
-        let with = |name: &str, value: Value| {
-            let mut body = body.clone();
-            body[name] = value;
-            body
-        };
+        let with = |name: &str, value: Value| with(&body, &json!({ name: value }));
         let without = |name: &str| {
             let mut body = body.clone();
             body.as_object_mut().unwrap().remove(name);
@@ -380,13 +331,9 @@ on_embedded! {
             "http://127.0.0.1:1\\@127.0.0.2/", " http://127.0.0.1/", "http://127.0.0.1/ ",
             "http://127.0.0.1/a\tb", "http://127.0.0.1/\r\nX: y", "http://127.0.0.1/\0", "http://",
         ];
-        for url in urls {
-            cases.push((with("url", json!(url)), "address_forbidden"));
-            cases.push((with("internal_url", json!(url)), "address_forbidden"));
-        }
-        for url in malformed {
-            cases.push((with("url", json!(url)), "invalid_params"));
-            cases.push((with("internal_url", json!(url)), "invalid_params"));
+        for member in ["url", "internal_url"] {
+            cases.extend(urls.map(|url| (with(member, json!(url)), "address_forbidden")));
+            cases.extend(malformed.map(|url| (with(member, json!(url)), "invalid_params")));
         }
         let before = view(&gateway, "dev").await;
         for (body, reason) in cases {
@@ -415,7 +362,7 @@ on_embedded! {
         assert_eq!(view(&gateway, "dev").await["status"], "online");
 
         refused(&register(&gateway, &enrolment, &body).await, "", "unauthenticated", "used before");
-        for registrar in [&token, crate::harness::ADMIN] {
+        for registrar in [&*token, ADMIN] {
             let again = register(&gateway, registrar, &body).await.json();
             let none = json!({"status": "registered", "id": "dev", "delivery_mode": "push"});
             assert_eq!(again, none);
@@ -424,15 +371,14 @@ on_embedded! {
         let list = gateway.as_operator(Request::get("/workspaces/dev/tokens")).await.json();
         let path = format!("/workspaces/dev/tokens/{}", list["tokens"][0]["id"].as_str().unwrap());
         assert_eq!(gateway.as_operator(Request::new("DELETE", path)).await.status, 200);
-        let new = register_as_operator(&gateway, &body).await.json();
+        let new = register(&gateway, ADMIN, &body).await.json();
         assert!(new["token"].is_string() && new["token"] != *token, "{new}");
         let log = gateway.log();
         assert!(!log.contains(&token) && !log.contains(&enrolment));
     }
 
     async fn a_new_url_counts_from_the_next_call_on() {
-        let gateway = Gateway::start(Pair::Embedded).await;
-        let (caller, target) = gateway.pair(Agent::json(r#"{"from":1}"#).await).await;
+        let (gateway, caller, target) = paired(Pair::Embedded, Agent::json(r#"{"from":1}"#).await).await;
         let second = Agent::json(r#"{"from":2}"#).await;
         let call = Request::post(target.path(), CALL).bearer(&caller.token);
         assert_eq!(gateway.call(&call).await.text(), r#"{"from":1}"#);
@@ -445,23 +391,18 @@ on_embedded! {
 
     async fn operators_and_orgs_register_what_is_theirs() {
         let gateway = Gateway::start(Pair::Embedded).await;
-        let made = gateway.as_operator(Request::post("/orgs/acme/tokens", "{}")).await;
-        let org = made.json()["token"].as_str().unwrap().to_owned();
+        let org = token(&gateway, "/orgs/acme/tokens", "{}").await;
         create(&gateway, json!({"id": "top", "name": "top", "org": "acme"})).await;
         create(&gateway, json!({"id": "foreign", "name": "f", "org": "other"})).await;
         let body = |id: &str, more: Value| {
-            let mut body = json!({"id": id, "url": "http://127.0.0.1:9/", "agent_card": card(id)});
-            body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-            body
+            with(&json!({"id": id, "url": "http://127.0.0.1:9/", "agent_card": card(id)}), &more)
         };
         let placed = json!({"name": "Named", "parent_id": "top", "org": "acme"});
-        for (token, id) in [(crate::harness::ADMIN, "by-operator"), (&org, "by-org")] {
+        for (token, id) in [(ADMIN, "by-operator"), (&org, "by-org")] {
             let answer = register(&gateway, token, &body(id, placed.clone())).await;
             assert!(answer.json()["token"].is_string(), "{}", answer.text());
             let seen = view(&gateway, id).await;
-            for (name, value) in placed.as_object().unwrap() {
-                assert_eq!(&seen[name], value, "{id} {name}");
-            }
+            has(&seen, &placed);
             assert_eq!(seen["status"], "online");
         }
         // An integration stays in its org and moves nothing.
@@ -474,12 +415,11 @@ on_embedded! {
         }
         // An operator moves, but makes no cycle.
         let moved = body("by-org", json!({"parent_id": "by-operator"}));
-        assert_eq!(register_as_operator(&gateway, &moved).await.status, 200);
+        assert_eq!(register(&gateway, ADMIN, &moved).await.status, 200);
         assert_eq!(view(&gateway, "by-org").await["parent_id"], "by-operator");
         let cycle = body("by-operator", json!({"parent_id": "by-org"}));
-        refused(&register_as_operator(&gateway, &cycle).await, "", "conflict", "a cycle");
-        let canvas = gateway.as_operator(Request::post("/canvas/tokens", r#"{"user":"ada"}"#)).await;
-        let canvas = canvas.json()["token"].as_str().unwrap().to_owned();
+        refused(&register(&gateway, ADMIN, &cycle).await, "", "conflict", "a cycle");
+        let canvas = token(&gateway, "/canvas/tokens", r#"{"user":"ada"}"#).await;
         refused(&register(&gateway, &canvas, &body("new", json!({}))).await, "", "not_permitted", "canvas");
     }
 }

@@ -3,9 +3,8 @@
 
 use std::fs;
 use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -14,14 +13,10 @@ use tokio::sync::Semaphore;
 use crate::harness::authority::write_secret;
 use crate::harness::{
     ADMIN, Agent, Builder, CALL, Connection, Gateway, LAST_CHUNK, Pair, Request, SSE_HEAD, Seat,
-    Step, chunk, ok_json, until_holds,
+    Step, chunk, ok_json, until_found, until_holds,
 };
 
 const OFF: &str = "[rate]\ncaller_per_second = 0\nfailures_per_second = 0\n";
-
-/// A change that is not noticed in this time is not noticed.
-const PATIENCE: Duration = Duration::from_secs(60);
-
 /// A configuration file in a folder of its own.
 pub(crate) struct Written {
     folder: tempfile::TempDir,
@@ -48,6 +43,18 @@ impl Written {
         fs::write(self.at("new"), text).unwrap();
         fs::rename(self.at("new"), self.path()).unwrap();
     }
+
+    /// A gateway with a process of its own and this configuration.
+    fn builder(&self) -> Builder {
+        let builder = Builder::new(Pair::Embedded).process();
+        builder.file(self.path())
+    }
+
+    /// Saves this besides what switches rates off, and waits until it is in force.
+    async fn counts(&self, gateway: &Gateway, text: &str, key: &str, wished: Value) {
+        self.save(&format!("{OFF}{text}"));
+        in_force(gateway, key, wished).await;
+    }
 }
 
 async fn config(gateway: &Gateway) -> Value {
@@ -62,16 +69,15 @@ fn value(config: &Value, key: &str) -> Value {
 
 /// Waits until what `/config` says is as wished.
 pub(crate) async fn shows(gateway: &Gateway, what: &str, wished: impl Fn(&Value) -> bool) -> Value {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        let config = config(gateway).await;
-        if wished(&config) {
-            return config;
-        }
-        let log = gateway.log();
-        assert!(Instant::now() < deadline, "{what}: {config}\n{log}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    until_found(what, async || {
+        Some(config(gateway).await).filter(|config| wished(config))
+    })
+    .await
+}
+
+async fn fails(gateway: &Gateway) -> Value {
+    let failed = |config: &Value| config["last_reload"]["successful"] == false;
+    shows(gateway, "a failure", failed).await
 }
 
 pub(crate) async fn in_force(gateway: &Gateway, key: &str, wished: Value) {
@@ -99,12 +105,17 @@ fn call(from: &Seat, to: &Seat) -> Request {
     Request::post(to.path(), CALL).bearer(&from.token)
 }
 
+/// Asserts the reason of a refusal; `200`: none.
+async fn gives(gateway: &Gateway, request: &Request, wished: &str) {
+    assert_eq!(reason(gateway, request).await, wished, "{}", request.path);
+}
+
 async fn reason(gateway: &Gateway, request: &Request) -> String {
     let answer = gateway.call(request).await;
-    if answer.status == 200 {
-        return "200".to_owned();
+    match answer.status {
+        200 => "200".to_owned(),
+        _ => answer.reason(),
     }
-    answer.reason()
 }
 
 #[tokio::test]
@@ -118,42 +129,31 @@ async fn a_change_is_noticed_however_it_is_written() {
     symlink("one", written.at("..data")).unwrap();
     fs::remove_file(written.path()).unwrap();
     symlink("..data/linked.toml", written.path()).unwrap();
-    let gateway = Builder::new(Pair::Embedded)
-        .process()
-        .file(written.path())
-        .start()
-        .await;
-    let key = "rate.caller_burst";
-    in_force(&gateway, key, json!(11)).await;
+    let gateway = written.builder().start().await;
+    let burst = async |wished: u32| in_force(&gateway, "rate.caller_burst", json!(wished)).await;
+    burst(11).await;
     // As Kubernetes swaps a ConfigMap.
     symlink("two", written.at("..new")).unwrap();
     fs::rename(written.at("..new"), written.at("..data")).unwrap();
-    in_force(&gateway, key, json!(12)).await;
+    burst(12).await;
     written.save("[rate]\ncaller_burst = 13\n");
-    in_force(&gateway, key, json!(13)).await;
+    burst(13).await;
     fs::write(written.path(), "[rate]\ncaller_burst = 14\n").unwrap();
-    in_force(&gateway, key, json!(14)).await;
+    burst(14).await;
     fs::remove_file(written.path()).unwrap();
-    shows(&gateway, "a missing file", |config| {
-        config["last_reload"]["successful"] == false
-    })
-    .await;
-    in_force(&gateway, key, json!(14)).await;
+    fails(&gateway).await;
+    burst(14).await;
     fs::write(written.path(), "[rate]\ncaller_burst = 15\n").unwrap();
-    in_force(&gateway, key, json!(15)).await;
+    burst(15).await;
     gateway.signal("HUP");
     gateway.until_told("SIGHUP received; reloading", 1).await;
-    in_force(&gateway, key, json!(15)).await;
+    burst(15).await;
 }
 
 #[tokio::test]
 async fn what_changes_counts_at_once_and_nothing_open_is_dropped() {
     let written = Written::new(OFF);
-    let gateway = Builder::new(Pair::Embedded)
-        .process()
-        .file(written.path())
-        .start()
-        .await;
+    let gateway = written.builder().start().await;
     let permits = Arc::new(Semaphore::new(0));
     let agent = || agent(&permits);
     let root = gateway.seat("root", "", agent().await).await;
@@ -170,30 +170,32 @@ async fn what_changes_counts_at_once_and_nothing_open_is_dropped() {
     assert_eq!(kept.call(&call(&dev, &qa)).await.status, 200);
 
     // Who may: cached lineages are judged anew.
-    assert_eq!(reason(&gateway, &call(&root, &dev)).await, "not_permitted");
-    written.save(&format!("{OFF}[access]\nlineage = \"any\"\n"));
-    in_force(&gateway, "access.lineage", json!("any")).await;
-    assert_eq!(reason(&gateway, &call(&root, &dev)).await, "200");
-    written.save(OFF);
-    in_force(&gateway, "access.lineage", json!("direct")).await;
-    assert_eq!(reason(&gateway, &call(&root, &dev)).await, "not_permitted");
+    gives(&gateway, &call(&root, &dev), "not_permitted").await;
+    let any = "[access]\nlineage = \"any\"\n";
+    let key = "access.lineage";
+    written.counts(&gateway, any, key, json!("any")).await;
+    gives(&gateway, &call(&root, &dev), "200").await;
+    written.counts(&gateway, "", key, json!("direct")).await;
+    gives(&gateway, &call(&root, &dev), "not_permitted").await;
 
     // Which pages may.
     let page = "https://canvas.example";
     let from_page = call(&dev, &qa).field("Origin", page);
-    assert_eq!(reason(&gateway, &from_page).await, "origin_forbidden");
-    written.save(&format!("{OFF}[cors]\norigins = [\"{page}\"]\n"));
-    in_force(&gateway, "cors.origins", json!([page])).await;
+    gives(&gateway, &from_page, "origin_forbidden").await;
+    let cors = format!("[cors]\norigins = [\"{page}\"]\n");
+    written
+        .counts(&gateway, &cors, "cors.origins", json!([page]))
+        .await;
     let answer = gateway.call(&from_page).await;
     assert_eq!(answer.field("access-control-allow-origin"), Some(page));
 
     // Where agents may be: a known address and an open connection to it are no way around.
-    written.save(&format!("{OFF}[address]\nprofile = \"strict\"\n"));
-    in_force(&gateway, "address.profile", json!("strict")).await;
-    let known = reason(&gateway, &call(&dev, &qa)).await;
-    assert_eq!(known, "address_forbidden");
-    written.save(&format!("{OFF}[timeouts]\nhead = \"300ms\"\n"));
-    in_force(&gateway, "address.profile", json!("default")).await;
+    let strict = "[address]\nprofile = \"strict\"\n";
+    let key = "address.profile";
+    written.counts(&gateway, strict, key, json!("strict")).await;
+    gives(&gateway, &call(&dev, &qa), "address_forbidden").await;
+    let head = "[timeouts]\nhead = \"300ms\"\n";
+    written.counts(&gateway, head, key, json!("default")).await;
 
     // For how long.
     becomes(&gateway, &call(&dev, &qa), "200").await;
@@ -204,12 +206,14 @@ async fn what_changes_counts_at_once_and_nothing_open_is_dropped() {
 
     // What is logged.
     let logs = |id: &str| call(&dev, &qa).field("X-Request-Id", id);
-    written.save(&format!("{OFF}[telemetry]\nlog = \"info,access=off\"\n"));
-    in_force(&gateway, "telemetry.log", json!("info,access=off")).await;
+    let off = "[telemetry]\nlog = \"info,access=off\"\n";
+    let key = "telemetry.log";
+    written
+        .counts(&gateway, off, key, json!("info,access=off"))
+        .await;
     logged(&gateway, "telemetry.log", 1).await;
     gateway.call(&logs("unheard-of")).await;
-    written.save(OFF);
-    in_force(&gateway, "telemetry.log", json!("info")).await;
+    written.counts(&gateway, "", key, json!("info")).await;
     logged(&gateway, "telemetry.log", 2).await;
     gateway.call(&logs("noticed")).await;
     assert!(!gateway.access_lines("noticed").await.is_empty());
@@ -222,8 +226,9 @@ async fn what_changes_counts_at_once_and_nothing_open_is_dropped() {
     becomes(&gateway, &call(&dev, &qa), "200").await;
     let answer = gateway.call(&call(&dev, &qa)).await;
     assert_eq!(answer.field("ratelimit-limit"), Some("1"), "{answer:?}");
-    written.save(OFF);
-    in_force(&gateway, "rate.caller_per_second", json!(0)).await;
+    written
+        .counts(&gateway, "", "rate.caller_per_second", json!(0))
+        .await;
 
     // Through all of it both connections stayed. The rates are off a moment after it is shown.
     loop {
@@ -236,11 +241,8 @@ async fn what_changes_counts_at_once_and_nothing_open_is_dropped() {
     let streamed = streamed.await.unwrap();
     assert!(streamed.whole, "{}", streamed.text());
     assert_eq!(streamed.events().len(), 2, "{}", streamed.text());
-    assert!(
-        gateway
-            .log()
-            .contains("A changed configuration is in force")
-    );
+    let log = gateway.log();
+    assert!(log.contains("A changed configuration is in force"));
 }
 
 /// Waits for the line that names `key` for the `times`th time: what follows from it is done by then.
@@ -260,21 +262,14 @@ async fn logged(gateway: &Gateway, key: &str, times: usize) {
 #[tokio::test]
 async fn a_wrong_file_leaves_the_last_good_one_in_force_until_it_is_mended() {
     let written = Written::new("[rate]\ncaller_burst = 7\n");
-    let gateway = Builder::new(Pair::Embedded)
-        .process()
-        .file(written.path())
-        .set("cors.origins", "https://set.example")
-        .start()
-        .await;
+    let builder = written.builder().set("cors.origins", "https://set.example");
+    let gateway = builder.start().await;
     let gauge = "a2a_gateway_config_last_reload_successful";
     let time = "a2a_gateway_config_last_reload_success_timestamp_seconds";
     assert_eq!(gateway.metric(gauge, &[]).await, 1.0);
     assert!(gateway.metric(time, &[]).await > 1.0e9);
     written.save("[rate]\ncaller_burst = 8\nno_such = 1\n[timeouts]\nidle = \"soon\"\n");
-    let failed = shows(&gateway, "a failure", |config| {
-        config["last_reload"]["successful"] == false
-    })
-    .await;
+    let failed = fails(&gateway).await;
     let problems = failed["last_reload"]["problems"].to_string();
     assert!(problems.contains("rate.no_such") && problems.contains("timeouts.idle"));
     assert!(failed["last_reload"]["failed_at"].is_string());
@@ -282,22 +277,18 @@ async fn a_wrong_file_leaves_the_last_good_one_in_force_until_it_is_mended() {
     gauged(&gateway, gauge, 0.0).await;
     gateway.until_told("last good one", 1).await;
     let log = gateway.log();
-    let lines: Vec<&str> = log
-        .lines()
-        .filter(|l| l.contains("last good one"))
-        .collect();
-    assert_eq!(lines.len(), 1, "{log}");
-    assert!(lines[0].contains("rate.no_such") && lines[0].contains("timeouts.idle"));
+    let mut lines = log.lines().filter(|line| line.contains("last good one"));
+    let (line, more) = (lines.next().unwrap(), lines.next());
+    assert_eq!(more, None, "{log}");
+    assert!(line.contains("rate.no_such") && line.contains("timeouts.idle"));
 
     // Mended: what is set on the command line stays above it.
     written.save("[rate]\ncaller_burst = 9\n[cors]\norigins = [\"https://file.example\"]\n");
     in_force(&gateway, "rate.caller_burst", json!(9)).await;
     let mended = config(&gateway).await;
     assert_eq!(mended["last_reload"]["successful"], true);
-    assert_eq!(
-        value(&mended, "cors.origins"),
-        json!(["https://set.example"])
-    );
+    let origins = value(&mended, "cors.origins");
+    assert_eq!(origins, json!(["https://set.example"]));
     gauged(&gateway, gauge, 1.0).await;
 }
 
@@ -310,25 +301,18 @@ async fn gauged(gateway: &Gateway, gauge: &str, value: f64) {
 #[tokio::test]
 async fn what_needs_a_restart_is_named_and_waits_for_it() {
     let written = Written::new("");
-    let mut gateway = Builder::new(Pair::Embedded)
-        .process()
-        .file(written.path())
-        .start()
-        .await;
+    let mut gateway = written.builder().start().await;
     written.save("[server]\nthreads = 3\nmax_exchanges = 77\n[stores]\ntimeout = \"3s\"\n");
-    let shown = shows(&gateway, "what waits", |config| {
-        value(config, "server.max_exchanges") == 77
-    })
-    .await;
+    let waits = |config: &Value| value(config, "server.max_exchanges") == 77;
+    let shown = shows(&gateway, "what waits", waits).await;
     assert_eq!(value(&shown, "server.threads"), 0);
     assert_eq!(value(&shown, "stores.timeout"), "2s");
     let waiting = shown["restart_needed"].as_array().unwrap();
     let waiting: Vec<&str> = waiting.iter().filter_map(|w| w["key"].as_str()).collect();
     assert_eq!(waiting, ["server.threads", "stores.timeout"]);
     gauged(&gateway, "a2a_gateway_config_restart_needed", 2.0).await;
-    gateway
-        .until_told("server.threads, stores.timeout", 1)
-        .await;
+    let named = gateway.until_told("server.threads, stores.timeout", 1);
+    named.await;
     gateway.restart().await;
     let after = config(&gateway).await;
     assert_eq!(value(&after, "server.threads"), 3);
@@ -339,42 +323,33 @@ async fn what_needs_a_restart_is_named_and_waits_for_it() {
 async fn a_token_that_is_taken_out_is_refused_and_one_that_comes_counts() {
     let other = |c: &str| format!("a2aa_{}", c.repeat(43));
     let (listed, mounted, next) = (other("b"), other("c"), other("d"));
-    let hash: String = Sha256::digest(&listed)
-        .iter()
-        .map(|b| format!("{b:02x}"))
-        .collect();
+    let hash = hex::encode(Sha256::digest(&listed));
     let written = Written::new(&format!("{OFF}[auth]\nadmin_token_sha256 = [\"{hash}\"]\n"));
     let secret = written.at("secret");
     write_secret(&secret, &mounted);
-    let gateway = Builder::new(Pair::Embedded)
-        .process()
-        .file(written.path())
-        .env("A2A_GATEWAY_ADMIN_TOKEN", "")
-        .env("A2A_GATEWAY_ADMIN_TOKEN_FILE", text(&secret))
-        .start()
-        .await;
+    let builder = written.builder().env("A2A_GATEWAY_ADMIN_TOKEN", "");
+    let mounted_at = secret.to_str().unwrap();
+    let builder = builder.env("A2A_GATEWAY_ADMIN_TOKEN_FILE", mounted_at);
+    let gateway = builder.start().await;
     let ask = |token: &str| Request::get("/workspaces/none").bearer(token);
-    for (token, good) in [(&listed, true), (&mounted, true), (&next, false)] {
-        let expected = if good {
-            "workspace_not_found"
-        } else {
-            "unauthenticated"
-        };
-        assert_eq!(reason(&gateway, &ask(token)).await, expected);
+    let (known, unknown) = ("workspace_not_found", "unauthenticated");
+    for (token, expected) in [
+        (&*listed, known),
+        (&mounted, known),
+        (&next, unknown),
+        (ADMIN, unknown),
+    ] {
+        gives(&gateway, &ask(token), expected).await;
     }
-    assert_eq!(reason(&gateway, &ask(ADMIN)).await, "unauthenticated");
     written.save(OFF);
     in_force(&gateway, "auth.admin_token_sha256", json!([])).await;
-    becomes(&gateway, &ask(&listed), "unauthenticated").await;
-    assert_eq!(
-        reason(&gateway, &ask(&mounted)).await,
-        "workspace_not_found"
-    );
+    becomes(&gateway, &ask(&listed), unknown).await;
+    gives(&gateway, &ask(&mounted), known).await;
     // The file that the variable names has another token in it.
     write_secret(&secret, &next);
-    becomes(&gateway, &ask(&mounted), "unauthenticated").await;
+    becomes(&gateway, &ask(&mounted), unknown).await;
     // It was refused a moment ago, which is remembered for a second.
-    becomes(&gateway, &ask(&next), "workspace_not_found").await;
+    becomes(&gateway, &ask(&next), known).await;
     let log = gateway.log();
     for token in [&listed, &mounted, &next] {
         assert!(!log.contains(token.as_str()));
@@ -387,21 +362,14 @@ async fn becomes(gateway: &Gateway, request: &Request, wished: &str) {
     until_holds(wished, is).await;
 }
 
-fn text(path: &Path) -> &str {
-    path.to_str().unwrap()
-}
-
 #[tokio::test]
 async fn the_configuration_is_shown_masked_and_only_to_those_who_mean_this_listener() {
     let gateway = Builder::new(Pair::Embedded).process().start().await;
     let config = config(&gateway).await;
     assert_eq!(value(&config, "rate.caller_per_second"), 0);
-    let settings = config["settings"].as_array().unwrap();
-    let listen = settings
-        .iter()
-        .find(|s| s["key"] == "server.listen")
-        .unwrap();
-    assert_eq!(listen["source"], "--set");
+    let mut settings = config["settings"].as_array().unwrap().iter();
+    let listen = settings.find(|setting| setting["key"] == "server.listen");
+    assert_eq!(listen.unwrap()["source"], "--set");
     assert!(config["loaded_at"].is_string());
     let mut connection = Connection::open(gateway.admin).await;
     let wire = Request::get("/config").wire("evil.example");

@@ -1,11 +1,14 @@
 //! An agent speaks for itself and not for the gateway's origin, nor to a proxy in front of it. With a real nginx:
 //! `outer/balancers/response_fields.rs`.
 
-use crate::fields::Case;
+use crate::answers::words;
+use crate::fields::{Case, TRACEPARENT};
 use crate::harness::sidecar::{Guarded, call};
 use crate::harness::{
     Agent, Answer, Builder, CALL, Connection, LAST_CHUNK, Pair, Request, SSE_HEAD, Step, chunk,
 };
+
+const REPORT_ONLY: &str = "Content-Security-Policy-Report-Only";
 
 /// What an agent would say for the gateway, or to a proxy in front.
 const HOSTILE: [(&str, &str); 26] = [
@@ -13,10 +16,7 @@ const HOSTILE: [(&str, &str); 26] = [
     ("Strict-Transport-Security", "max-age=31536000"),
     ("Alt-Svc", "h2=\"evil.example:443\""),
     ("Content-Security-Policy", "script-src *"),
-    (
-        "Content-Security-Policy-Report-Only",
-        "report-uri https://evil.example",
-    ),
+    (REPORT_ONLY, "report-uri https://evil.example"),
     ("Service-Worker-Allowed", "/"),
     ("Link", "<https://evil.example>; rel=preload"),
     ("Refresh", "0;url=https://evil.example"),
@@ -50,10 +50,7 @@ const LISTED: [(&str, &str); 12] = [
     ("A2A-Version", "0.3"),
     ("A2A-Extensions", "https://a.example/1"),
     ("X-A2A-Extensions", "https://a.example/2"),
-    (
-        "Traceparent",
-        "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
-    ),
+    ("Traceparent", TRACEPARENT),
     ("Tracestate", "a=1"),
     ("Content-Encoding", "identity"),
 ];
@@ -69,11 +66,8 @@ pub(crate) async fn hostile() -> Agent {
     Agent::scripted(|request| {
         if request.text().contains("\"stream\"") {
             let head = SSE_HEAD.replacen("\r\n", &format!("\r\n{}", lines()), 1);
-            return vec![
-                Step::write(head),
-                Step::Write(chunk("data: {}\n\n")),
-                Step::write(LAST_CHUNK),
-            ];
+            let events = [chunk("data: {}\n\n"), LAST_CHUNK.into()].concat();
+            return vec![Step::write(head), Step::Write(events)];
         }
         let media_type = [
             "text/html",
@@ -100,11 +94,7 @@ pub(crate) async fn hostile() -> Agent {
 }
 
 fn assert_clean(answer: &Answer, what: &str) {
-    let own = [
-        "content-security-policy",
-        "x-content-type-options",
-        "x-accel-buffering",
-    ];
+    let own: [_; 3] = words("content-security-policy x-content-type-options x-accel-buffering");
     for (name, value) in HOSTILE {
         let lower = name.to_ascii_lowercase();
         let said = answer.field(name).filter(|_| lower != "server");
@@ -116,16 +106,9 @@ fn assert_clean(answer: &Answer, what: &str) {
     }
     // With what is kept of a call only those fields that say how to read it.
     let replayed = answer.field("idempotent-replay").is_some();
-    let reads = [
-        "A2A-Version",
-        "A2A-Extensions",
-        "X-A2A-Extensions",
-        "Content-Encoding",
-    ];
-    let listed = LISTED
-        .iter()
-        .filter(|(name, _)| !replayed || reads.contains(name));
-    for &(name, value) in listed {
+    let reads: [_; 4] = words("A2A-Version A2A-Extensions X-A2A-Extensions Content-Encoding");
+    let listed = LISTED.iter();
+    for &(name, value) in listed.filter(|(name, _)| !replayed || reads.contains(name)) {
         assert_eq!(answer.field(name), Some(value), "{what}: {name}");
     }
     let nosniff = answer.fields.iter();
@@ -149,12 +132,10 @@ async fn no_hostile_field_passes_whole_streamed_kept_or_replayed() {
     ] {
         let body = CALL.replace("\"hi\"", &format!("\"{kind}\""));
         let request = Request::post(case.target.path(), &body).bearer(&case.caller.token);
-        let keyed = request
-            .clone()
-            .field("Idempotency-Key", format!("k-{}", kind.replace(' ', "")));
+        let key = format!("k-{}", kind.replace(' ', ""));
+        let keyed = request.clone().field("Idempotency-Key", key);
         for (what, request) in [("plain", &request), ("kept", &keyed), ("replayed", &keyed)] {
-            let answer = case.gateway.call(request).await;
-            assert_eq!(answer.status, 200, "{}", answer.text());
+            let answer = case.gateway.call(request).await.has(200);
             assert_clean(&answer, &format!("{kind}, {what}"));
             let replayed = answer.field("idempotent-replay") == Some("true");
             assert_eq!(replayed, what == "replayed", "{kind}, {what}");
@@ -172,10 +153,7 @@ async fn a_challenge_passes_with_a_401_alone() {
     .await;
     let answer = case.gateway.call(&case.request()).await;
     assert_eq!(answer.status, 401);
-    assert_eq!(
-        answer.field("www-authenticate"),
-        Some("Bearer realm=\"agent\"")
-    );
+    answer.has_field("www-authenticate", "Bearer realm=\"agent\"");
 }
 
 #[tokio::test]
@@ -189,21 +167,16 @@ async fn the_configuration_adds_fields_of_answers() {
 
 #[tokio::test]
 async fn a_head_of_an_answer_is_bounded() {
-    let case = {
-        let agent = Agent::scripted(|request| {
-            let text = request.text().rsplit_once("head-").unwrap().1;
-            let (fields, size) = text.split_once('"').unwrap().0.split_once('-').unwrap();
-            let (fields, size): (usize, usize) = (fields.parse().unwrap(), size.parse().unwrap());
-            let mut head = String::from(
-                "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Type: application/json\r\n",
-            );
-            for n in 2..fields {
-                head.push_str(&format!("X-{n}: {}\r\n", "v".repeat(size / fields)));
-            }
-            vec![Step::write(head + "\r\n{}")]
-        });
-        Case::with(Builder::new(Pair::Embedded), agent.await).await
-    };
+    let agent = Agent::scripted(|request| {
+        let text = request.text().rsplit_once("head-").unwrap().1;
+        let (fields, size) = text.split_once('"').unwrap().0.split_once('-').unwrap();
+        let (fields, size): (usize, usize) = (fields.parse().unwrap(), size.parse().unwrap());
+        let head = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Type: application/json\r\n";
+        let value = "v".repeat(size / fields);
+        let more: String = (2..fields).map(|n| format!("X-{n}: {value}\r\n")).collect();
+        vec![Step::write(format!("{head}{more}\r\n{{}}"))]
+    });
+    let case = Case::with(Builder::new(Pair::Embedded), agent.await).await;
     for (shape, passes) in [
         ("100-0", true),
         ("101-0", false),
@@ -218,15 +191,11 @@ async fn a_head_of_an_answer_is_bounded() {
         for request in [plain, keyed] {
             let answer = case.gateway.call(&request).await;
             if passes {
-                assert_eq!(
-                    (answer.status, answer.text().as_str()),
-                    (200, "{}"),
-                    "{shape}"
-                );
+                assert_eq!(answer.status, 200, "{shape}");
+                assert_eq!(answer.text(), "{}", "{shape}");
             } else {
-                let refused = (answer.status, answer.reason());
-                assert_eq!(refused, (502, "agent_protocol_error".to_owned()), "{shape}");
-                assert_eq!(answer.fact("delivered").as_deref(), Some("true"));
+                answer.refuses_for(&shape, 502, "agent_protocol_error");
+                answer.tells("delivered", "true");
             }
         }
     }
@@ -236,9 +205,8 @@ async fn a_head_of_an_answer_is_bounded() {
 #[tokio::test]
 async fn every_answer_forbids_to_guess_its_type() {
     let page = "https://canvas.example";
-    let builder = Builder::new(Pair::Embedded)
-        .set("cors.origins", page)
-        .set("canvas.enabled", "true");
+    let builder = Builder::new(Pair::Embedded).set("cors.origins", page);
+    let builder = builder.set("canvas.enabled", "true");
     let case = Case::with(builder, Agent::json("{}").await).await;
     let nosniff = |answer: &Answer, what: &str| {
         let fields = answer.fields.iter();
@@ -277,22 +245,13 @@ async fn every_answer_forbids_to_guess_its_type() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_sidecar_passes_its_agents_fields_but_no_order_to_a_proxy() {
     let guarded = Guarded::start_with(hostile().await, &[]).await;
-    let answer = guarded.call(&call(&guarded.token(CALL))).await;
-    assert_eq!(answer.status, 200, "{}", answer.text());
-    for name in [
-        "x-accel-redirect",
-        "x-accel-expires",
-        "x-sendfile",
-        "x-reproxy-url",
-    ] {
+    let answer = guarded.call(&call(&guarded.token(CALL))).await.has(200);
+    for name in "x-accel-redirect x-accel-expires x-sendfile x-reproxy-url".split(' ') {
         assert_eq!(answer.field(name), None, "{name}");
     }
     assert_eq!(answer.field("x-content-type-options"), Some("nosniff"));
-    assert_eq!(
-        answer.field("set-cookie"),
-        Some("a=b"),
-        "it answers from its agent's origin"
-    );
+    // It answers from its agent's origin.
+    answer.has_field("set-cookie", "a=b");
     let verified = guarded.call(&Request::get("/auth/verify")).await;
     assert_eq!(verified.field("x-content-type-options"), Some("nosniff"));
 }

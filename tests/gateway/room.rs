@@ -3,7 +3,7 @@
 use tokio::task::JoinSet;
 
 use crate::harness::{
-    ADMIN, Agent, Answer, Builder, CALL, Connection, Gateway, Pair, Request, until_holds,
+    ADMIN, Agent, Answer, CALL, Connection, Gateway, Request, answering, until_holds,
 };
 
 fn assert_full(answer: &Answer) {
@@ -19,14 +19,9 @@ async fn until(gateway: &Gateway, request: &Request, status: u16) {
 
 #[tokio::test]
 async fn all_bodies_together_have_a_bound() {
-    let gateway = Builder::new(Pair::Embedded)
-        .set("limits.request_bytes", "1MiB")
-        .set("limits.bodies_bytes", "1MiB")
-        .start()
-        .await;
-    let agent = Agent::json(r#"{"jsonrpc":"2.0","id":1,"result":{}}"#).await;
-    let (caller, target) = gateway.pair(agent).await;
-    let call = |body: &str| Request::post(target.path(), body).bearer(&caller.token);
+    let gateway = Gateway::with("limits.request_bytes=1MiB limits.bodies_bytes=1MiB").await;
+    let (caller, target) = gateway.pair(answering().await).await;
+    let call = |body: &str| caller.sends(&target, body);
     let large = call(&CALL.replace("hi", &"x".repeat(600 << 10)));
     assert_eq!(gateway.call(&large).await.status, 200);
     // One that stops before its end. While its bytes are on their way it may be the one too many
@@ -34,7 +29,7 @@ async fn all_bodies_together_have_a_bound() {
     let stall = async || {
         let mut stalled = Connection::open(gateway.public).await;
         let head = call("").field("Content-Length", (900 << 10).to_string());
-        stalled.send(&head.wire(&gateway.public.to_string())).await;
+        stalled.ask(&head).await;
         let _ = stalled.try_send(&vec![b' '; 800 << 10]).await;
         stalled
     };
@@ -50,11 +45,8 @@ async fn all_bodies_together_have_a_bound() {
             in_a_row += 1;
         }
     }
-    assert_eq!(
-        gateway.call(&call(CALL)).await.status,
-        200,
-        "a small one fits"
-    );
+    let small = gateway.call(&call(CALL)).await;
+    assert_eq!(small.status, 200, "a small one fits: {}", small.text());
     // The control plane has room of its own.
     let card = Request::post("/registry/register", " ".repeat(600 << 10));
     assert_eq!(gateway.as_operator(card).await.status, 400);
@@ -67,23 +59,17 @@ async fn all_bodies_together_have_a_bound() {
 
 #[tokio::test]
 async fn one_caller_has_half_of_the_room_that_others_leave() {
-    let gateway = Builder::new(Pair::Embedded)
-        .set("limits.request_bytes", "1MiB")
-        .set("limits.bodies_bytes", "8MiB")
-        .start()
-        .await;
-    let agent = Agent::json(r#"{"jsonrpc":"2.0","id":1,"result":{}}"#).await;
-    let (caller, target) = gateway.pair(agent).await;
+    let gateway = Gateway::with("limits.request_bytes=1MiB limits.bodies_bytes=8MiB").await;
+    let (caller, target) = gateway.pair(answering().await).await;
     let another = gateway.seat("another", "", Agent::json("{}").await).await;
-    let call = |token: &str, body: &str| Request::post(target.path(), body).bearer(token);
     // Five that stop before their end would have 4.4 MiB of 4, whichever is the one too many.
     let mut stalled = JoinSet::new();
     for _ in 0..5 {
         let mut connection = Connection::open(gateway.public).await;
-        let head = call(&caller.token, "").field("Content-Length", "1000000");
-        let head = head.wire(&gateway.public.to_string());
+        let head = caller.sends(&target, "");
+        let head = head.field("Content-Length", "1000000");
         stalled.spawn(async move {
-            connection.send(&head).await;
+            connection.ask(&head).await;
             let _ = connection.try_send(&vec![b' '; 900 << 10]).await;
             connection.answer().await
         });
@@ -91,36 +77,30 @@ async fn one_caller_has_half_of_the_room_that_others_leave() {
     let refused = stalled.join_next().await.unwrap().unwrap();
     assert_full(&refused);
     refused.says("half of what others leave");
-    let small = gateway.call(&call(&caller.token, CALL)).await;
+    let small = gateway.call(&caller.calls(&target)).await;
     assert_eq!(small.status, 200, "a small one fits: {}", small.text());
     // Others have what is left, also where the first has none.
     let large = CALL.replace("hi", &"x".repeat(600 << 10));
-    let other = gateway.call(&call(&another.token, &large)).await;
-    assert_eq!(other.status, 200, "{}", other.text());
+    let other = another.sends(&target, &large);
+    gateway.call(&other).await.has(200);
     let refused = gateway.metric("a2a_gateway_bodies_refused_total", &[]);
     assert!(refused.await >= 1.0);
     drop(stalled);
-    until(&gateway, &call(&caller.token, &large), 200).await;
+    until(&gateway, &caller.sends(&target, &large), 200).await;
     gateway.assert_idle().await;
 }
 
 #[tokio::test]
 async fn bodies_that_never_end_keep_no_place_from_others() {
-    let gateway = Builder::new(Pair::Embedded)
-        .set("server.max_exchanges", "2")
-        .start()
-        .await;
-    let agent = Agent::json(r#"{"jsonrpc":"2.0","id":1,"result":{}}"#).await;
-    let (caller, target) = gateway.pair(agent).await;
+    let gateway = Gateway::with("server.max_exchanges=2").await;
+    let (caller, target) = gateway.pair(answering().await).await;
     let stall = async |token: &str| {
         let stalled = Request::post("/registry/register", "")
             .bearer(token)
             .field("Content-Length", "1000")
             .field("Expect", "100-continue");
         let mut connection = Connection::open(gateway.public).await;
-        connection
-            .send(&stalled.wire(&gateway.public.to_string()))
-            .await;
+        connection.ask(&stalled).await;
         connection
     };
     let mut first = stall(&caller.token).await;
@@ -132,8 +112,7 @@ async fn bodies_that_never_end_keep_no_place_from_others() {
     assert_eq!(third.read_head().await.unwrap().status, 100);
     assert_full(&stall(ADMIN).await.answer().await);
     // None of them is one of an exchange's.
-    let call = Request::post(target.path(), CALL).bearer(&caller.token);
-    assert_eq!(gateway.call(&call).await.status, 200);
+    gateway.call(&caller.calls(&target)).await.has(200);
     let ask = Request::get("/workspaces/target").bearer(&caller.token);
     assert_eq!(gateway.call(&ask).await.status, 200);
     drop(first);

@@ -27,12 +27,10 @@ async fn a_method_that_a_route_lacks_is_405_and_allow_names_the_others() {
     let base = taken["/workspaces/{id}/a2a"].clone();
     taken.insert("/workspaces/{id}/a2a/", base);
     for (pattern, methods) in taken {
+        let named = |segment: &str| segment.starts_with('{');
         let segments = pattern
             .split('/')
-            .map(|segment| match segment.starts_with('{') {
-                true => "x",
-                false => segment,
-            });
+            .map(|one| if named(one) { "x" } else { one });
         let path = segments.collect::<Vec<_>>().join("/");
         for method in METHODS.iter().filter(|m| !methods.contains(*m)) {
             let request = Request::new(method, &path).field("X-Request-Id", "seen");
@@ -43,8 +41,8 @@ async fn a_method_that_a_route_lacks_is_405_and_allow_names_the_others() {
             let allow = head
                 .field("allow")
                 .unwrap_or_else(|| panic!("{what}: {head:?}"));
-            let allow: BTreeSet<_> = allow.split(',').map(str::trim).collect();
-            let allow: BTreeSet<_> = allow.into_iter().filter(|m| *m != "OPTIONS").collect();
+            let allow = allow.split(',').map(str::trim);
+            let allow: BTreeSet<_> = allow.filter(|m| *m != "OPTIONS").collect();
             assert_eq!(allow, methods, "{what}");
             if *method == "HEAD" {
                 assert_eq!(head.status, 405, "{what}");
@@ -53,11 +51,8 @@ async fn a_method_that_a_route_lacks_is_405_and_allow_names_the_others() {
                 assert_refusal(&answer, &path, "seen", "method_not_allowed", &what);
                 let named = methods.iter().filter(|m| answer.text().contains(**m));
                 let read_only = methods.iter().all(|m| ["GET", "HEAD"].contains(m));
-                let wanted = if read_only {
-                    1
-                } else {
-                    methods.len() - usize::from(methods.contains("HEAD"))
-                };
+                let all = methods.len() - usize::from(methods.contains("HEAD"));
+                let wanted = if read_only { 1 } else { all };
                 assert!(named.count() >= wanted, "{what}: {}", answer.text());
             }
         }
@@ -67,21 +62,11 @@ async fn a_method_that_a_route_lacks_is_405_and_allow_names_the_others() {
 #[tokio::test]
 async fn a_path_that_no_route_has_is_not_found_in_json() {
     let gateway = Gateway::start(Pair::Embedded).await;
-    for path in [
-        "/",
-        "/workspace",
-        "/workspaces/",
-        "/workspaces/x/",
-        "/workspaces/x/a2ax",
-        "/workspaces/x/unknown",
-        "/workspaces/x/a2a/unknown",
-        "/registry",
-        "/registry/register/",
-        "/metrics",
-        "/readyz",
-        "/../etc/passwd",
-        "/index.html",
-    ] {
+    for path in "/ /workspace /workspaces/ /workspaces/x/ /workspaces/x/a2ax \
+        /workspaces/x/unknown /workspaces/x/a2a/unknown /registry /registry/register/ /metrics \
+        /readyz /../etc/passwd /index.html"
+        .split(' ')
+    {
         for request in [Request::get(path), Request::post(path, "{}")] {
             let answer = gateway.call(&request.field("X-Request-Id", "seen")).await;
             assert_refusal(&answer, path, "seen", "not_found", path);
@@ -101,25 +86,16 @@ async fn head_is_get_without_a_body_and_keeps_the_connection_in_step() {
             let path = path.replace("{id}", "dev").replace("{org}", "acme");
             let of_nothing = path.contains('{');
             let path = path.replace(['{', '}'], "");
-            let for_operators = ["/orgs", "/operators"]
-                .iter()
-                .any(|start| path.starts_with(start))
-                || matches!(
-                    &*path,
-                    "/grants" | "/policy" | "/stops" | "/caps" | "/usage"
-                );
-            let status = if path.starts_with("/.well-known/") {
-                200
-            } else if path.starts_with("/canvas") {
+            let operators = "/orgs /operators /grants /policy /stops /caps /usage";
+            let for_operators = operators.split(' ').any(|start| path.starts_with(start));
+            let status = match status {
+                _ if path.starts_with("/.well-known/") => 200,
                 // Off, unless canvas.enabled says otherwise.
-                404
-            } else if for_operators && status == 200 {
-                403
-            } else if of_nothing && status == 200 {
+                _ if path.starts_with("/canvas") => 404,
+                200 if for_operators => 403,
                 // Of nothing that there is.
-                404
-            } else {
-                status
+                200 if of_nothing => 404,
+                status => status,
             };
             let head = Request::new("HEAD", &path).bearer(token);
             let head = head.field("Content-Length", "0").wire("127.0.0.1");
@@ -139,17 +115,9 @@ async fn head_is_get_without_a_body_and_keeps_the_connection_in_step() {
 async fn an_encoded_id_names_no_workspace_on_any_route() {
     let gateway = Gateway::start(Pair::Embedded).await;
     gateway.create(json!({"id": "dev", "name": "dev"})).await;
-    for path in [
-        "/workspaces/d%65v",
-        "/workspaces/d%65v/tokens",
-        "/registry/discover/d%65v",
-    ] {
+    for path in "/workspaces/d%65v /workspaces/d%65v/tokens /registry/discover/d%65v".split(' ') {
         let answer = gateway.as_operator(Request::get(path)).await;
-        assert_eq!(
-            (answer.status, answer.reason().as_str()),
-            (400, "invalid_workspace_id"),
-            "{path}"
-        );
+        answer.refuses_for(&path, 400, "invalid_workspace_id");
     }
 }
 
@@ -158,23 +126,13 @@ async fn a_second_gateway_on_one_sqlite_file_does_not_start() {
     let first = Gateway::start(Pair::Embedded).await;
     let file = first.dir.join("gateway.db");
     let mut second = std::process::Command::new(env!("CARGO_BIN_EXE_a2a-gateway"));
-    let second = second
-        .current_dir(&first.dir)
-        .args([
-            "serve",
-            "--set",
-            "server.listen=127.0.0.1:0",
-            "--set",
-            "admin.listen=127.0.0.1:0",
-        ])
-        .args(["--set", &format!("stores.sql=sqlite:{}", file.display())])
-        .output()
-        .unwrap();
+    let arguments = "serve --set server.listen=127.0.0.1:0 --set admin.listen=127.0.0.1:0 --set";
+    second.current_dir(&first.dir).args(arguments.split(' '));
+    second.arg(format!("stores.sql=sqlite:{}", file.display()));
+    let second = second.output().unwrap();
     let said = String::from_utf8_lossy(&second.stderr).into_owned();
     assert_eq!(second.status.code(), Some(1), "{said}");
-    assert!(
-        said.contains("another gateway serves from this SQLite file"),
-        "{said}"
-    );
+    let why = "another gateway serves from this SQLite file";
+    assert!(said.contains(why), "{said}");
     assert!(!said.contains("would block"), "{said}");
 }

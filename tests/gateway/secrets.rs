@@ -2,16 +2,15 @@
 //! log, nor the metrics, nor the audit, nor an event, nor a refusal holds a token, a word of a message, or a
 //! password in a URL.
 
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 
 use crate::harness::planted::DATABASE_PASSWORD;
 use crate::harness::servers::{self, Redis};
-use crate::harness::until_found;
 use crate::harness::watcher::Feed;
 use crate::harness::{
     ADMIN, Agent, Answer, Builder, CALL, Connection, Gateway, LAST_CHUNK, Pair, Request, SSE_HEAD,
-    Step, card, chunk, ok_json,
+    Step, card, chunk, ok_json, until_found,
 };
 
 /// In every body of the control plane. Events may show it: cards and current tasks are there to be seen.
@@ -48,7 +47,7 @@ impl Session {
         answer
     }
 
-    async fn as_operator(&mut self, path: &str, body: serde_json::Value) -> serde_json::Value {
+    async fn as_operator(&mut self, path: &str, body: Value) -> Value {
         let request = Request::post(path, body.to_string()).bearer(ADMIN);
         let answer = self.send(request).await;
         assert_eq!(answer.status, 201, "{path}: {}", answer.text());
@@ -56,10 +55,16 @@ impl Session {
     }
 
     /// Keeps a token that an answer showed.
-    fn keep(&mut self, answer: &serde_json::Value, name: &str) -> String {
+    fn keep(&mut self, answer: &Value, name: &str) -> String {
         let token = answer[name].as_str().unwrap().to_owned();
         self.secrets.push(token.clone());
         token
+    }
+
+    async fn register(&mut self, id: &str, enrolment: &str, url: &str) -> Answer {
+        let body = json!({"id": id, "url": url, "agent_card": card(WORD)});
+        let request = Request::post("/registry/register", body.to_string());
+        self.send(request.bearer(enrolment)).await
     }
 
     async fn workspace(&mut self, id: &str, url: &str) -> String {
@@ -72,14 +77,10 @@ impl Session {
             format!("ftp://agent:{PASSWORD}@127.0.0.1/"),
             format!("http://[agent:{PASSWORD}@"),
         ] {
-            let body = json!({"id": id, "url": bad, "agent_card": card(WORD)});
-            let request = Request::post("/registry/register", body.to_string());
-            let answer = self.send(request.bearer(&enrolment)).await;
+            let answer = self.register(id, &enrolment, &bad).await;
             assert!((400..=502).contains(&answer.status), "{}", answer.text());
         }
-        let body = json!({"id": id, "url": url, "agent_card": card(WORD)});
-        let request = Request::post("/registry/register", body.to_string());
-        let answer = self.send(request.bearer(&enrolment)).await;
+        let answer = self.register(id, &enrolment, url).await;
         assert_eq!(answer.status, 200, "{}", answer.text());
         self.keep(&answer.json(), "token")
     }
@@ -89,6 +90,7 @@ impl Session {
         let path = "/workspaces/target/a2a";
         let whole = CALL.replace("\"hi\"", &format!("\"{SAID}\""));
         let deep = format!("{}\"{SAID}\"{}", "[".repeat(600), "]".repeat(600));
+        let deep = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"x","params":{deep}}}"#);
         for (body, statuses) in [
             (whole.as_str(), [200, 502]),
             (&whole.replace("message/send", "message/stream"), [200, 200]),
@@ -97,10 +99,7 @@ impl Session {
             (&format!(r#"{{"jsonrpc":"2.0","{SAID}"#), [400, 400]),
             (&format!(r#"["{SAID}"]"#), [400, 400]),
             (&format!(r#"{{"method":{{"{SAID}":1}}}}"#), [400, 400]),
-            (
-                &format!(r#"{{"jsonrpc":"2.0","id":1,"method":"x","params":{deep}}}"#),
-                [400, 400],
-            ),
+            (&deep, [400, 400]),
         ] {
             for query in [String::new(), format!("?{SAID}={PASSWORD}")] {
                 let request = Request::post(format!("{path}{query}"), body)
@@ -108,11 +107,8 @@ impl Session {
                     .field("Cookie", format!("session={PASSWORD}"))
                     .field("X-Api-Key", PASSWORD);
                 let answer = self.send(request).await;
-                assert!(
-                    statuses.contains(&answer.status),
-                    "{body}: {}",
-                    answer.text()
-                );
+                let is_expected = statuses.contains(&answer.status);
+                assert!(is_expected, "{body}: {}", answer.text());
             }
         }
     }
@@ -141,31 +137,24 @@ impl Session {
     /// What the control plane is told, and cannot read.
     async fn changes(&mut self, token: &str) {
         let beat = json!({"workspace_id": "caller", "current_task": WORD, "sample_error": WORD});
-        for (path, body, bearer) in [
-            ("/registry/heartbeat", beat.to_string(), token),
-            (
-                "/registry/heartbeat",
-                format!(r#"{{"workspace_id":{{"{WORD}"#),
-                token,
-            ),
-            (
-                "/registry/heartbeat",
-                format!(r#"{{"workspace_id":"{WORD}!"}}"#),
-                token,
-            ),
-            (
-                "/workspaces",
-                format!(r#"{{"id":"a","name":["{WORD}"]}}"#),
-                ADMIN,
-            ),
-            (
-                "/workspaces",
-                format!(r#"{{"name":"x","delivery_mode":"{WORD}"}}"#),
-                ADMIN,
-            ),
-            ("/canvas/tokens", format!(r#"{{"user":"{WORD}"#), ADMIN),
+        let beats = [
+            beat.to_string(),
+            format!(r#"{{"workspace_id":{{"{WORD}"#),
+            format!(r#"{{"workspace_id":"{WORD}!"}}"#),
+        ];
+        for body in beats {
+            let request = Request::post("/registry/heartbeat", body);
+            self.send(request.bearer(token)).await;
+        }
+        let name = format!(r#"{{"id":"a","name":["{WORD}"]}}"#);
+        let mode = format!(r#"{{"name":"x","delivery_mode":"{WORD}"}}"#);
+        let user = format!(r#"{{"user":"{WORD}"#);
+        for (path, body) in [
+            ("/workspaces", name),
+            ("/workspaces", mode),
+            ("/canvas/tokens", user),
         ] {
-            self.send(Request::post(path, body).bearer(bearer)).await;
+            self.send(Request::post(path, body).bearer(ADMIN)).await;
         }
     }
 
@@ -180,12 +169,10 @@ impl Session {
         let stray = stray.map(|(_, token)| token.to_owned());
         let mut all = self.secrets.iter().cloned().chain(planted).chain(stray);
         all.find(|secret| {
-            let shown = if secret.starts_with("eyJ") {
-                // The first part of a signed token is the same for all.
-                secret.rsplit('.').next().unwrap()
-            } else {
-                secret
-            };
+            // The first part of a signed token is the same for all.
+            let is_signed = secret.starts_with("eyJ");
+            let shown = is_signed.then(|| secret.rsplit('.').next().unwrap());
+            let shown = shown.unwrap_or(secret);
             text.contains(&shown[..shown.len().min(13)])
         })
     }
@@ -197,12 +184,8 @@ async fn talkative() -> Agent {
     Agent::scripted(move |request| {
         let number = calls.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
         if request.text().contains("message/stream") {
-            let event = chunk(format!("data: {{\"result\":\"{SAID}\"}}\n\n"));
-            return vec![
-                Step::write(SSE_HEAD),
-                Step::Write(event),
-                Step::write(LAST_CHUNK),
-            ];
+            let event = Step::Write(chunk(format!("data: {{\"result\":\"{SAID}\"}}\n\n")));
+            return vec![Step::write(SSE_HEAD), event, Step::write(LAST_CHUNK)];
         }
         if number % 3 == 2 {
             let broken = match number % 4 {
@@ -225,9 +208,8 @@ async fn no_token_no_body_and_no_password_is_seen_anywhere() {
     let (redis_link, shared) = redis.relayed();
     let (sql_link, sql) = servers::postgres().relayed();
     let sql = sql.replace(DATABASE_PASSWORD, PASSWORD);
-    let builder = Builder::new(Pair::Embedded)
-        .stores(&sql, &shared)
-        .set("telemetry.log", "debug");
+    let builder = Builder::new(Pair::Embedded).stores(&sql, &shared);
+    let builder = builder.set("telemetry.log", "debug");
     let mut session = Session {
         gateway: builder.start().await,
         secrets: vec![ADMIN.to_owned()],
@@ -238,14 +220,12 @@ async fn no_token_no_body_and_no_password_is_seen_anywhere() {
     let target = talkative().await;
     let caller = session.workspace("caller", "http://127.0.0.1:9/").await;
     session.workspace("target", &target.url()).await;
-    let org = session.as_operator("/orgs/acme/tokens", json!({"note": WORD}));
-    let org = org.await;
+    let org = session
+        .as_operator("/orgs/acme/tokens", json!({"note": WORD}))
+        .await;
     let org = session.keep(&org, "token");
-    let canvas = session.as_operator(
-        "/canvas/tokens",
-        json!({"user": "ada", "workspaces": ["target"]}),
-    );
-    let canvas = canvas.await;
+    let user = json!({"user": "ada", "workspaces": ["target"]});
+    let canvas = session.as_operator("/canvas/tokens", user).await;
     let canvas = session.keep(&canvas, "token");
     for token in [caller.as_str(), &canvas, ADMIN] {
         session.calls(token).await;
@@ -315,10 +295,8 @@ async fn no_token_no_body_and_no_password_is_seen_anywhere() {
     assert_eq!(session.send(request).await.status, 503);
 
     let log = session.gateway.log();
-    assert!(
-        log.contains("\"target\":\"access\"") && log.lines().count() > 50,
-        "{log}"
-    );
+    let is_whole = log.contains("\"target\":\"access\"") && log.lines().count() > 50;
+    assert!(is_whole, "{log}");
     let found = |text: &str| session.find_in(text);
     assert_eq!(log.lines().find(|line| found(line).is_some()), None);
     let metrics = session.gateway.admin_get("/metrics").await.unwrap().text();

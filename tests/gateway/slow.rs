@@ -12,7 +12,8 @@ use tokio::time::{sleep, timeout};
 
 use crate::harness::tls::{Certificate, Secure};
 use crate::harness::{
-    Agent, Builder, CALL, Connection, Gateway, Pair, Request, Step, chunk, ok_json, until_holds,
+    Agent, Builder, CALL, Connection, Gateway, Pair, Request, Step, answering, chunk, ok_json,
+    until_holds,
 };
 
 /// What lasts so long does not end.
@@ -79,14 +80,10 @@ async fn tls(
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn those_that_drip_are_let_go_while_others_are_served() {
     const HEAD: Duration = Duration::from_secs(2);
-    let builder = Builder::new(Pair::Embedded)
-        .set("timeouts.request_head", "2s")
-        .set("timeouts.request_body", "2s")
-        .set("server.keepalive", "10m");
-    let secure = Secure::start(builder).await;
-    let agent = Agent::json(r#"{"jsonrpc":"2.0","id":1,"result":{}}"#).await;
-    let (caller, target) = secure.gateway.pair(agent).await;
-    let call = Request::post(target.path(), CALL).bearer(&caller.token);
+    let clocks = "timeouts.request_head=2s timeouts.request_body=2s server.keepalive=10m";
+    let secure = Secure::start(Builder::new(Pair::Embedded).sets(clocks)).await;
+    let (caller, target) = secure.gateway.pair(answering().await).await;
+    let call = caller.calls(&target);
     let begun = "POST / HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Drip: ";
     let headed = call.clone().field("Content-Length", "100000");
     let headed = headed.without("content-type").wire("127.0.0.1");
@@ -151,11 +148,7 @@ async fn cut(gateway: &Gateway, why: &str) -> f64 {
 #[tokio::test]
 async fn the_wait_between_requests_is_no_part_of_a_head() {
     const HEAD: Duration = Duration::from_millis(500);
-    let gateway = Builder::new(Pair::Embedded)
-        .set("timeouts.request_head", "500ms")
-        .set("server.keepalive", "10m")
-        .start()
-        .await;
+    let gateway = Gateway::with("timeouts.request_head=500ms server.keepalive=10m").await;
     let ask = Request::get("/nowhere").wire("localhost");
     // The first head has its clock from the beginning on: one that is late is cut, rightly.
     let answered = async |more: &[u8]| loop {
@@ -184,15 +177,9 @@ async fn the_wait_between_requests_is_no_part_of_a_head() {
 /// Whoever does not read: a long answer, a stream, the control plane's answers, refusals.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn callers_that_do_not_read_are_let_go() {
-    let gateway = Builder::new(Pair::Embedded)
-        .set("timeouts.total", "1s")
-        .set("timeouts.write", "1s")
-        .set("timeouts.stream", "600s")
-        .set("stream.linger", "0s")
-        .start()
-        .await;
-    let large = format!(r#"{{"result":"{}"}}"#, "x".repeat(9 << 20));
-    let answer = ok_json(&large);
+    let clocks = "timeouts.total=1s timeouts.write=1s timeouts.stream=600s stream.linger=0s";
+    let gateway = Gateway::with(clocks).await;
+    let answer = ok_json(&format!(r#"{{"result":"{}"}}"#, "x".repeat(9 << 20)));
     let agent = Agent::scripted(move |request| {
         if !request.text().contains("stream") {
             return vec![Step::Write(answer.clone())];
@@ -207,19 +194,13 @@ async fn callers_that_do_not_read_are_let_go() {
     let (caller, target) = gateway.pair(agent).await;
     let to = gateway.public;
     let host = to.to_string();
-    let call = |body: &str| {
-        let request = Request::post(target.path(), body).bearer(&caller.token);
-        request.wire(&host)
-    };
+    let call = |body: &str| caller.sends(&target, body).wire(&host);
     let plane = Request::get("/workspaces/caller").bearer(&caller.token);
     let refused = Request::post(target.path(), CALL);
     let wires = [
         ("a long answer", call(CALL)),
         ("a stream", call(&CALL.replace("hi", "stream"))),
-        (
-            "answers of the control plane",
-            plane.wire(&host).repeat(6000),
-        ),
+        ("the control plane", plane.wire(&host).repeat(6000)),
         ("refusals", refused.wire(&host).repeat(6000)),
     ];
     let mut blinds = JoinSet::new();

@@ -7,18 +7,19 @@ use serde_json::{Value, json};
 
 use crate::harness::servers::{self, Redis};
 use crate::harness::{
-    ADMIN, Agent, Builder, CALL, Connection, Gateway, Pair, Request, SSE_HEAD, Step, card, chunk,
-    until_found,
+    ADMIN, Agent, Builder, CALL, Connection, Gateway, Pair, Request, SSE_HEAD, Step, Stores, card,
+    chunk, until_found,
 };
 use crate::on_embedded;
+use crate::steady::asked;
 
 /// An agent that sends an event each 50 ms for a minute, which ends a stream with another reason than any change.
 pub(crate) async fn ticking() -> Agent {
     Agent::scripted(|_| {
         let mut steps = vec![Step::write(SSE_HEAD)];
         for n in 0..1200 {
-            let event =
-                json!({"jsonrpc": "2.0", "id": "c-1", "result": {"kind": "message", "n": n}});
+            let result = json!({"kind": "message", "n": n});
+            let event = json!({"jsonrpc": "2.0", "id": "c-1", "result": result});
             steps.push(Step::Write(chunk(format!("data: {event}\n\n"))));
             steps.push(Step::Wait(Duration::from_millis(50)));
         }
@@ -38,7 +39,7 @@ impl Open {
     /// A stream that a request opens, and its name.
     async fn by(gateway: &Gateway, request: &Request) -> (Self, String) {
         let mut connection = Connection::open(gateway.public).await;
-        connection.send(&request.wire("localhost")).await;
+        connection.ask(request).await;
         let head = connection.read_head().await.unwrap();
         assert_eq!(head.status, 200);
         connection.next_chunk().await.unwrap();
@@ -53,10 +54,8 @@ impl Open {
             last = piece;
         }
         let text = String::from_utf8(last).unwrap();
-        let data = text
-            .lines()
-            .rev()
-            .find_map(|line| line.strip_prefix("data:"));
+        let mut lines = text.lines().rev();
+        let data = lines.find_map(|line| line.strip_prefix("data:"));
         let data: Value = serde_json::from_str(data.unwrap_or("null")).unwrap();
         let reason = &data["error"]["data"][0]["reason"];
         reason.as_str().unwrap_or(&text).to_lowercase()
@@ -85,31 +84,22 @@ async fn tell(gateway: &Gateway, method: &str, path: &str, body: Value) -> Value
 
 /// A root of acme with an agent; answers its token.
 async fn root(gateway: &Gateway, id: &str, org: &str, agent: &Agent) -> String {
-    let enrolment = gateway
-        .create(json!({"id": id, "name": id, "org": org}))
-        .await;
-    gateway
-        .register(id, &enrolment, &agent.url(), card(id))
-        .await
+    let new = json!({"id": id, "name": id, "org": org});
+    let enrolment = gateway.create(new).await;
+    let url = agent.url();
+    gateway.register(id, &enrolment, &url, card(id)).await
 }
 
 /// Opens streams at `at`, makes each change at `by`, and asserts how they end.
 async fn changes(at: &Gateway, by: &Gateway) {
     let agent = ticking().await;
     let mut tokens = std::collections::HashMap::new();
-    for id in [
-        "c1", "c2", "c3", "c4", "c5", "c6", "c7", "t4", "t5", "t6", "t7", "calm",
-    ] {
+    for id in "c1 c2 c3 c4 c5 c6 c7 t4 t5 t6 t7 calm".split(' ') {
         tokens.insert(id, root(by, id, "acme", &agent).await);
     }
     let second = tell(by, "POST", "/workspaces/c1/tokens", json!({})).await;
-    let mut streams = Vec::new();
-    let second_token = second["token"].as_str().unwrap();
-    streams.push((
-        "c1",
-        Open::new(at, "calm", second_token).await,
-        "unauthenticated",
-    ));
+    let first = Open::new(at, "calm", second["token"].as_str().unwrap()).await;
+    let mut streams = vec![("c1", first, "unauthenticated")];
     for (caller, target, reason) in [
         ("c2", "calm", "unauthenticated"),
         ("c3", "calm", "not_permitted"),
@@ -122,13 +112,17 @@ async fn changes(at: &Gateway, by: &Gateway) {
     }
     let mut calm = Open::new(at, "calm", &tokens["c1"]).await;
     let revoked = format!("/workspaces/c1/tokens/{}", second["id"].as_str().unwrap());
-    tell(by, "DELETE", &revoked, Value::Null).await;
-    tell(by, "DELETE", "/workspaces/c2", Value::Null).await;
-    tell(by, "POST", "/workspaces/c3/pause", json!({})).await;
-    tell(by, "DELETE", "/workspaces/t4", Value::Null).await;
-    tell(by, "POST", "/workspaces/t5/pause", json!({})).await;
-    tell(by, "PATCH", "/workspaces/t6", json!({"org": "globex"})).await;
-    tell(by, "PATCH", "/workspaces/c7", json!({"org": "globex"})).await;
+    for (method, path, body) in [
+        ("DELETE", &*revoked, Value::Null),
+        ("DELETE", "/workspaces/c2", Value::Null),
+        ("POST", "/workspaces/c3/pause", json!({})),
+        ("DELETE", "/workspaces/t4", Value::Null),
+        ("POST", "/workspaces/t5/pause", json!({})),
+        ("PATCH", "/workspaces/t6", json!({"org": "globex"})),
+        ("PATCH", "/workspaces/c7", json!({"org": "globex"})),
+    ] {
+        tell(by, method, path, body).await;
+    }
     for (caller, stream, reason) in streams {
         assert_eq!(stream.last().await, reason, "{caller}");
     }
@@ -192,8 +186,7 @@ on_embedded! {
         let org = made["token"].as_str().unwrap();
         let canvas = async |body: Value, by: &str| {
             let request = Request::post("/canvas/tokens", body.to_string()).bearer(by);
-            let answer = gateway.call(&request).await;
-            assert_eq!(answer.status, 201, "{}", answer.text());
+            let answer = gateway.call(&request).await.has(201);
             answer.json()["token"].as_str().unwrap().to_owned()
         };
         let listed = canvas(json!({"user": "ada", "workspaces": ["one", "two"]}), org).await;
@@ -237,17 +230,9 @@ on_embedded! {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_change_on_one_replica_ends_streams_on_another() {
-    let redis = Redis::start();
-    let sql = servers::postgres().database();
-    let mut replicas = Vec::new();
-    for _ in 0..2 {
-        let builder = Builder::new(Pair::Embedded).stores(&sql, &redis.url());
-        replicas.push(builder.start().await);
-    }
-    for replica in &replicas {
-        replica.until_coherent().await;
-    }
-    changes(&replicas[0], &replicas[1]).await;
+    let stores = Stores::start();
+    let [one, other] = stores.replicas("").await;
+    changes(&one, &other).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -270,17 +255,17 @@ async fn a_stream_that_could_not_be_checked_is_checked_again() {
     let stream = Open::new(at, "target", second["token"].as_str().unwrap()).await;
     let mut calm = Open::new(at, "target", &own).await;
     let read = Request::get("/workspaces/target").bearer(&own);
-    at.until_warm(async || assert_eq!(at.call(&read).await.status, 200))
-        .await;
+    let reads = async || assert_eq!(at.call(&read).await.status, 200);
+    at.until_warm(reads).await;
     relay.cut();
-    let revoked = format!(
-        "/workspaces/caller/tokens/{}",
-        second["id"].as_str().unwrap()
-    );
+    let second = second["id"].as_str().unwrap();
+    let revoked = format!("/workspaces/caller/tokens/{second}");
     tell(by, "DELETE", &revoked, Value::Null).await;
-    let failed = ["operation=\"find_token\""];
-    at.until_counted("a2a_gateway_store_errors_total", &failed, 1.0)
-        .await;
+    let (failed, of) = (
+        "a2a_gateway_store_errors_total",
+        ["operation=\"find_token\""],
+    );
+    at.until_counted(failed, &of, 1.0).await;
     relay.resume();
     assert_eq!(stream.last().await, "unauthenticated");
     calm.goes_on(5).await;
@@ -295,9 +280,9 @@ async fn a_stream_that_goes_on_asks_no_store() {
     let mut open = Open::new(&gateway, "target", &token).await;
     // What its beginning leaves to be written is written in the end.
     until_found("no store is asked", async || {
-        let before = crate::steady::asked(&gateway).await;
+        let before = asked(&gateway).await;
         open.goes_on(20).await;
-        (crate::steady::asked(&gateway).await == before).then_some(())
+        (asked(&gateway).await == before).then_some(())
     })
     .await;
 }

@@ -10,10 +10,9 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use tokio::sync::Semaphore;
 
-use crate::harness::until_found;
 use crate::harness::{
-    Agent, Answer, Builder, CALL, Connection, Gateway, Pair, Request, Seat, Step, card, ok_json,
-    until_holds,
+    Agent, Answer, CALL, Connection, Gateway, Pair, Request, Seat, Step, answering, card, ok_json,
+    until_found, until_holds,
 };
 use crate::on_both_pairs;
 
@@ -47,8 +46,8 @@ const BACKGROUND: [&str; 23] = [
 ];
 
 /// A 200 with a result.
-fn result() -> Vec<u8> {
-    ok_json(r#"{"jsonrpc":"2.0","id":"c-1","result":{}}"#)
+fn result() -> Step {
+    Step::Write(ok_json(r#"{"jsonrpc":"2.0","id":"c-1","result":{}}"#))
 }
 
 /// How often each store was asked for each thing, background aside.
@@ -76,33 +75,26 @@ fn sum(asked: &BTreeMap<String, u64>) -> u64 {
     asked.values().sum()
 }
 
-fn request(caller: &Seat, target: &Seat) -> Request {
-    Request::post(target.path(), CALL).bearer(&caller.token)
-}
-
 on_both_pairs! {
     async fn five_hundred_requests_in_steady_state_ask_no_store(pair: Pair) {
-        let gateway = Builder::new(pair).start().await;
-        let agent = Agent::scripted(|_| vec![Step::Write(result())]).await;
-        let (caller, target) = gateway.pair(agent).await;
-        let request = request(&caller, &target);
+        let gateway = Gateway::start(pair).await;
+        let (caller, target) = gateway.pair(answering().await).await;
+        let request = caller.calls(&target);
         let mut connection = Connection::open(gateway.public).await;
         let one = async || assert_eq!(connection.call(&request).await.status, 200);
         ask_nothing(&gateway, one, 500).await;
         assert!(target.agent.count() > 500);
-        for cache in ["credentials", "lineages", "directory"] {
-            let labels = [format!("cache=\"{cache}\""), "result=\"hit\"".to_owned()];
-            let labels = labels.each_ref().map(String::as_str);
-            let hits = gateway.metric("a2a_gateway_cache_lookups_total", &labels).await;
+        for cache in ["cache=\"credentials\"", "cache=\"lineages\"", "cache=\"directory\""] {
+            let hits = ["result=\"hit\"", cache];
+            let hits = gateway.metric("a2a_gateway_cache_lookups_total", &hits).await;
             assert!(hits >= 500.0, "{cache}: {hits}");
         }
     }
 
     async fn a_hundred_first_requests_at_once_ask_as_often_as_one(pair: Pair) {
-        let gateway = Builder::new(pair).start().await;
-        let agent = Agent::scripted(|_| vec![Step::Write(result())]).await;
-        let (caller, target) = gateway.pair(agent).await;
-        let request = request(&caller, &target);
+        let gateway = Gateway::start(pair).await;
+        let (caller, target) = gateway.pair(answering().await).await;
+        let request = caller.calls(&target);
         let before = asked(&gateway).await;
         let mut crowd = tokio::task::JoinSet::new();
         for _ in 0..100 {
@@ -121,16 +113,11 @@ on_both_pairs! {
     }
 }
 
-/// An agent that answers after `span`.
-async fn slow(span: Duration) -> Agent {
-    Agent::scripted(move |_| vec![Step::Wait(span), Step::Write(result())]).await
-}
-
 /// An agent that holds every answer until the test adds a permit for it.
 async fn held() -> (Agent, Arc<Semaphore>) {
     let permits = Arc::new(Semaphore::new(0));
     let asked = permits.clone();
-    let answer = move |_: &_| vec![Step::Held(asked.clone()), Step::Write(result())];
+    let answer = move |_: &_| vec![Step::Held(asked.clone()), result()];
     (Agent::scripted(answer).await, permits)
 }
 
@@ -138,26 +125,23 @@ async fn held() -> (Agent, Arc<Semaphore>) {
 async fn bounded(gateway: &Gateway, max: u32, agent: Agent) -> (Seat, Seat) {
     let caller = gateway.seat("caller", "", Agent::json("{}").await).await;
     let workspace = json!({"id": "target", "name": "target", "max_concurrent": max});
-    let enrolment = gateway.create(workspace).await;
-    let (id, url) = ("target".to_owned(), agent.url());
-    let token = gateway.register(&id, &enrolment, &url, card(&id)).await;
-    (caller, Seat { id, token, agent })
+    let target = gateway.settle(workspace, card("target"), agent).await;
+    (caller, target)
 }
 
 /// A connection on which the call was sent and has reached the agent.
 async fn in_progress(gateway: &Gateway, caller: &Seat, target: &Seat) -> Connection {
     let before = target.agent.count();
     let mut connection = Connection::open(gateway.public).await;
-    let wire = request(caller, target).wire(&gateway.public.to_string());
-    connection.send(&wire).await;
+    connection.ask(&caller.calls(target)).await;
     target.agent.until_count(before + 1).await;
     connection
 }
 
-fn assert_refused(answer: &Answer, status: u16, reason: &str, retry_after: &str) {
-    assert_eq!(answer.status, status, "{}", answer.text());
-    assert_eq!(answer.reason(), reason);
-    assert_eq!(answer.field("retry-after"), Some(retry_after));
+/// Refused for a moment, since all places are taken.
+fn assert_refused(answer: &Answer, reason: &str) {
+    answer.refuses(503, reason);
+    assert_eq!(answer.field("retry-after"), Some("1"));
     assert!(answer.field("x-request-id").is_some(), "{answer:?}");
     assert_eq!(answer.field("content-type"), Some("application/json"));
 }
@@ -169,19 +153,15 @@ async fn a_target_takes_as_many_calls_as_it_said_and_each_that_ends_makes_room()
     let (caller, target) = bounded(&gateway, 2, agent).await;
     let mut first = in_progress(&gateway, &caller, &target).await;
     // Half of the places are the first caller's.
-    let request = request(&caller, &target);
-    assert_refused(&gateway.call(&request).await, 503, "agent_busy", "1");
+    let request = caller.calls(&target);
+    assert_refused(&gateway.call(&request).await, "agent_busy");
     let second = in_progress(&gateway, &target, &target).await;
     let refused = gateway.call(&request).await;
-    assert_refused(&refused, 503, "agent_busy", "1");
+    assert_refused(&refused, "agent_busy");
     assert_eq!(refused.json()["retry_after"], 1);
     assert_eq!(refused.json()["id"], "c-1");
     assert_eq!(refused.fact("limit").as_deref(), Some("2"));
-    assert_eq!(
-        target.agent.count(),
-        2,
-        "what was refused did not reach the agent"
-    );
+    assert_eq!(target.agent.count(), 2, "a refused call reached the agent");
     assert_eq!(gateway.metric("a2a_gateway_target_permits", &[]).await, 2.0);
     // One is answered, the other left by its caller: both places are free.
     answers.add_permits(1);
@@ -206,36 +186,33 @@ async fn a_caller_that_leaves_makes_room_at_once() {
     let calls = AtomicUsize::new(0);
     let agent = Agent::scripted(move |_| match calls.fetch_add(1, Ordering::SeqCst) {
         0 => vec![Step::Hang],
-        _ => vec![Step::Write(result())],
+        _ => vec![result()],
     });
     let (caller, target) = bounded(&gateway, 1, agent.await).await;
     let connection = in_progress(&gateway, &caller, &target).await;
-    let request = request(&caller, &target);
-    assert_refused(&gateway.call(&request).await, 503, "agent_busy", "1");
+    let request = caller.calls(&target);
+    assert_refused(&gateway.call(&request).await, "agent_busy");
     drop(connection);
     gateway.assert_idle().await;
     assert_eq!(gateway.call(&request).await.status, 200);
-    until_holds("the call is cancelled at the agent", async || {
-        !target.agent.closed_by_gateway().is_empty()
-    })
-    .await;
+    let cancelled = async || !target.agent.closed_by_gateway().is_empty();
+    until_holds("the call is cancelled at the agent", cancelled).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn more_exchanges_than_the_gateway_takes_are_refused_on_every_route() {
-    let builder = Builder::new(Pair::Embedded).set("server.max_exchanges", "2");
-    let gateway = builder.start().await;
+    let gateway = Gateway::with("server.max_exchanges=2").await;
     let (agent, answers) = held().await;
     let (caller, target) = gateway.pair(agent).await;
     let running = [
         in_progress(&gateway, &caller, &target).await,
         in_progress(&gateway, &caller, &target).await,
     ];
-    let request = request(&caller, &target);
-    assert_refused(&gateway.call(&request).await, 503, "overloaded", "1");
+    let request = caller.calls(&target);
+    assert_refused(&gateway.call(&request).await, "overloaded");
     let control = Request::get("/workspaces/target");
     let refused = gateway.as_operator(control.clone()).await;
-    assert_refused(&refused, 503, "overloaded", "1");
+    assert_refused(&refused, "overloaded");
     answers.add_permits(3);
     for mut connection in running {
         assert_eq!(connection.answer().await.status, 200);
@@ -250,10 +227,9 @@ async fn more_exchanges_than_the_gateway_takes_are_refused_on_every_route() {
 async fn more_connections_than_the_gateway_takes_are_refused_in_words() {
     // More than the set-up makes, one after the other: a connection counts until its end is seen.
     let max: usize = 6;
-    let builder = Builder::new(Pair::Embedded).set("server.max_connections", &max.to_string());
-    let gateway = builder.start().await;
-    let (caller, target) = gateway.pair(slow(Duration::ZERO).await).await;
-    let request = request(&caller, &target);
+    let gateway = Gateway::with(&format!("server.max_connections={max}")).await;
+    let (caller, target) = gateway.pair(answering().await).await;
+    let request = caller.calls(&target);
     let open = RefCell::new(Vec::new());
     until_holds("all places are taken", async || {
         let mut connection = Connection::open(gateway.public).await;
@@ -266,27 +242,20 @@ async fn more_connections_than_the_gateway_takes_are_refused_in_words() {
     let mut open = open.into_inner();
     for _ in 0..20 {
         let mut refused = Connection::open(gateway.public).await;
-        let answer = refused.call(&request).await;
-        assert_refused(&answer, 503, "overloaded", "1");
+        assert_refused(&refused.call(&request).await, "overloaded");
         assert!(refused.closed_within(Duration::from_secs(60)).await);
     }
     for connection in &mut open {
-        assert_eq!(
-            connection.call(&request).await.status,
-            200,
-            "who was there stays"
-        );
+        let status = connection.call(&request).await.status;
+        assert_eq!(status, 200, "who was there stays");
     }
     drop(open.pop());
-    until_holds("the place is free again", async || {
-        gateway.call(&request).await.status == 200
-    })
-    .await;
+    let is_free = async || gateway.call(&request).await.status == 200;
+    until_holds("the place is free again", is_free).await;
 }
 
 fn assert_limited(answer: &Answer, limit: &str) {
-    assert_eq!(answer.status, 429, "{}", answer.text());
-    assert_eq!(answer.reason(), "rate_limited");
+    answer.refuses(429, "rate_limited");
     let wait: u64 = answer.field("retry-after").unwrap().parse().unwrap();
     assert!((1..=60).contains(&wait), "{wait}");
     assert_eq!(answer.field("ratelimit-limit"), Some(limit), "{answer:?}");
@@ -296,38 +265,20 @@ fn assert_limited(answer: &Answer, limit: &str) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_credential_that_asks_too_often_hears_when_to_come_back() {
-    let builder = Builder::new(Pair::Embedded)
-        .set("rate.caller_per_second", "1")
-        .set("rate.caller_burst", "3");
-    let gateway = builder.start().await;
-    let (caller, target) = {
-        // The operator has the same allowance, and uses it up here: what the harness does at once.
-        let caller = paced_seat(&gateway, "caller").await;
-        (caller, paced_seat(&gateway, "target").await)
-    };
-    let request = request(&caller, &target);
-    let mut answered = 0;
-    let limited = loop {
-        let answer = gateway.call(&request).await;
-        if answer.status != 200 {
-            break answer;
-        }
-        answered += 1;
-        assert!(answered < 50, "no limit");
-    };
+    let gateway = Gateway::with("rate.caller_per_second=1 rate.caller_burst=3").await;
+    // The operator has the same allowance, and uses it up here: what the harness does at once.
+    let caller = paced_seat(&gateway, "caller").await;
+    let target = paced_seat(&gateway, "target").await;
+    let request = caller.calls(&target);
+    let (answered, limited) = until_not(&gateway, &request, 200).await;
     // The registration was one of the three: it is of the same principal.
     assert!(answered >= 2, "the burst is 3, not {answered}");
     assert_limited(&limited, "3");
-    assert_eq!(
-        limited.json()["retry_after"].to_string(),
-        limited.field("retry-after").unwrap()
-    );
-    assert_eq!(
-        target.agent.count(),
-        answered,
-        "what was refused did not reach the agent"
-    );
-    let wait = limited.field("retry-after").unwrap().parse().unwrap();
+    let wait = limited.field("retry-after").unwrap();
+    assert_eq!(limited.json()["retry_after"].to_string(), wait);
+    let arrived = target.agent.count();
+    assert_eq!(arrived, answered, "a refused call reached the agent");
+    let wait = wait.parse().unwrap();
     let told = Instant::now() + Duration::from_secs(wait);
     loop {
         let asked = Instant::now();
@@ -348,9 +299,20 @@ async fn a_credential_that_asks_too_often_hears_when_to_come_back() {
     assert_eq!(gateway.call(&other).await.status, 200);
 }
 
+/// How often the answer had this status, and the first answer that has not.
+async fn until_not(gateway: &Gateway, request: &Request, status: u16) -> (usize, Answer) {
+    for count in 0..50 {
+        let answer = gateway.call(request).await;
+        if answer.status != status {
+            return (count, answer);
+        }
+    }
+    panic!("no limit");
+}
+
 /// A seat made by an operator who waits when told to.
 async fn paced_seat(gateway: &Gateway, id: &str) -> Seat {
-    let agent = Agent::scripted(|_| vec![Step::Write(result())]).await;
+    let agent = answering().await;
     let body = json!({"id": id, "name": id}).to_string();
     let create = Request::post("/workspaces", body);
     let created = until_found("a workspace", async || {
@@ -358,90 +320,61 @@ async fn paced_seat(gateway: &Gateway, id: &str) -> Seat {
         (answer.status == 201).then(|| answer.json())
     })
     .await;
-    let enrolment = created["enrolment_token"].as_str().unwrap();
-    let token = gateway
-        .register(id, enrolment, &agent.url(), card(id))
-        .await;
+    let (enrolment, url) = (created["enrolment_token"].as_str().unwrap(), agent.url());
+    let token = gateway.register(id, enrolment, &url, card(id)).await;
     let id = id.to_owned();
     Seat { id, token, agent }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_address_that_is_refused_too_often_is_not_heard_for_a_moment() {
-    let builder = Builder::new(Pair::Embedded).set("rate.failures_per_second", "2");
-    let gateway = builder.start().await;
-    let agent = Agent::scripted(|_| vec![Step::Write(result())]).await;
-    let (caller, target) = gateway.pair(agent).await;
+    let gateway = Gateway::with("rate.failures_per_second=2").await;
+    let (caller, target) = gateway.pair(answering().await).await;
     let guess = Request::post(target.path(), CALL).bearer("a2aw_wrong");
-    let mut refused = 0;
-    let limited = loop {
-        let answer = gateway.call(&guess).await;
-        if answer.status != 401 {
-            break answer;
-        }
-        refused += 1;
-        assert!(refused < 50, "no limit");
-    };
+    let (refused, limited) = until_not(&gateway, &guess, 401).await;
     assert!(refused >= 2, "two a second are allowed");
     assert_limited(&limited, "2");
     // Whoever proves who they are does not wait for those who cannot, on the same address.
-    let answer = gateway.call(&request(&caller, &target)).await;
-    assert_eq!(answer.status, 200, "{}", answer.text());
+    gateway.call(&caller.calls(&target)).await.has(200);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn x_timeout_raises_the_clocks_of_one_request_up_to_the_most_there_is() {
-    let builder = Builder::new(Pair::Embedded)
-        .set("timeouts.total", "700ms")
-        .set("timeouts.head", "600ms")
-        .set("timeouts.max", "5s");
-    let gateway = builder.start().await;
+    let clocks = "timeouts.total=700ms timeouts.head=600ms timeouts.max=5s";
+    let gateway = Gateway::with(clocks).await;
     let (agent, answers) = held().await;
     let (caller, target) = gateway.pair(agent).await;
+    let plain = caller.calls(&target);
     let ask = async |timeout: &str| {
-        let mut request = request(&caller, &target);
-        if !timeout.is_empty() {
-            request = request.field("X-Timeout", timeout);
-        }
-        let answer = gateway.call(&request).await;
-        let reason = if answer.status == 200 {
-            String::new()
-        } else {
-            answer.reason()
-        };
-        (answer.status, reason)
+        let request = plain.clone().field("X-Timeout", timeout);
+        gateway.call(&request).await
     };
-    let timed_out = (504, "agent_timeout".to_owned());
-    assert_eq!(ask("").await, timed_out);
+    let too_late = gateway.call(&plain).await;
+    too_late.refuses(504, "agent_timeout");
     let late = async {
         target.agent.until_count(2).await;
         tokio::time::sleep(Duration::from_millis(900)).await;
         answers.add_permits(1);
     };
-    assert_eq!(tokio::join!(ask("5"), late).0, (200, String::new()));
+    tokio::join!(ask("5"), late).0.has(200);
     // A day is more than there is.
     let started = Instant::now();
-    assert_eq!(ask("86400").await, timed_out);
-    assert!(
-        started.elapsed() >= Duration::from_millis(4_900),
-        "{:?}",
-        started.elapsed()
-    );
+    ask("86400").await.refuses(504, "agent_timeout");
+    let took = started.elapsed();
+    assert!(took >= Duration::from_millis(4_900), "{took:?}");
     gateway.assert_idle().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_call_waits_no_longer_for_its_connection_than_for_its_answer() {
-    let builder = Builder::new(Pair::Embedded).set("timeouts.connect", "60s");
-    let gateway = builder.start().await;
+    let gateway = Gateway::with("timeouts.connect=60s").await;
     let (caller, _target) = gateway.pair(Agent::json("{}").await).await;
     // Takes the connection, and says nothing to the TLS that it is greeted with.
     let mute = Agent::scripted(|_| vec![Step::Hang]).await;
     let enrolment = gateway.create(json!({"id": "mute", "name": "mute"})).await;
     let url = format!("https://127.0.0.1:{}/", mute.port);
-    gateway
-        .register("mute", &enrolment, &url, card("mute"))
-        .await;
+    let registered = gateway.register("mute", &enrolment, &url, card("mute"));
+    registered.await;
     let request = Request::post("/workspaces/mute/a2a", CALL).bearer(&caller.token);
     for request in [request.clone(), request.field("Idempotency-Key", "once")] {
         let answer = gateway.call(&request.field("X-Timeout", "1")).await;

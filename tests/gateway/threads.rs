@@ -9,7 +9,8 @@ use serde_json::Value;
 use tokio::task::JoinSet;
 
 use crate::harness::{
-    Agent, Builder, CALL, Connection, Gateway, Pair, Request, Seat, Step, ok_json, until_holds,
+    Agent, Builder, CALL, Connection, Gateway, Pair, Request, Seat, Step, answering, ok_json,
+    until_holds,
 };
 
 const CALLERS: usize = 8;
@@ -33,13 +34,12 @@ impl Case {
     }
 
     fn request(&self) -> Request {
-        Request::post(self.target.path(), CALL).bearer(&self.caller.token)
+        self.caller.calls(&self.target)
     }
 
     /// The agent's connection on which a call of this caller reaches it.
     async fn connection_of(&self, caller: &mut Connection) -> usize {
-        let answer = caller.call(&self.request()).await;
-        assert_eq!(answer.status, 200, "{}", answer.text());
+        caller.call(&self.request()).await.has(200);
         self.target.agent.take().connection
     }
 
@@ -52,15 +52,11 @@ impl Case {
     }
 }
 
-async fn agent() -> Agent {
-    Agent::json(r#"{"jsonrpc":"2.0","id":1,"result":{}}"#).await
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn callers_are_spread_and_a_call_uses_the_connection_of_its_thread() {
     const THREADS: usize = 2;
     let builder = Builder::new(Pair::Embedded).set("upstream.idle", "10m");
-    let case = Case::new(builder, "2", agent().await).await;
+    let case = Case::new(builder, "2", answering().await).await;
     // Connections that were closed before count until the gateway sees their end.
     let spread = async || {
         let mut callers = case.open(CALLERS).await;
@@ -123,7 +119,8 @@ async fn idle_connections_of_all_threads_are_closed_without_a_call() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_long_body_does_not_hold_up_other_callers_of_its_thread() {
     const LONGS: usize = 2;
-    let case = Case::new(Builder::new(Pair::Embedded), "1", agent().await).await;
+    let builder = Builder::new(Pair::Embedded);
+    let case = Case::new(builder, "1", answering().await).await;
     // As much to walk as fits into a body.
     let data = "{},".repeat((10 << 20) / 3 - 200);
     let part = format!("{{\"kind\":\"data\",\"data\":{{\"all\":[{data}0]}}}}");
@@ -135,8 +132,7 @@ async fn a_long_body_does_not_hold_up_other_callers_of_its_thread() {
     let longs = tokio::spawn(async move {
         let mut caller = Connection::open(to).await;
         for _ in 0..LONGS {
-            let answer = caller.call(&long).await;
-            assert_eq!(answer.status, 200, "{}", answer.text());
+            caller.call(&long).await.has(200);
         }
     });
     let mut caller = Connection::open(to).await;
@@ -153,13 +149,11 @@ async fn a_long_body_does_not_hold_up_other_callers_of_its_thread() {
 /// Counts of failed accepts in the log of a gateway, a log line each.
 fn failed_accepts(gateway: &Gateway, listener: &str) -> Vec<u64> {
     let log = gateway.log();
-    let lines = log
-        .lines()
-        .filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let lines = log.lines();
+    let lines = lines.filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let lines = lines.filter(|line| line["listener"] == listener);
-    lines
-        .map(|line| line["failures"].as_u64().unwrap())
-        .collect()
+    let failures = lines.map(|line| line["failures"].as_u64().unwrap());
+    failures.collect()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -167,14 +161,10 @@ async fn without_files_the_log_has_a_line_a_second_and_operators_get_in() {
     let gateway = Gateway::process(Pair::Embedded).await;
     let files = std::fs::read_dir(format!("/proc/{}/fd", gateway.pid())).unwrap();
     let limit = files.count() + 20;
-    let lower = |limit: String| {
-        let pid = gateway.pid().to_string();
-        let lowered = Command::new("prlimit")
-            .args(["--pid", &pid, &limit])
-            .status();
-        assert!(lowered.unwrap().success(), "prlimit sets the soft limit");
-    };
-    lower(format!("--nofile={limit}:"));
+    let (pid, limit) = (gateway.pid().to_string(), format!("--nofile={limit}:"));
+    let mut lower = Command::new("prlimit");
+    let lowered = lower.args(["--pid", &pid, &limit]).status();
+    assert!(lowered.unwrap().success(), "prlimit sets the soft limit");
     let began = Instant::now();
     let mut open = Vec::new();
     for _ in 0..60 {

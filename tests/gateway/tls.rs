@@ -3,8 +3,10 @@
 use std::process::{Command, Output, Stdio};
 
 use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::Value;
 use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
 
 use crate::harness::tls::{Certificate, Secure};
 use crate::harness::{ADMIN, Builder, CALL, Pair, Request, until_holds};
@@ -32,30 +34,26 @@ async fn https_is_what_agents_and_tokens_are_told() {
     let case = Case::new().await;
     let secure = &case.secure;
     // HTTP/1.1 over TLS, then HTTP/2: the same exchange.
-    let answer = secure.gateway.call(&case.request(CALL)).await;
-    assert_eq!(answer.status, 200);
-    let arrived = case.target.agent.take();
-    assert_eq!(arrived.field("x-forwarded-proto"), Some("https"));
-    let door = secure.gateway.public.to_string();
-    assert_eq!(arrived.field("x-forwarded-host"), Some(door.as_str()));
+    let told = |host: &str| {
+        let arrived = case.target.agent.take();
+        assert_eq!(arrived.field("x-forwarded-proto"), Some("https"));
+        assert_eq!(arrived.field("x-forwarded-host"), Some(host));
+        arrived
+    };
+    secure.gateway.call(&case.request(CALL)).await.has(200);
+    told(&secure.gateway.public.to_string());
     let http2 = secure.http2().await;
-    assert_eq!(http2.call(&case.request(CALL)).await.status, 200);
-    let arrived = case.target.agent.take();
-    assert_eq!(arrived.field("x-forwarded-proto"), Some("https"));
+    http2.call(&case.request(CALL)).await.has(200);
     let own = secure.address.to_string();
-    assert_eq!(arrived.field("x-forwarded-host"), Some(own.as_str()));
+    let arrived = told(&own);
     assert!(arrived.head.starts_with("POST / HTTP/1.1\r\n"));
 
     // `server.public_url` is made of the scheme and the listener's address.
     let request = Request::post("/canvas/tokens", r#"{"user":"ada"}"#).bearer(ADMIN);
-    let answer = http2.call(&request).await;
-    assert_eq!(answer.status, 201, "{}", answer.text());
-    let answer = answer.json();
+    let answer = http2.call(&request).await.has(201).json();
     let token = answer["token"].as_str().expect("a token").split('.').nth(1);
-    let claims = base64::engine::general_purpose::URL_SAFE_NO_PAD
-        .decode(token.expect("claims"))
-        .expect("base64url");
-    let claims: Value = serde_json::from_slice(&claims).expect("JSON");
+    let claims = URL_SAFE_NO_PAD.decode(token.expect("claims"));
+    let claims: Value = serde_json::from_slice(&claims.expect("base64url")).expect("JSON");
     assert_eq!(claims["iss"], format!("https://{own}"));
 }
 
@@ -73,18 +71,15 @@ async fn a_host_that_is_not_ours_is_misdirected_over_http2_too() {
 
 #[tokio::test]
 async fn a_handshake_that_fails_is_logged_with_its_peer_and_cause() {
-    let builder = Builder::new(Pair::Embedded)
-        .set("telemetry.log", "info,a2a_gateway::proxy=debug")
-        .set("timeouts.request_head", "1s");
+    let builder = Builder::new(Pair::Embedded).set("timeouts.request_head", "1s");
+    let builder = builder.set("telemetry.log", "info,a2a_gateway::proxy=debug");
     let secure = Secure::start(builder).await;
     let mut connections = Vec::new();
     for (bytes, cause) in [
         (&[0x99; 16][..], "InvalidContentType"),
         (b"", "deadline has elapsed"),
     ] {
-        let mut plain = tokio::net::TcpStream::connect(secure.address)
-            .await
-            .unwrap();
+        let mut plain = TcpStream::connect(secure.address).await.unwrap();
         plain.write_all(bytes).await.unwrap();
         connections.push((plain, cause));
     }
@@ -96,10 +91,8 @@ async fn a_handshake_that_fails_is_logged_with_its_peer_and_cause() {
         let log = secure.gateway.log();
         let line = log.lines().find(failed).unwrap();
         let line: Value = serde_json::from_str(line).unwrap();
-        assert_eq!(
-            (&line["level"], &line["peer"]),
-            (&"DEBUG".into(), &peer.into())
-        );
+        assert_eq!(line["level"], "DEBUG");
+        assert_eq!(line["peer"], peer);
         assert!(line["error"].as_str().unwrap().contains(cause), "{line}");
     }
 }

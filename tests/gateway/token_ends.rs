@@ -8,7 +8,9 @@ use serde_json::{Value, json};
 use crate::audit::recorded;
 use crate::events::{self, Replicas};
 use crate::harness::watcher::{Socket, handshake};
-use crate::harness::{ADMIN, Agent, Answer, CALL, Gateway, Pair, Request, assert_refusal};
+use crate::harness::{
+    ADMIN, Agent, Answer, CALL, Gateway, Pair, Request, assert_refusal, until_found,
+};
 use crate::on_embedded;
 
 async fn make(gateway: &Gateway, by: &str, body: &Value) -> Answer {
@@ -23,8 +25,7 @@ async fn made(gateway: &Gateway, body: Value) -> Value {
 }
 
 async fn listed(gateway: &Gateway) -> Vec<Value> {
-    let list = Request::get("/workspaces/dev/tokens");
-    let list = gateway.as_operator(list).await.json();
+    let list = gateway.view("dev/tokens").await;
     list["tokens"].as_array().unwrap().clone()
 }
 
@@ -67,14 +68,9 @@ async fn a_token_ends_on_every_replica_with_what_it_opened() {
     for gateway in [one, other] {
         let answer = until_refused(gateway, secret).await;
         assert!(Instant::now() > ends_at, "it ended too early");
-        assert_refusal(
-            &answer,
-            "/workspaces/dev",
-            "seen",
-            "unauthenticated",
-            "over",
-        );
-        assert!(answer.text().contains("past its end"), "{}", answer.text());
+        let path = "/workspaces/dev";
+        assert_refusal(&answer, path, "seen", "unauthenticated", "over");
+        answer.says("past its end");
     }
     for mut socket in sockets.into_iter().chain([by_ticket]) {
         let (code, _) = socket.next().await.unwrap_err();
@@ -98,14 +94,13 @@ on_embedded! {
         let stream = Request::post("/workspaces/dev/a2a", CALL).bearer(text(&token, "token"));
         let refused = until_refused(&gateway, text(&token, "token")).await;
         assert_eq!(refused.status, 401);
-        assert!(gateway.call(&stream).await.text().contains("past its end"));
+        gateway.call(&stream).await.says("past its end");
         let explained = gateway.admin_get("/explain?caller=dev&target=dev").await.unwrap().json();
         assert_eq!(explained["reason"], "unauthenticated");
         assert!(explained["message"].as_str().unwrap().contains("past its end"), "{explained:#}");
         // It holds up no registration: the workspace has no live token.
         let own = gateway.register("dev", &enrolment, &agent.url(), crate::harness::card("dev")).await;
-        let answer = gateway.call(&Request::get("/workspaces/dev").bearer(&own)).await;
-        assert_eq!(answer.status, 200, "{}", answer.text());
+        gateway.call(&Request::get("/workspaces/dev").bearer(&own)).await.has(200);
         // Nor does it take one of the 50 places.
         for _ in 0..49 {
             made(&gateway, json!({})).await;
@@ -121,7 +116,7 @@ on_embedded! {
         let path = format!("/workspaces/dev/tokens/{}", text(&token, "id"));
         assert_eq!(gateway.as_operator(Request::new("DELETE", path)).await.status, 200);
         let read = Request::get("/workspaces/dev").bearer(text(&token, "token"));
-        assert!(gateway.call(&read).await.text().contains("unknown, revoked"));
+        gateway.call(&read).await.says("unknown, revoked");
     }
 
     async fn a_token_with_an_end_makes_none_that_outlives_it() {
@@ -133,14 +128,13 @@ on_embedded! {
         for body in [json!({}), json!({"expires_in": 900}), json!({"expires_at": "2099-01-01T00:00:00Z"})] {
             let answer = make(&gateway, by, &body).await;
             assert_refusal(&answer, "/workspaces/dev/tokens", "seen", "not_permitted", &body.to_string());
-            assert!(answer.text().contains(text(&token, "expires_at")), "{}", answer.text());
+            answer.says(text(&token, "expires_at"));
         }
         // The lifetime of pair tokens is an hour here.
         let discovered = gateway.call(&Request::get("/registry/discover/dev").bearer(by)).await.json();
         let lifetime = discovered["token_expires_in"].as_u64();
         assert!((1..=600).contains(&lifetime.unwrap()), "{discovered}");
-        let shorter = make(&gateway, by, &json!({"expires_in": 60, "label": "job"})).await;
-        assert_eq!(shorter.status, 201, "{}", shorter.text());
+        make(&gateway, by, &json!({"expires_in": 60, "label": "job"})).await.has(201);
         let endless = made(&gateway, json!({})).await;
         assert_eq!((&endless["label"], &endless["expires_at"]), (&Value::Null, &Value::Null));
         assert_eq!(make(&gateway, text(&endless, "token"), &json!({})).await.status, 201);
@@ -176,5 +170,3 @@ on_embedded! {
         assert_eq!(longest["label"], "\u{e9}".repeat(64));
     }
 }
-
-use crate::harness::until_found;

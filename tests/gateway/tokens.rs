@@ -2,16 +2,28 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::until_found;
 use crate::harness::{
     ADMIN, Agent, Answer, Builder, CALL, Gateway, Pair, Request, assert_refusal, servers,
+    until_found,
 };
+use crate::operators::paired;
 use crate::{on_both_pairs, on_embedded};
 
+/// A token that an operator makes.
+pub(crate) async fn token(gateway: &Gateway, path: &str, body: &str) -> String {
+    let answer = gateway.as_operator(Request::post(path, body)).await;
+    assert_eq!(answer.status, 201, "{path}: {}", answer.text());
+    answer.json()["token"].as_str().unwrap().to_owned()
+}
+
 async fn ask(gateway: &Gateway, token: &str, request: Request) -> Answer {
-    gateway
-        .call(&request.bearer(token).field("X-Request-Id", "seen"))
-        .await
+    let request = request.bearer(token).field("X-Request-Id", "seen");
+    gateway.call(&request).await
+}
+
+/// What an operator reads.
+async fn read(gateway: &Gateway, path: &str) -> Value {
+    ask(gateway, ADMIN, Request::get(path)).await.json()
 }
 
 async fn issue(gateway: &Gateway, path: &str) -> Value {
@@ -24,11 +36,10 @@ fn refused(answer: &Answer, reason: &str, what: &str) {
     assert_refusal(answer, "", "seen", reason, what);
 }
 
-fn ids(tokens: &Value) -> Vec<String> {
-    let tokens = tokens.as_array().unwrap().iter();
-    tokens
-        .map(|t| t["id"].as_str().unwrap().to_owned())
-        .collect()
+fn ids(list: &Value) -> Vec<String> {
+    let tokens = list["tokens"].as_array().unwrap().iter();
+    let ids = tokens.map(|token| token["id"].as_str().unwrap().to_owned());
+    ids.collect()
 }
 
 on_both_pairs! {
@@ -37,16 +48,15 @@ on_both_pairs! {
         gateway.create(json!({"id": "dev", "name": "dev"})).await;
         for path in ["/workspaces/dev/tokens", "/orgs/acme/tokens"] {
             // The enrolment token of the workspace is among its tokens.
-            let mut made = ids(&ask(&gateway, ADMIN, Request::get(path)).await.json()["tokens"]);
+            let mut made = ids(&read(&gateway, path).await);
             for _ in made.len()..7 {
                 made.push(issue(&gateway, path).await["id"].as_str().unwrap().to_owned());
             }
             for limit in [1, 2, 3, 6, 7, 8, 500] {
                 let (mut seen, mut cursor) = (Vec::new(), String::new());
                 loop {
-                    let page = format!("{path}?limit={limit}{cursor}");
-                    let page = ask(&gateway, ADMIN, Request::get(page)).await.json();
-                    let found = ids(&page["tokens"]);
+                    let page = read(&gateway, &format!("{path}?limit={limit}{cursor}")).await;
+                    let found = ids(&page);
                     assert!(found.len() <= limit && !found.is_empty());
                     seen.extend(found);
                     let Some(next) = page["next_cursor"].as_str() else { break };
@@ -65,24 +75,19 @@ on_both_pairs! {
         let gateway = Gateway::start(pair).await;
         gateway.create(json!({"id": "dev", "name": "dev"})).await;
         for path in ["/workspaces/dev/tokens", "/orgs/acme/tokens"] {
-            let list = ask(&gateway, ADMIN, Request::get(path)).await.json();
-            let enrolments = ids(&list["tokens"]).len();
+            let enrolments = ids(&read(&gateway, path).await).len();
             let first = issue(&gateway, path).await;
             for _ in 1..46 {
                 issue(&gateway, path).await;
             }
-            // The last few at once: the bound holds under a race.
+            // The last ones at once, then as many again.
             let at_once = || ask(&gateway, ADMIN, Request::post(path, "{}"));
-            let (a, b, c, d) = tokio::join!(at_once(), at_once(), at_once(), at_once());
-            let (e, f, g, h) = tokio::join!(at_once(), at_once(), at_once(), at_once());
-            let answers = [a, b, c, d, e, f, g, h];
-            let full: Vec<_> = answers.iter().filter(|answer| answer.status != 201).collect();
-            assert_eq!(full.len(), 4);
-            for answer in full {
-                refused(answer, "conflict", path);
+            let four = async || futures_util::future::join_all((0..4).map(|_| at_once())).await;
+            assert!(four().await.iter().all(|answer| answer.status == 201), "{path}");
+            for answer in four().await {
+                refused(&answer, "conflict", path);
             }
-            let list = ask(&gateway, ADMIN, Request::get(path)).await.json();
-            assert_eq!(ids(&list["tokens"]).len(), 50 + enrolments);
+            assert_eq!(ids(&read(&gateway, path).await).len(), 50 + enrolments);
             let one = format!("{path}/{}", first["id"].as_str().unwrap());
             assert_eq!(ask(&gateway, ADMIN, Request::new("DELETE", one)).await.status, 200);
             issue(&gateway, path).await;
@@ -98,11 +103,10 @@ on_embedded! {
         for _ in 1..50 {
             issue(&gateway, "/workspaces/ext/enrolment").await;
         }
-        let list = Request::get("/workspaces/ext/tokens?limit=100");
-        let list = async || ask(&gateway, ADMIN, list.clone()).await.json()["tokens"].take();
+        let list = async || read(&gateway, "/workspaces/ext/tokens?limit=100").await;
         let before = list().await;
-        assert_eq!(before.as_array().unwrap().len(), 50);
-        let org = issue(&gateway, "/orgs/acme/tokens").await["token"].as_str().unwrap().to_owned();
+        assert_eq!(ids(&before).len(), 50);
+        let org = token(&gateway, "/orgs/acme/tokens", "{}").await;
         let taken = json!({"id": "ext", "name": "x"}).to_string();
         for token in [ADMIN, &org] {
             for query in ["", "?dry_run=true"] {
@@ -117,8 +121,7 @@ on_embedded! {
         let nowhere = json!({"id": "new", "name": "x", "parent_id": "nothing"}).to_string();
         assert!(ask(&gateway, ADMIN, Request::post("/workspaces", nowhere)).await.status >= 400);
         gateway.create(json!({"id": "new", "name": "x"})).await;
-        let made = ask(&gateway, ADMIN, Request::get("/workspaces/new/tokens")).await.json();
-        assert_eq!(made["tokens"].as_array().unwrap().len(), 1);
+        assert_eq!(ids(&read(&gateway, "/workspaces/new/tokens").await).len(), 1);
     }
 
     async fn a_token_is_shown_once_and_listed_without_its_text() {
@@ -180,8 +183,7 @@ on_embedded! {
             assert_eq!(target.agent.count(), before + 3);
             let again = ask(&gateway, ADMIN, Request::new("DELETE", &path)).await;
             assert_eq!(again.status, 200, "repeating it is harmless");
-            let list = ask(&gateway, ADMIN, Request::get("/workspaces/caller/tokens")).await.json();
-            assert_eq!(list["tokens"].as_array().unwrap().len(), 1);
+            assert_eq!(ids(&read(&gateway, "/workspaces/caller/tokens").await).len(), 1);
         }
         // A token of an org likewise.
         let made = issue(&gateway, "/orgs/acme/tokens").await;
@@ -194,8 +196,7 @@ on_embedded! {
     }
 
     async fn only_a_workspaces_own_tokens_are_revoked_by_its_path() {
-        let gateway = Gateway::start(Pair::Embedded).await;
-        let (caller, target) = gateway.pair(Agent::json("{}").await).await;
+        let (gateway, caller, target) = paired(Pair::Embedded, Agent::json("{}").await).await;
         let made = issue(&gateway, "/workspaces/target/tokens").await;
         let id = made["id"].as_str().unwrap();
         for path in [
@@ -210,8 +211,8 @@ on_embedded! {
         refused(&ask(&gateway, &caller.token, Request::new("DELETE", path)).await, "not_permitted", "a sibling");
         let token = made["token"].as_str().unwrap();
         assert_eq!(ask(&gateway, token, Request::get("/workspaces/target")).await.status, 200);
-        let answer = ask(&gateway, ADMIN, Request::get("/workspaces/nobody/tokens")).await;
-        refused(&answer, "workspace_not_found", "an operator is told");
+        let nobody = ask(&gateway, ADMIN, Request::get("/workspaces/nobody/tokens")).await;
+        refused(&nobody, "workspace_not_found", "an operator is told");
         drop(target);
     }
 
@@ -220,11 +221,9 @@ on_embedded! {
         for (id, org) in [("dev", "acme"), ("foreign", "other")] {
             gateway.create(json!({"id": id, "name": id, "org": org})).await;
         }
-        let org = issue(&gateway, "/orgs/acme/tokens").await["token"].as_str().unwrap().to_owned();
-        let make = |token: &str, body: Value| {
-            let request = Request::post("/canvas/tokens", body.to_string());
-            let (gateway, token) = (&gateway, token.to_owned());
-            async move { ask(gateway, &token, request).await }
+        let org = token(&gateway, "/orgs/acme/tokens", "{}").await;
+        let make = async |token: &str, body: Value| {
+            ask(&gateway, token, Request::post("/canvas/tokens", body.to_string())).await
         };
         for (said, seconds) in [(json!({"user": "ada"}), 3600), (json!({"user": "ada", "ttl_seconds": 86400}), 86400)] {
             let made = make(ADMIN, said).await;
@@ -275,18 +274,11 @@ async fn a_canvas_token_of_one_replica_counts_at_another_with_the_same_keys() {
     let other = replica("https://other.example.com").await;
     let (_, target) = one.pair(Agent::json("{}").await).await;
     let call = Request::post(target.path(), CALL);
-    let canvas = Request::post("/canvas/tokens", r#"{"user":"ada"}"#);
-    let canvas = ask(&one, ADMIN, canvas).await.json();
-    let token = canvas["token"].as_str().unwrap();
-    let answer = ask(&two, token, call.clone()).await;
+    let token = token(&one, "/canvas/tokens", r#"{"user":"ada"}"#).await;
+    let answer = ask(&two, &token, call.clone()).await;
     assert_eq!(answer.status, 200, "{}", answer.text());
-    let answer = ask(&other, token, call).await;
-    assert_refusal(
-        &answer,
-        "/a2a",
-        "seen",
-        "unauthenticated",
-        "another issuer's",
-    );
+    let answer = ask(&other, &token, call).await;
+    let what = "another issuer's";
+    assert_refusal(&answer, "/a2a", "seen", "unauthenticated", what);
     assert_eq!(target.agent.count(), 1);
 }

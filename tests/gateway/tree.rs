@@ -5,32 +5,21 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use crate::harness::servers::{self, Redis};
-use crate::harness::{Answer, Builder, Gateway, Pair, Request, assert_refusal};
+use crate::events::Replicas;
+use crate::harness::{Answer, Gateway, Pair, Request, assert_refusal};
+use crate::operators::view;
+use crate::stores::open_db;
 use crate::{on_both_pairs, on_embedded};
 
 async fn remove(gateway: &Gateway, id: &str) -> Answer {
-    gateway
-        .as_operator(Request::new("DELETE", format!("/workspaces/{id}")))
-        .await
-}
-
-async fn view(gateway: &Gateway, id: &str) -> Value {
-    let answer = gateway
-        .as_operator(Request::get(format!("/workspaces/{id}")))
-        .await;
-    assert_eq!(answer.status, 200, "{}", answer.text());
-    answer.json()
+    let request = Request::new("DELETE", format!("/workspaces/{id}"));
+    gateway.as_operator(request).await
 }
 
 async fn access_generation(gateway: &Gateway, id: &str) -> i64 {
-    sqlx::any::install_default_drivers();
-    let pool = sqlx::any::AnyPoolOptions::new().max_connections(1);
-    let pool = pool.connect(&gateway.sql_url()).await.unwrap();
+    let db = open_db(&gateway.sql_url());
     let query = sqlx::query_scalar("SELECT access_generation FROM workspaces WHERE id = $1");
-    let generation = query.bind(id).fetch_one(&pool).await.unwrap();
-    pool.close().await;
-    generation
+    query.bind(id).fetch_one(db.pool()).await.unwrap()
 }
 
 /// A refusal for `conflict` that says `why`.
@@ -152,12 +141,10 @@ on_embedded! {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_operators_at_two_replicas_leave_a_tree() {
-    let redis = Redis::start();
-    let (sql, shared) = (servers::postgres().database(), redis.url());
-    let replica = || Builder::new(Pair::Embedded).stores(&sql, &shared).start();
-    let (one, other) = (replica().await, replica().await);
-    moves_at_once(&one, &other, 20).await;
-    removals_at_once(&one, &other, 10).await;
+    let replicas = Replicas::start(2, &[]).await;
+    let (one, other) = (&replicas.all[0], &replicas.all[1]);
+    moves_at_once(one, other, 20).await;
+    removals_at_once(one, other, 10).await;
 }
 
 /// Rounds in which each of several workspaces is moved below another at the same moment.
@@ -172,15 +159,8 @@ async fn moves_at_once(one: &Gateway, other: &Gateway, rounds: usize) {
         let step = 1 + round % (ids.len() - 1);
         let to = |from: usize| json!({"parent_id": ids[(from + step) % ids.len()]});
         let at = |from: usize| if from.is_multiple_of(2) { one } else { other };
-        let all = tokio::join!(
-            at(0).patch(&ids[0], to(0)),
-            at(1).patch(&ids[1], to(1)),
-            at(2).patch(&ids[2], to(2)),
-            at(3).patch(&ids[3], to(3)),
-            at(4).patch(&ids[4], to(4)),
-            at(5).patch(&ids[5], to(5))
-        );
-        for answer in [all.0, all.1, all.2, all.3, all.4, all.5] {
+        let moves = (0..6).map(|from| at(from).patch(&ids[from], to(from)));
+        for answer in futures_util::future::join_all(moves).await {
             if answer.status == 200 {
                 made += 1;
             } else {
@@ -192,10 +172,8 @@ async fn moves_at_once(one: &Gateway, other: &Gateway, rounds: usize) {
         is_a_tree(one, &ids).await;
     }
     assert!(made > rounds && !refusals.is_empty(), "{made} {refusals:?}");
-    assert!(
-        refusals.keys().all(|why| why.contains("own ancestor")),
-        "{refusals:?}"
-    );
+    let all_are_circles = refusals.keys().all(|why| why.contains("own ancestor"));
+    assert!(all_are_circles, "{refusals:?}");
 }
 
 /// Everybody's line ends.

@@ -2,7 +2,6 @@
 //! certificate of the gateway's for those that ask; no connection of one workspace for another.
 
 use serde_json::{Value, json};
-use sqlx::Row as _;
 
 use crate::harness::authority::{Authority, Issued, TlsAgent, self_signed};
 use crate::harness::{Agent, Answer, Builder, CALL, Gateway, Pair, Request, assert_refusal, card};
@@ -10,9 +9,8 @@ use crate::on_both_pairs;
 
 async fn send(gateway: &Gateway, id: &str) -> Answer {
     let request = Request::post(format!("/workspaces/{id}/a2a"), CALL);
-    gateway
-        .as_operator(request.field("X-Request-Id", "seen"))
-        .await
+    let request = request.field("X-Request-Id", "seen");
+    gateway.as_operator(request).await
 }
 
 /// A workspace whose agent is at `url`.
@@ -28,16 +26,8 @@ fn client(issued: &Issued) -> Value {
     json!({"client_cert": issued.pem, "client_key": issued.key})
 }
 
-/// The column, as it stands in the table.
-async fn stored(sql: &str, id: &str) -> Option<String> {
-    sqlx::any::install_default_drivers();
-    let pool = sqlx::any::AnyPoolOptions::new().max_connections(1);
-    let pool = pool.connect(sql).await.unwrap();
-    let query = sqlx::query("SELECT upstream_tls FROM workspaces WHERE id = $1").bind(id);
-    let row = query.fetch_one(&pool).await.unwrap();
-    pool.close().await;
-    row.try_get(0).unwrap()
-}
+/// Reads the column, as it stands in the table.
+const STORED: &str = "SELECT upstream_tls FROM workspaces WHERE id = $1";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_agent_is_who_its_certificate_says_or_nothing_is_sent() {
@@ -46,82 +36,38 @@ async fn an_agent_is_who_its_certificate_says_or_nothing_is_sent() {
     let own = self_signed(&["localhost"]);
     let ca = |pem: &str| json!({"ca": pem});
     let bundle = format!("{}{}", theirs.pem(), ours.pem());
-    for (number, (certificate, host, tls, good)) in [
+    let of = |name: &str| ours.issue(&[name]);
+    let by_ours = || ca(&ours.pem());
+    let (name, address) = ("localhost", "127.0.0.1");
+    for (number, (certificate, host, tls, good)) in (0..).zip([
         // The right authority, for a name and for an address.
-        (
-            ours.issue(&["localhost"]),
-            "localhost",
-            ca(&ours.pem()),
-            true,
-        ),
-        (
-            ours.issue(&["127.0.0.1"]),
-            "127.0.0.1",
-            ca(&ours.pem()),
-            true,
-        ),
-        (ours.issue(&["localhost"]), "localhost", ca(&bundle), true),
+        (of(name), name, by_ours(), true),
+        (of(address), address, by_ours(), true),
+        (of(name), name, ca(&bundle), true),
         // That certificate and no other.
-        (self_signed(&["localhost"]), "localhost", Value::Null, false),
+        (self_signed(&[name]), name, Value::Null, false),
         // The system trusts neither of ours.
-        (ours.issue(&["localhost"]), "localhost", Value::Null, false),
-        (
-            ours.issue(&["localhost"]),
-            "localhost",
-            ca(&theirs.pem()),
-            false,
-        ),
-        (ours.issue(&["localhost"]), "localhost", ca(&own.pem), false),
+        (of(name), name, Value::Null, false),
+        (of(name), name, ca(&theirs.pem()), false),
+        (of(name), name, ca(&own.pem), false),
         // Another name; a name where an address is asked for, and the reverse.
-        (
-            ours.issue(&["other.example"]),
-            "localhost",
-            ca(&ours.pem()),
-            false,
-        ),
-        (
-            ours.issue(&["localhost"]),
-            "127.0.0.1",
-            ca(&ours.pem()),
-            false,
-        ),
-        (
-            ours.issue(&["127.0.0.1"]),
-            "localhost",
-            ca(&ours.pem()),
-            false,
-        ),
-        (
-            ours.issue(&["127.0.0.2"]),
-            "127.0.0.1",
-            ca(&ours.pem()),
-            false,
-        ),
-        (
-            ours.issue_until(&["localhost"], 2020),
-            "localhost",
-            ca(&ours.pem()),
-            false,
-        ),
-    ]
-    .iter()
-    .enumerate()
-    {
-        let agent = TlsAgent::start(certificate, None).await;
+        (of("other.example"), name, by_ours(), false),
+        (of(name), address, by_ours(), false),
+        (of(address), name, by_ours(), false),
+        (of("127.0.0.2"), address, by_ours(), false),
+        (ours.issue_until(&[name], 2020), name, by_ours(), false),
+    ]) {
+        let agent = TlsAgent::start(&certificate, None).await;
         let id = format!("w-{number}");
-        assumed(&gateway, &id, &agent.url(host), tls).await;
+        assumed(&gateway, &id, &agent.url(host), &tls).await;
         let answer = send(&gateway, &id).await;
-        if *good {
+        if good {
             assert_eq!(answer.status, 200, "{number}: {}", answer.text());
             assert_eq!(agent.agent.count(), 1, "{number}");
         } else {
-            let what = number.to_string();
-            assert_refusal(&answer, "/a2a", "seen", "agent_unreachable", &what);
-            assert_eq!(
-                answer.fact("delivered").as_deref(),
-                Some("false"),
-                "{number}"
-            );
+            assert_refusal(&answer, "/a2a", "seen", "agent_unreachable", &id);
+            let delivered = answer.fact("delivered");
+            assert_eq!(delivered.as_deref(), Some("false"), "{number}");
             assert!(agent.tried() > 0, "{number}: it was not even tried");
             assert_eq!(agent.agent.count(), 0, "{number}: something was sent");
         }
@@ -138,8 +84,7 @@ async fn an_agent_that_asks_for_a_certificate_gets_that_of_the_workspace() {
     let certificate = servers.issue(&["localhost"]);
     let agent = TlsAgent::start(&certificate, Some(&clients)).await;
     // Each thread keeps connections of its own.
-    let builder = Builder::new(Pair::Embedded).set("server.threads", "1");
-    let gateway = builder.start().await;
+    let gateway = Gateway::with("server.threads=1").await;
     let url = agent.url("localhost");
     let with = |issued: &Issued| {
         let mut tls = client(issued);
@@ -158,8 +103,7 @@ async fn an_agent_that_asks_for_a_certificate_gets_that_of_the_workspace() {
     }
     assumed(&gateway, "known", &url, &with(&clients.issue(&["gateway"]))).await;
     for _ in 0..2 {
-        let answer = send(&gateway, "known").await;
-        assert_eq!(answer.status, 200, "{}", answer.text());
+        send(&gateway, "known").await.has(200);
     }
     assert_eq!(agent.agent.connections(), 1, "it is kept for the next call");
     // What others may not do they may not do over the connection that is open.
@@ -174,17 +118,12 @@ async fn no_connection_of_one_workspace_serves_another() {
         let (ours, theirs) = (Authority::new("ours"), Authority::new("theirs"));
         let certificate = ours.issue(&["localhost"]);
         let agent = TlsAgent::start(&certificate, None).await;
-        let builder = Builder::new(Pair::Embedded);
-        let gateway = builder.set("server.threads", threads).start().await;
+        let gateway = Gateway::with(&format!("server.threads={threads}")).await;
         let url = agent.url("localhost");
         let ca = |authority: &Authority| json!({"ca": authority.pem()});
-        for (id, tls) in [
-            ("a", ca(&ours)),
-            ("b", ca(&theirs)),
-            ("c", ca(&ours)),
-            ("d", Value::Null),
-        ] {
-            assumed(&gateway, id, &url, &tls).await;
+        let (good, bad) = (ca(&ours), ca(&theirs));
+        for (id, tls) in [("a", &good), ("b", &bad), ("c", &good), ("d", &Value::Null)] {
+            assumed(&gateway, id, &url, tls).await;
         }
         for _ in 0..2 {
             assert_eq!(send(&gateway, "a").await.status, 200);
@@ -200,10 +139,10 @@ async fn no_connection_of_one_workspace_serves_another() {
         let connections = agent.agent.connections();
         assert!(threads != "1" || connections == 2, "each has its own");
         // Whoever is not trusted any more is not trusted on the open connection either.
-        let answer = gateway
-            .patch("a", json!({"upstream_tls": ca(&theirs)}))
-            .await;
-        assert_eq!(answer.status, 200, "{}", answer.text());
+        gateway
+            .patch("a", json!({"upstream_tls": bad}))
+            .await
+            .has(200);
         assert_eq!(send(&gateway, "a").await.reason(), "agent_unreachable");
         assert_eq!(agent.agent.count(), 3);
     }
@@ -219,8 +158,7 @@ on_both_pairs! {
         assumed(&gateway, "a", &url, &Value::Null).await;
         let mut tls = client(&mine);
         tls["ca"] = authority.pem().into();
-        let changed = gateway.patch("a", json!({"upstream_tls": tls})).await;
-        assert_eq!(changed.status, 200, "{}", changed.text());
+        let changed = gateway.patch("a", json!({"upstream_tls": tls})).await.has(200);
         let read = gateway.as_operator(Request::get("/workspaces/a")).await;
         assert_eq!(read.json()["upstream_tls"], changed.json()["upstream_tls"]);
         let about = &read.json()["upstream_tls"];
@@ -229,7 +167,7 @@ on_both_pairs! {
         assert_eq!(about["client_cert"][0]["sha256"].as_str().map(str::len), Some(64));
         // Nothing of a key, and to nobody else anything.
         let secret = &mine.key.lines().nth(1).unwrap()[..20];
-        let kept = stored(&gateway.sql_url(), "a").await.unwrap();
+        let kept = gateway.stored(STORED, "a").await.unwrap();
         for text in [read.text(), changed.text(), kept, gateway.log()] {
             assert!(!text.contains(secret) && !text.contains("BEGIN"), "{text}");
         }
@@ -239,18 +177,16 @@ on_both_pairs! {
         // It outlives the process, and other changes.
         assert_eq!(gateway.patch("a", json!({"name": "A"})).await.status, 200);
         gateway.restart().await;
-        let answer = send(&gateway, "a").await;
-        assert_eq!(answer.status, 200, "{}", answer.text());
-        assert_eq!(gateway.patch("a", json!({"upstream_tls": null})).await.status, 200);
-        assert_eq!(stored(&gateway.sql_url(), "a").await, None);
-        let read = gateway.as_operator(Request::get("/workspaces/a")).await;
-        assert!(read.json().get("upstream_tls").is_none(), "{}", read.text());
+        send(&gateway, "a").await.has(200);
+        gateway.patch("a", json!({"upstream_tls": null})).await.has(200);
+        assert_eq!(gateway.stored(STORED, "a").await, None);
+        let read = gateway.view("a").await;
+        assert!(read.get("upstream_tls").is_none(), "{read}");
         assert_eq!(send(&gateway, "a").await.reason(), "agent_unreachable");
         // A removed workspace keeps no key.
         assert_eq!(gateway.patch("a", json!({"upstream_tls": client(&mine)})).await.status, 200);
-        let gone = gateway.as_operator(Request::new("DELETE", "/workspaces/a")).await;
-        assert_eq!(gone.status, 200, "{}", gone.text());
-        assert_eq!(stored(&gateway.sql_url(), "a").await, None);
+        gateway.as_operator(Request::new("DELETE", "/workspaces/a")).await.has(200);
+        assert_eq!(gateway.stored(STORED, "a").await, None);
     }
 }
 
@@ -260,9 +196,9 @@ async fn what_cannot_work_is_refused_when_it_is_said() {
     let authority = Authority::new("authority");
     let (one, other) = (authority.issue(&["gateway"]), authority.issue(&["gateway"]));
     let old = authority.issue_until(&["gateway"], 2020);
-    gateway
-        .create(json!({"id": "a", "name": "a", "url": "https://localhost:9/"}))
-        .await;
+    let at_first = json!({"id": "a", "name": "a", "url": "https://localhost:9/"});
+    gateway.create(at_first).await;
+    let pair = |key: &str| json!({"client_cert": one.pem, "client_key": key});
     for (tls, part) in [
         (json!("s3cret"), "upstream_tls"),
         (json!({}), "upstream_tls"),
@@ -271,49 +207,37 @@ async fn what_cannot_work_is_refused_when_it_is_said() {
         (json!({"ca": old.pem}), "has expired"),
         (json!({"ca": "s3cret".repeat(6000)}), "longer than 32 KiB"),
         (json!({"client_cert": one.pem}), "upstream_tls"),
-        (
-            json!({"client_cert": one.pem, "client_key": "s3cret"}),
-            "no private key",
-        ),
-        (
-            json!({"client_cert": one.pem, "client_key": other.key}),
-            "does not fit",
-        ),
+        (pair("s3cret"), "no private key"),
+        (pair(&other.key), "does not fit"),
         (client(&old), "has expired"),
         (json!({"ca": one.pem, "verify": false}), "upstream_tls"),
     ] {
         let new = json!({"id": "b", "name": "b", "upstream_tls": tls}).to_string();
         let request = Request::post("/workspaces", new).field("X-Request-Id", "seen");
         let created = gateway.as_operator(request).await;
-        let changed = gateway
-            .patch("a", json!({"name": "b", "upstream_tls": tls}))
-            .await;
-        for answer in [created, changed] {
+        let change = json!({"name": "b", "upstream_tls": tls});
+        for answer in [created, gateway.patch("a", change).await] {
             assert_refusal(&answer, "/workspaces", "seen", "invalid_params", part);
+            answer.says(part);
             let text = answer.text();
-            assert!(text.contains(part), "{part}: {text}");
             assert!(!text.contains("s3cret") && !text.contains("MII"), "{text}");
         }
     }
     // An org's token may change the workspace, but not whom it is believed to be.
-    let org = Request::post("/orgs/acme/tokens", "{}");
-    let org = gateway.as_operator(org).await.json()["token"]
-        .as_str()
-        .unwrap()
-        .to_owned();
-    gateway
-        .create(json!({"id": "c", "name": "c", "org": "acme"}))
-        .await;
-    for tls in [json!({"ca": authority.pem()}), Value::Null] {
-        let request = Request::patch("/workspaces/c", json!({"upstream_tls": tls}).to_string());
+    let org = gateway.token("/orgs/acme/tokens", "{}").await;
+    let new = json!({"id": "c", "name": "c", "org": "acme"});
+    gateway.create(new).await;
+    let ca = json!({"ca": authority.pem()});
+    let patch = |tls: &Value| json!({"upstream_tls": tls}).to_string();
+    let new = json!({"name": "d", "upstream_tls": ca}).to_string();
+    for request in [
+        Request::patch("/workspaces/c", patch(&ca)),
+        Request::patch("/workspaces/c", patch(&Value::Null)),
+        Request::post("/workspaces", new),
+    ] {
         let answer = gateway.call(&request.bearer(&org)).await;
         assert_eq!(answer.reason(), "not_permitted", "{}", answer.text());
     }
-    let new = json!({"name": "d", "upstream_tls": {"ca": authority.pem()}}).to_string();
-    let answer = gateway
-        .call(&Request::post("/workspaces", new).bearer(&org))
-        .await;
-    assert_eq!(answer.reason(), "not_permitted", "{}", answer.text());
     assert!(!gateway.log().contains("s3cret"));
 }
 
@@ -326,14 +250,14 @@ async fn nothing_goes_in_the_clear_to_an_agent_with_certificates() {
     let enrolment = gateway.create(new).await;
     let body = json!({"id": "a", "url": agent.url(), "agent_card": card("a")}).to_string();
     let request = Request::post("/registry/register", body).bearer(&enrolment);
-    let answer = gateway.call(&request).await;
-    assert_eq!(answer.reason(), "invalid_params", "{}", answer.text());
-    answer.says("https://");
-    let answer = gateway.patch("a", json!({"url": agent.url()})).await;
-    assert_eq!(answer.reason(), "invalid_params", "{}", answer.text());
+    let registered = gateway.call(&request).await;
+    registered.says("https://");
+    let moved = gateway.patch("a", json!({"url": agent.url()})).await;
     assumed(&gateway, "b", &agent.url(), &Value::Null).await;
-    let answer = gateway.patch("b", json!({"upstream_tls": tls})).await;
-    assert_eq!(answer.reason(), "invalid_params", "{}", answer.text());
+    let trusted = gateway.patch("b", json!({"upstream_tls": tls})).await;
+    for answer in [registered, moved, trusted] {
+        assert_eq!(answer.reason(), "invalid_params", "{}", answer.text());
+    }
     assert_eq!(agent.connections(), 0);
 }
 

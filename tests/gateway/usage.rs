@@ -5,33 +5,36 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 use sqlx::AssertSqlSafe;
 
-use crate::audit::{audit, end, recorded};
+use crate::audit::{all_written, end, exported, message, recorded};
 use crate::harness::servers::{Postgres, Redis};
 use crate::harness::{
-    ADMIN, Agent, Builder, CALL, Connection, Gateway, Pair, Request, SSE_HEAD, Seat, Step, card,
-    chunk, until_holds,
+    ADMIN, Agent, Builder, CALL, Connection, Gateway, LAST_CHUNK, Pair, Request, SSE_HEAD, Seat,
+    Step, chunk, ok_json, until_holds,
 };
+use crate::hierarchy::seat_in;
 use crate::stores::open_db;
+use crate::tokens::token;
 use crate::{on_both_pairs, on_embedded};
 
 /// Calls, streams, refused, failed, bytes in, bytes out, milliseconds.
 type Sums = [i64; 7];
 
-const MEMBERS: [&str; 6] = [
-    "calls",
-    "streams",
-    "refused",
-    "failed",
-    "bytes_in",
-    "bytes_out",
-];
+/// By day, org and workspace.
+type Lines = BTreeMap<[String; 3], Sums>;
 
 fn sums(line: &Value) -> Sums {
     let number = |name: &str| line[name].as_i64().unwrap_or_else(|| panic!("{line}"));
-    let [calls, streams, refused, failed, bytes_in, bytes_out] = MEMBERS.map(number);
+    let [calls, streams, refused, failed] = ["calls", "streams", "refused", "failed"].map(number);
+    let [bytes_in, bytes_out] = ["bytes_in", "bytes_out"].map(number);
     #[expect(clippy::cast_possible_truncation, reason = "whole milliseconds")]
     let ms = (line["seconds"].as_f64().unwrap() * 1000.0).round() as i64;
     [calls, streams, refused, failed, bytes_in, bytes_out, ms]
+}
+
+fn add(sums: &mut Sums, more: &Sums) {
+    for (sum, more) in sums.iter_mut().zip(more) {
+        *sum += more;
+    }
 }
 
 async fn usage(gateway: &Gateway, token: &str, query: &str) -> Value {
@@ -42,7 +45,7 @@ async fn usage(gateway: &Gateway, token: &str, query: &str) -> Value {
 }
 
 /// The lines of all pages, by day, org and workspace.
-async fn lines(gateway: &Gateway, query: &str, limit: usize) -> BTreeMap<[String; 3], Sums> {
+async fn lines(gateway: &Gateway, query: &str, limit: usize) -> Lines {
     let (mut found, mut cursor) = (BTreeMap::new(), String::new());
     loop {
         let page = usage(gateway, ADMIN, &format!("{query}&limit={limit}{cursor}")).await;
@@ -61,12 +64,8 @@ async fn lines(gateway: &Gateway, query: &str, limit: usize) -> BTreeMap<[String
 }
 
 /// What the records say, added up here: by day, org and workspace of one side.
-fn expected(
-    records: &[Value],
-    side: &str,
-    orgs: &BTreeMap<&str, &str>,
-) -> BTreeMap<[String; 3], Sums> {
-    let mut expected = BTreeMap::new();
+fn expected(records: &[Value], side: &str, orgs: &BTreeMap<&str, &str>) -> Lines {
+    let mut expected = Lines::new();
     for record in records {
         let caller = record["caller"].as_str().unwrap_or("unknown:");
         let outcome = record["outcome"].as_str().unwrap();
@@ -85,110 +84,72 @@ fn expected(
             ("caller", Some(org)) => org,
             _ => orgs.get(subject).copied().unwrap_or_default(),
         };
-        let org = if let Some(org) = subject.strip_prefix("org:") {
-            org
-        } else {
-            org
-        };
+        let org = subject.strip_prefix("org:").unwrap_or(org);
         // Of no workspace: named by its caller alone.
         if side == "target" && !orgs.contains_key(subject) {
             continue;
         }
         let count = record["detail"]["count"].as_i64().unwrap_or(1);
-        let number = |name: &str| {
-            if refused {
-                0
-            } else {
-                record[name].as_i64().unwrap()
-            }
-        };
+        let number = |name: &str| (!refused).then(|| record[name].as_i64().unwrap());
         let streams = passed && record["method"] == "send_streaming_message";
         let one = [
             if passed { count } else { 0 },
             i64::from(streams),
             if refused { count } else { 0 },
             if passed || refused { 0 } else { count },
-            number("request_bytes"),
-            number("response_bytes"),
-            number("duration_ms"),
+            number("request_bytes").unwrap_or_default(),
+            number("response_bytes").unwrap_or_default(),
+            number("duration_ms").unwrap_or_default(),
         ];
         let day = record["time"].as_str().unwrap()[..10].to_owned();
-        let sums: &mut Sums = expected.entry([day, org.to_owned(), name]).or_default();
-        for (sum, more) in sums.iter_mut().zip(one) {
-            *sum += more;
-        }
+        add(
+            expected.entry([day, org.to_owned(), name]).or_default(),
+            &one,
+        );
     }
     expected
 }
 
 /// Every call in the audit. Those that are about to be written are, first.
 async fn calls(gateway: &Gateway) -> Vec<Value> {
-    let waiting = "a2a_gateway_audit_waiting_records";
     gateway.assert_idle().await;
-    until_holds("all is written", async || {
-        gateway.metric(waiting, &[]).await == 0.0
-    })
-    .await;
-    let (lines, status) = audit(gateway, &["export", "--event-type", "A2A_CALL"]);
-    assert_eq!(status, Some(0), "{lines}");
-    let records = lines
-        .lines()
-        .map(|line| serde_json::from_str(line).unwrap());
-    records.collect()
+    all_written(gateway).await;
+    exported(gateway, &["--event-type", "A2A_CALL"])
 }
 
 /// Compares the sums with the records.
 async fn assert_agrees(gateway: &Gateway, orgs: &BTreeMap<&str, &str>) {
     let records = calls(gateway).await;
     assert!(!records.is_empty());
-    let days = "from=2026-01-01&to=2026-12-31";
     let year = &records[0]["time"].as_str().unwrap()[..4];
-    let days = days.replace("2026", year);
+    let days = format!("from={year}-01-01&to={year}-12-31");
     for side in ["caller", "target"] {
         let expected = expected(&records, side, orgs);
+        let query = format!("{days}&side={side}");
         for limit in [1, 500] {
-            let query = format!("{days}&side={side}");
             assert_eq!(lines(gateway, &query, limit).await, expected, "{side}");
         }
         // Summed up by org, over all days, and in the total.
-        let (mut by_org, mut over_days, mut total) = (BTreeMap::new(), BTreeMap::new(), [0; 7]);
+        let (mut by_org, mut over_days, mut total) = (Lines::new(), Lines::new(), [0; 7]);
         for ([day, org, workspace], sums) in &expected {
-            let add = |to: &mut Sums| {
-                for (sum, more) in to.iter_mut().zip(sums) {
-                    *sum += more;
-                }
-            };
-            let none = String::new;
-            add(by_org
-                .entry([day.clone(), org.clone(), none()])
-                .or_default());
-            add(over_days
-                .entry([none(), org.clone(), workspace.clone()])
-                .or_default());
-            add(&mut total);
+            let of_org = [day.clone(), org.clone(), String::new()];
+            add(by_org.entry(of_org).or_default(), sums);
+            let of_all = [String::new(), org.clone(), workspace.clone()];
+            add(over_days.entry(of_all).or_default(), sums);
+            add(&mut total, sums);
         }
-        let query = format!("{days}&side={side}&by=org");
-        assert_eq!(lines(gateway, &query, 1).await, by_org, "{side}");
-        let query = format!("{days}&side={side}&per=total");
-        assert_eq!(lines(gateway, &query, 1).await, over_days, "{side}");
-        let page = usage(gateway, ADMIN, &format!("{days}&side={side}&limit=1")).await;
+        for (more, expected) in [("by=org", by_org), ("per=total", over_days)] {
+            let query = format!("{query}&{more}");
+            assert_eq!(lines(gateway, &query, 1).await, expected, "{query}");
+        }
+        let page = usage(gateway, ADMIN, &format!("{query}&limit=1")).await;
         assert_eq!(sums(&page["total"]), total, "{side}: {page}");
         assert_eq!(page["recording"], true);
     }
 }
 
-/// A workspace of an org with its agent.
-async fn seat(gateway: &Gateway, id: &str, org: &str, agent: Agent) -> Seat {
-    let enrolment = gateway
-        .create(json!({"id": id, "name": id, "org": org}))
-        .await;
-    let url = agent.url();
-    let token = gateway.register(id, &enrolment, &url, card(id)).await;
-    Seat {
-        id: id.to_owned(),
-        token,
-        agent,
-    }
+async fn seat(gateway: &Gateway, id: &str, org: &str) -> Seat {
+    seat_in(gateway, id, org, Agent::json("{}").await).await
 }
 
 async fn call(gateway: &Gateway, token: &str, target: &str, body: &str) -> u16 {
@@ -201,33 +162,22 @@ async fn make_calls(gateway: &Gateway) -> BTreeMap<&'static str, &'static str> {
     let event = "data: {\"jsonrpc\":\"2.0\",\"id\":\"c-1\",\"result\":{}}\n\n";
     let agent = Agent::scripted(move |request| {
         if request.text().contains("message/stream") {
-            return vec![
-                Step::write(SSE_HEAD),
-                Step::Write(chunk(event)),
-                Step::write("0\r\n\r\n"),
-            ];
+            let event = Step::Write(chunk(event));
+            return vec![Step::write(SSE_HEAD), event, Step::write(LAST_CHUNK)];
         }
-        let body = r#"{"jsonrpc":"2.0","id":"c-1","result":{}}"#;
-        let head = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length";
-        vec![Step::Write(
-            format!("{head}: {}\r\n\r\n{body}", body.len()).into_bytes(),
-        )]
-    })
-    .await;
+        vec![Step::Write(ok_json(
+            r#"{"jsonrpc":"2.0","id":"c-1","result":{}}"#,
+        ))]
+    });
     let broken = Agent::scripted(|_| {
         let half = "HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{";
         vec![Step::write(half), Step::Close]
     });
-    let caller = seat(gateway, "caller", "acme", Agent::json("{}").await).await;
-    let target = seat(gateway, "target", "acme", agent).await;
-    let _broken = seat(gateway, "broken", "acme", broken.await).await;
-    let other = seat(
-        gateway,
-        "other",
-        "=globex, \"inc\"",
-        Agent::json("{}").await,
-    )
-    .await;
+    let (acme, globex) = ("acme", "=globex, \"inc\"");
+    let caller = seat(gateway, "caller", acme).await;
+    let target = seat_in(gateway, "target", acme, agent.await).await;
+    let _broken = seat_in(gateway, "broken", acme, broken.await).await;
+    let other = seat(gateway, "other", globex).await;
     let stream = CALL.replace("message/send", "message/stream");
     for _ in 0..3 {
         assert_eq!(call(gateway, &caller.token, "target", CALL).await, 200);
@@ -242,29 +192,23 @@ async fn make_calls(gateway: &Gateway) -> BTreeMap<&'static str, &'static str> {
     for _ in 0..5 {
         assert_eq!(call(gateway, stranger, "target", CALL).await, 401);
     }
-    let tokens = Request::post("/orgs/acme/tokens", "{}").bearer(ADMIN);
-    let org = gateway.call(&tokens).await.json()["token"]
-        .as_str()
-        .unwrap()
-        .to_owned();
+    let org = token(gateway, "/orgs/acme/tokens", "{}").await;
     assert_eq!(call(gateway, &org, "target", CALL).await, 200);
     assert_eq!(call(gateway, &org, "other", CALL).await, 403);
     // Refusals of strangers are written down once a second.
     until_holds("all are counted", async || {
         let strangers = recorded(gateway, "outcome=unauthenticated", 1).await;
-        let counts = strangers
-            .iter()
-            .map(|one| one["detail"]["count"].as_i64().unwrap_or(1));
-        counts.sum::<i64>() == 5
+        let counts = strangers.iter().map(|one| one["detail"]["count"].as_i64());
+        counts.map(|count| count.unwrap_or(1)).sum::<i64>() == 5
     })
     .await;
-    drop((caller, target, other));
-    BTreeMap::from([
-        ("caller", "acme"),
-        ("target", "acme"),
-        ("broken", "acme"),
-        ("other", "=globex, \"inc\""),
-    ])
+    [
+        ("caller", acme),
+        ("target", acme),
+        ("broken", acme),
+        ("other", globex),
+    ]
+    .into()
 }
 
 on_both_pairs! {
@@ -320,8 +264,7 @@ on_embedded! {
         let gateway = Gateway::start(Pair::Embedded).await;
         make_calls(&gateway).await;
         calls(&gateway).await;
-        let tokens = Request::post("/orgs/acme/tokens", "{}").bearer(ADMIN);
-        let org = gateway.call(&tokens).await.json()["token"].as_str().unwrap().to_owned();
+        let org = token(&gateway, "/orgs/acme/tokens", "{}").await;
         for side in ["caller", "target"] {
             let page = usage(&gateway, &org, &format!("side={side}")).await;
             let seen = page["usage"].as_array().unwrap();
@@ -371,19 +314,15 @@ on_embedded! {
 async fn a_spool_that_a_killed_gateway_leaves_is_counted_once() {
     let postgres = Postgres::start();
     let redis = Redis::start();
-    let builder = Builder::new(Pair::External)
-        .process()
-        .stores(&postgres.database(), &redis.url());
+    let builder = Builder::new(Pair::External).process();
+    let builder = builder.stores(&postgres.database(), &redis.url());
     let mut gateway = builder.start().await;
-    let caller = seat(&gateway, "caller", "acme", Agent::json("{}").await).await;
-    let _target = seat(&gateway, "target", "acme", Agent::json("{}").await).await;
+    let caller = seat(&gateway, "caller", "acme").await;
+    let _target = seat(&gateway, "target", "acme").await;
     let orgs = BTreeMap::from([("caller", "acme"), ("target", "acme")]);
     let ask = async || assert_eq!(call(&gateway, &caller.token, "target", CALL).await, 200);
     gateway.until_warm(ask).await;
-    let request = |id: &str| {
-        let request = Request::post("/workspaces/target/a2a", CALL).bearer(&caller.token);
-        request.field("X-Request-Id", id)
-    };
+    let request = |id: &str| message(&caller.token, id);
     gateway.call(&request("before")).await;
     recorded(&gateway, "request_id=before", 1).await;
     postgres.kill();
@@ -392,9 +331,8 @@ async fn a_spool_that_a_killed_gateway_leaves_is_counted_once() {
         let answer = connection.call(&request(&format!("away-{n}"))).await;
         assert_eq!(answer.status, 200, "{}", answer.text());
     }
-    gateway
-        .until_counted("a2a_gateway_audit_spool_bytes", &[], 12_000.0)
-        .await;
+    let spooled = gateway.until_counted("a2a_gateway_audit_spool_bytes", &[], 12_000.0);
+    spooled.await;
     gateway.kill();
     postgres.restart();
     gateway.restart().await;

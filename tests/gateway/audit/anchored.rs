@@ -2,28 +2,13 @@
 
 use std::path::Path;
 
-use a2a_gateway::db::Db;
 use serde_json::Value;
 
-use super::{audit, end, recorded};
-use crate::harness::until_found;
-use crate::harness::{Agent, Builder, CALL, Gateway, Pair, Recorded, Request, Step, ok_json};
+use super::{calls, end, execute, of_chain, says};
+use crate::harness::{Agent, Builder, Pair, Recorded, Step, ok_json, until_found};
+use crate::operators::staged;
 use crate::stores::open_db;
 use crate::{on_both_pairs, on_embedded};
-
-async fn calls(gateway: &Gateway, token: &str, name: &str) {
-    for n in 0..4 {
-        let request = Request::post("/workspaces/target/a2a", CALL).bearer(token);
-        let request = request.field("X-Request-Id", format!("{name}-{n}"));
-        assert_eq!(gateway.call(&request).await.status, 200);
-    }
-    recorded(gateway, &format!("request_id={name}-3"), 1).await;
-}
-
-async fn execute(db: &Db, statement: &str) -> u64 {
-    let query = sqlx::query(sqlx::AssertSqlSafe(statement.to_owned()));
-    query.execute(db.pool()).await.unwrap().rows_affected()
-}
 
 /// The ends that stand in a file, once it names a record of `least` or more.
 async fn kept(path: &Path, least: i64) -> Vec<Value> {
@@ -43,8 +28,7 @@ on_both_pairs! {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("anchor.jsonl");
         let builder = Builder::new(pair).set("audit.anchor", &format!("file:{}", path.display()));
-        let mut gateway = builder.start().await;
-        let (caller, _target) = gateway.pair(Agent::json("{}").await).await;
+        let (mut gateway, caller, _target) = staged(builder, Agent::json("{}").await).await;
         calls(&gateway, &caller.token, "early").await;
         let db = open_db(&gateway.sql_url());
         let old: (String, i64, String, i64) = sqlx::query_as(
@@ -61,36 +45,29 @@ on_both_pairs! {
         let config = gateway.dir.join("gateway.toml");
         std::fs::write(&config, format!("[audit]\nanchor = \"file:{path}\"\n")).unwrap();
         let config = config.to_str().unwrap();
-        for anchor in [["--anchor", path], ["--config", config]] {
-            let (said, status) = audit(&gateway, &["verify", anchor[0], anchor[1]]);
-            assert_eq!(status, Some(0), "{said}");
+        let anchors = [["verify", "--anchor", path], ["verify", "--config", config]];
+        for anchor in &anchors {
+            let said = says(&gateway, anchor, 0);
             assert!(said.contains(&format!("1 signed end of the anchor {path} checked\n")), "{said}");
         }
 
         let (replica, last, statement, signed_at) = old;
-        let of_chain = match pair {
-            Pair::Embedded => format!("chain = (SELECT chain FROM audit_replicas WHERE replica = '{replica}')"),
-            Pair::External => format!("replica = '{replica}'"),
-        };
+        let of_chain = of_chain(pair, &replica);
         execute(&db, &format!("DELETE FROM structure_events WHERE {of_chain} AND seq > {last}")).await;
         execute(&db, &format!(
             "UPDATE audit_chains SET last_seq = {last}, statement = '{statement}', signed_at = {signed_at} WHERE replica = '{replica}'"
         )).await;
-        let (said, status) = audit(&gateway, &["verify"]);
-        assert_eq!(status, Some(0), "by itself the database looks whole: {said}");
-        assert!(!said.contains("anchor"), "{said}");
-        for anchor in [["--anchor", path], ["--config", config]] {
-            let (said, status) = audit(&gateway, &["verify", anchor[0], anchor[1]]);
-            assert_eq!(status, Some(1), "{said}");
+        let said = says(&gateway, &["verify"], 0);
+        assert!(!said.contains("anchor"), "by itself the database looks whole: {said}");
+        for anchor in &anchors {
+            let said = says(&gateway, anchor, 1);
             assert!(said.contains("is missing"), "{said}");
         }
         std::fs::write(config, "[audit]\nanchor = \"file:missing.jsonl\"\n").unwrap();
-        let (said, status) = audit(&gateway, &["verify", "--config", config]);
-        assert_eq!(status, Some(1), "{said}");
+        let said = says(&gateway, &["verify", "--config", config], 1);
         assert!(said.contains("cannot read the anchor missing.jsonl (--anchor, or audit.anchor"), "{said}");
         // What is no end at all is said.
-        let (said, status) = audit(&gateway, &["verify", "--anchor", "/dev/null"]);
-        assert_eq!(status, Some(1), "{said}");
+        let said = says(&gateway, &["verify", "--anchor", "/dev/null"], 1);
         assert!(said.contains("names no signed end"), "{said}");
     }
 }
@@ -103,16 +80,14 @@ on_embedded! {
         })
         .await;
         let builder = Builder::new(Pair::Embedded).set("audit.anchor", &receiver.url());
-        let mut gateway = builder.start().await;
-        let (caller, _target) = gateway.pair(Agent::json("{}").await).await;
+        let (mut gateway, caller, _target) = staged(builder, Agent::json("{}").await).await;
         calls(&gateway, &caller.token, "sent").await;
         end(&mut gateway);
         let requests = receiver.requests();
         let last = requests.last().expect("the end was sent");
         let path = gateway.dir.join("received");
         std::fs::write(&path, last.text()).unwrap();
-        let (said, status) = audit(&gateway, &["verify", "--anchor", path.to_str().unwrap()]);
-        assert_eq!(status, Some(0), "{said}");
+        says(&gateway, &["verify", "--anchor", path.to_str().unwrap()], 0);
 
         let nobody = crate::harness::builder::free_address("127.0.0.1");
         let builder = Builder::new(Pair::Embedded).set("audit.anchor", &format!("http://{nobody}/"));
@@ -121,19 +96,17 @@ on_embedded! {
     }
 
     async fn the_log_names_ends_as_well() {
-        let mut gateway = Builder::new(Pair::Embedded).set("audit.anchor", "log").start().await;
-        let (caller, _target) = gateway.pair(Agent::json("{}").await).await;
+        let (mut gateway, caller, _target) = staged(Builder::new(Pair::Embedded).set("audit.anchor", "log"), Agent::json("{}").await).await;
         calls(&gateway, &caller.token, "logged").await;
         end(&mut gateway);
         let log = gateway.dir.join("log");
-        let (said, status) = audit(&gateway, &["verify", "--anchor", log.to_str().unwrap()]);
-        assert_eq!(status, Some(0), "{said}");
+        let verify = ["verify", "--anchor", log.to_str().unwrap()];
+        says(&gateway, &verify, 0);
         let db = open_db(&gateway.sql_url());
         for table in ["structure_events", "audit_chains"] {
             execute(&db, &format!("DELETE FROM {table}")).await;
         }
-        let (said, status) = audit(&gateway, &["verify", "--anchor", log.to_str().unwrap()]);
-        assert_eq!(status, Some(1), "{said}");
+        let said = says(&gateway, &verify, 1);
         assert!(said.contains("the whole chain is missing"), "{said}");
     }
 }

@@ -4,16 +4,10 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::records::of_request;
-use super::{audit, end, recorded};
-use crate::harness::{Agent, Builder, CALL, Connection, Gateway, Pair, Request, until_holds};
+use super::{end, message, of_request, recorded, says};
+use crate::harness::{Agent, Builder, Connection, Gateway, Pair, Request, until_holds};
 use crate::on_embedded;
-
-fn call(token: &str, request_id: &str) -> Request {
-    Request::post("/workspaces/target/a2a", CALL)
-        .bearer(token)
-        .field("X-Request-Id", request_id)
-}
+use crate::operators::{paired, staged};
 
 /// The address in the record and in the access line of a request.
 async fn addresses(gateway: &Gateway, request_id: &str) -> (Value, Value) {
@@ -33,27 +27,24 @@ on_embedded! {
             ("none", Value::Null, Value::Null),
         ] {
             let builder = Builder::new(Pair::Embedded).set("audit.client_address", shown);
-            let mut gateway = builder.start().await;
-            let (caller, _target) = gateway.pair(Agent::json("{}").await).await;
-            let forged = call(&caller.token, "r-1").field("X-Forwarded-For", "203.0.113.77");
+            let (mut gateway, caller, _target) = staged(builder, Agent::json("{}").await).await;
+            let forged = message(&caller.token, "r-1").field("X-Forwarded-For", "203.0.113.77");
             assert_eq!(gateway.call(&forged).await.status, 200);
             let expected = (direct.clone(), direct.clone());
             assert_eq!(addresses(&gateway, "r-1").await, expected, "a stranger's word counts for nothing");
-            let refused = call("no", "r-2");
-            assert_eq!(gateway.call(&refused).await.status, 401);
+            assert_eq!(gateway.call(&message("no", "r-2")).await.status, 401);
             assert_eq!(addresses(&gateway, "r-2").await.0, direct);
             let change = Request::post("/workspaces/target/pause", "").field("X-Request-Id", "r-3");
             assert_eq!(gateway.as_operator(change).await.status, 200);
             assert_eq!(of_request(&gateway, "r-3").await["client_address"], direct);
             end(&mut gateway);
-            assert_eq!(audit(&gateway, &["verify"]).1, Some(0));
+            says(&gateway, &["verify"], 0);
 
             let builder = Builder::new(Pair::Embedded)
                 .set("audit.client_address", shown)
                 .set("server.trusted_proxies", "[\"127.0.0.1/32\"]");
-            let gateway = builder.start().await;
-            let (caller, _target) = gateway.pair(Agent::json("{}").await).await;
-            let proxied = call(&caller.token, "r-4").field("X-Forwarded-For", "198.51.100.1, 203.0.113.77");
+            let (gateway, caller, _target) = staged(builder, Agent::json("{}").await).await;
+            let proxied = message(&caller.token, "r-4").field("X-Forwarded-For", "198.51.100.1, 203.0.113.77");
             assert_eq!(gateway.call(&proxied).await.status, 200);
             assert_eq!(addresses(&gateway, "r-4").await, (behind.clone(), behind));
         }
@@ -61,12 +52,11 @@ on_embedded! {
 
     async fn a_flood_of_strangers_is_a_few_records_beside_all_of_the_known_callers() {
         const REFUSALS: usize = 1000;
-        let gateway = Gateway::start(Pair::Embedded).await;
-        let (caller, _target) = gateway.pair(Agent::json("{}").await).await;
+        let (gateway, caller, _target) = paired(Pair::Embedded, Agent::json("{}").await).await;
         let flood = async {
             let mut connection = Connection::open(gateway.public).await;
             for n in 0..REFUSALS {
-                let request = call("no", &format!("flood-{n}"));
+                let request = message("no", &format!("flood-{n}"));
                 let wire = request.wire(&gateway.public.to_string());
                 if connection.try_send(&wire).await.is_err() || connection.try_answer().await.is_none() {
                     connection = Connection::open(gateway.public).await;
@@ -76,7 +66,7 @@ on_embedded! {
         };
         let good = async {
             for n in 0..20 {
-                assert_eq!(gateway.call(&call(&caller.token, &format!("good-{n}"))).await.status, 200);
+                assert_eq!(gateway.call(&message(&caller.token, &format!("good-{n}"))).await.status, 200);
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         };

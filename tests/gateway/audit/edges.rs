@@ -5,13 +5,13 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
-use super::records::of_request;
-use super::{end, recorded};
+use super::{end, exported, message, of_request, recorded};
 use crate::harness::{
     ADMIN, Agent, Builder, CALL, Connection, Gateway, LAST_CHUNK, Pair, Request, SSE_HEAD, Step,
-    chunk, until_holds,
+    chunk, until_found, until_holds,
 };
 use crate::on_embedded;
+use crate::operators::{paired, staged};
 use crate::reload::{Written, in_force};
 
 /// The members of a record that say what was asked of whom, and what came of it.
@@ -21,14 +21,15 @@ fn said(record: &Value) -> [&str; 3] {
 
 on_embedded! {
     async fn a_change_that_is_refused_before_its_route_is_asked_is_written_down() {
-        let gateway = Gateway::start(Pair::Embedded).await;
-        let (_, target) = gateway.pair(Agent::json("{}").await).await;
+        let (gateway, _, target) = paired(Pair::Embedded, Agent::json("{}").await).await;
         let pause = || Request::post("/workspaces/target/pause", "").bearer(&target.token);
-        let before = gateway.metric("a2a_gateway_refusals_total", &[r#"plane="control""#, r#"reason="origin_forbidden""#]).await;
+        let labels = [r#"plane="control""#, r#"reason="origin_forbidden""#];
+        let counted = async || gateway.metric("a2a_gateway_refusals_total", &labels).await;
+        let before = counted().await;
         let foreign = pause().field("Origin", "https://evil.example").field("X-Request-Id", "foreign");
         assert_eq!(gateway.call(&foreign).await.reason(), "origin_forbidden");
         assert_eq!(said(&of_request(&gateway, "foreign").await), ["WORKSPACE_PAUSED", "target", "origin_forbidden"]);
-        let after = gateway.metric("a2a_gateway_refusals_total", &[r#"plane="control""#, r#"reason="origin_forbidden""#]).await;
+        let after = counted().await;
         assert!((after - before - 1.0).abs() < 0.1, "{before} {after}");
         let large = Request::post("/registry/register", "x".repeat(1024 * 1024 + 1));
         let large = large.bearer(&target.token).field("X-Request-Id", "large");
@@ -85,8 +86,7 @@ on_embedded! {
     }
 
     async fn a_kept_call_that_nobody_can_make_is_written_down_with_its_end() {
-        let gateway = Builder::new(Pair::Embedded).set("delegation.deferred_ttl", "2s").start().await;
-        let (caller, target) = gateway.pair(Agent::json("{}").await).await;
+        let (gateway, caller, target) = staged(Builder::new(Pair::Embedded).set("delegation.deferred_ttl", "2s"), Agent::json("{}").await).await;
         let paused = gateway.as_operator(Request::post("/workspaces/target/pause", "")).await;
         assert_eq!(paused.status, 200);
         let keep = Request::post(target.path(), CALL).bearer(&caller.token);
@@ -104,12 +104,8 @@ on_embedded! {
 
     async fn whoever_takes_a_stream_up_again_is_written_down() {
         let gateway = Gateway::start(Pair::Embedded).await;
-        let agent = Agent::scripted(|_| vec![
-            Step::write(SSE_HEAD),
-            Step::Write(chunk("data: 1\n\n")),
-            Step::write(LAST_CHUNK),
-        ]).await;
-        let (caller, target) = gateway.pair(agent).await;
+        let agent = Agent::scripted(|_| vec![Step::write(SSE_HEAD), Step::Write(chunk("data: 1\n\n")), Step::write(LAST_CHUNK)]);
+        let (caller, target) = gateway.pair(agent.await).await;
         let whole = gateway.call(&Request::post(target.path(), CALL).bearer(&caller.token)).await;
         let stream = whole.field("x-a2a-stream").unwrap();
         let path = format!("/workspaces/target/streams/{stream}");
@@ -137,21 +133,17 @@ async fn a_run_says_which_keys_and_settings_it_begins_with_and_what_was_left_at_
     let kids = jwks.json()["keys"].as_array().unwrap().clone();
     let mut kids: Vec<_> = kids.iter().map(|key| key["kid"].clone()).collect();
     let mut all = started["keys"]["all"].as_array().unwrap().clone();
-    for list in [&mut kids, &mut all] {
-        list.sort_by_key(Value::to_string);
-    }
+    kids.sort_by_key(Value::to_string);
+    all.sort_by_key(Value::to_string);
     assert_eq!(all, kids, "{started}");
     assert!(all.contains(&started["keys"]["active"]), "{started}");
     assert!(started["keys"]["seal"].is_string(), "{started}");
-    assert_eq!(started["settings"]["rate.caller_per_second"], 50);
-    assert_eq!(
-        started["settings"].get("rate.failures_per_second"),
-        None,
-        "a default"
-    );
+    let settings = &started["settings"];
+    assert_eq!(settings["rate.caller_per_second"], 50);
+    assert_eq!(settings.get("rate.failures_per_second"), None, "a default");
     let hash = hex::encode(Sha256::digest(ADMIN));
-    let admin = &started["settings"]["A2A_GATEWAY_ADMIN_TOKEN"];
-    assert_eq!(admin, &json!({"sha256": hash}));
+    let admin = &settings["A2A_GATEWAY_ADMIN_TOKEN"];
+    assert_eq!(admin, &json!({ "sha256": hash }));
     let text = started.to_string();
     assert!(text.contains("telemetry.otlp_headers"), "{text}");
     assert!(!text.contains(PLANTED) && !text.contains(ADMIN), "{text}");
@@ -178,12 +170,10 @@ async fn a_run_says_which_keys_and_settings_it_begins_with_and_what_was_left_at_
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_chain_that_ends_in_a_hurry_holds_what_was_cut_and_says_how_much_was_not() {
     let mut gateway = Gateway::start(Pair::External).await;
-    let (caller, target) = gateway
-        .pair(Agent::scripted(|_| vec![Step::Hang]).await)
-        .await;
+    let silent = Agent::scripted(|_| vec![Step::Hang]).await;
+    let (caller, target) = gateway.pair(silent).await;
     let mut connection = Connection::open(gateway.public).await;
-    let call = Request::post(target.path(), CALL).bearer(&caller.token);
-    let call = call.field("X-Request-Id", "cut");
+    let call = message(&caller.token, "cut");
     connection.send(&call.wire("127.0.0.1")).await;
     target.agent.until_count(1).await;
     gateway.terminate();
@@ -211,17 +201,13 @@ async fn a_chain_that_ends_in_a_hurry_holds_what_was_cut_and_says_how_much_was_n
         }
         _ => assert_eq!((cut.len(), running), (0, &json!(1))),
     }
-    let late = recorded(&gateway, "request_id=late", 1).await;
-    assert_eq!(
-        said(&late[0]),
-        ["WORKSPACE_PAUSED", "target", "shutting_down"]
-    );
+    let late = &recorded(&gateway, "request_id=late", 1).await[0];
+    assert_eq!(said(late), ["WORKSPACE_PAUSED", "target", "shutting_down"]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn whoever_is_answered_at_the_end_is_written_down() {
-    let mut gateway = Gateway::start(Pair::Embedded).await;
-    let (caller, _target) = gateway.pair(Agent::json("{}").await).await;
+    let (mut gateway, caller, _target) = paired(Pair::Embedded, Agent::json("{}").await).await;
     let public = gateway.public;
     let ask = |worker: usize| {
         let token = caller.token.clone();
@@ -233,10 +219,7 @@ async fn whoever_is_answered_at_the_end_is_written_down() {
                     return answered;
                 };
                 let mut connection = Connection::over(stream);
-                let request = Request::post("/workspaces/target/a2a", CALL).bearer(&token);
-                let wire = request
-                    .field("X-Request-Id", id.as_str())
-                    .wire(&public.to_string());
+                let wire = message(&token, &id).wire(&public.to_string());
                 // At the very end nobody answers.
                 if connection.try_send(&wire).await.is_ok()
                     && let Some(answer) = connection.try_answer().await
@@ -248,20 +231,13 @@ async fn whoever_is_answered_at_the_end_is_written_down() {
         })
     };
     let asking: Vec<_> = (0..4).map(ask).collect();
-    gateway
-        .until_counted("a2a_gateway_exchanges_total", &["answered"], 20.0)
-        .await;
+    let answered = ["answered"];
+    let counted = gateway.until_counted("a2a_gateway_exchanges_total", &answered, 20.0);
+    counted.await;
     end(&mut gateway);
-    let (lines, status) = super::audit(&gateway, &["export", "--event-type", "A2A_CALL"]);
-    assert_eq!(status, Some(0), "{lines}");
-    let records: Vec<Value> = lines
-        .lines()
-        .map(|line| serde_json::from_str(line).unwrap())
-        .collect();
-    let written: std::collections::BTreeSet<&str> = records
-        .iter()
-        .map(|record| record["request_id"].as_str().unwrap())
-        .collect();
+    let records = exported(&gateway, &["--event-type", "A2A_CALL"]);
+    let ids = records.iter().map(|record| record["request_id"].as_str());
+    let written: std::collections::BTreeSet<&str> = ids.map(Option::unwrap).collect();
     // Refusals before a credential was proven are one record a second, with their number.
     let counted: u64 = records
         .iter()
@@ -273,34 +249,10 @@ async fn whoever_is_answered_at_the_end_is_written_down() {
         for (id, status) in asked.await.unwrap() {
             answers += 1;
             refused += u64::from(status == 503);
-            assert!(
-                status == 503 || written.contains(id.as_str()),
-                "{id} was answered"
-            );
+            let is_written = status == 503 || written.contains(id.as_str());
+            assert!(is_written, "{id} was answered");
         }
     }
-    assert!(
-        counted >= refused,
-        "{refused} were refused, {counted} are written"
-    );
+    assert!(counted >= refused, "{refused} refused, {counted} written");
     assert!(answers > 20, "{answers}");
 }
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_request_id_that_holds_the_callers_credential_is_not_taken_over() {
-    let gateway = Gateway::start(Pair::Embedded).await;
-    let (caller, target) = gateway.pair(Agent::json("{}").await).await;
-    for id in [caller.token.clone(), format!("id-{}", caller.token)] {
-        let request = Request::post("/workspaces/target/a2a", CALL).bearer(&caller.token);
-        let answer = gateway
-            .call(&request.field("X-Request-Id", id.as_str()))
-            .await;
-        assert_eq!(answer.status, 200);
-        assert_ne!(answer.field("x-request-id"), Some(id.as_str()));
-    }
-    for request in target.agent.requests() {
-        assert!(!request.head.contains(&caller.token));
-    }
-}
-
-use crate::harness::until_found;

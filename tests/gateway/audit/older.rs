@@ -1,16 +1,21 @@
 //! Records of releases that wrote texts to SQLite, in one database with rows.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use a2a_gateway::audit::{Audit, Cursor, Draft, EventType, Filter, Line, Scope, Verifier};
+use a2a_gateway::audit::{Audit, Cursor, Draft, EventType, Filter};
 use a2a_gateway::db::Db;
 use a2a_gateway::ids::{RequestId, WorkspaceId};
 use a2a_gateway::time::Timestamp;
-use a2a_gateway::trust::published_keys;
 use serde_json::Value;
 
-use super::alone::{room, start};
+use super::alone::{exported, finish, start, verified, verified_export, whole_room};
+
+/// All that an export has.
+async fn all_of(audit: &Audit) -> String {
+    exported(audit, std::future::ready(())).await
+}
 
 /// Restores the tables of an earlier release, and drops those that came after.
 const BACK: &str = "DROP TABLE structure_events; DROP TABLE audit_replicas; DROP TABLE audit_words; \
@@ -31,32 +36,14 @@ async fn calls(audit: &Arc<Audit>, target: &str) {
             ..Draft::new(EventType::A2aCall).about(&target)
         });
     }
-    audit.flush().await;
-    run.abort();
-}
-
-async fn exported(audit: &Audit) -> String {
-    let all = Filter::default();
-    let mut export = audit.stored.export(&all).await.unwrap();
-    let mut lines = String::new();
-    loop {
-        let more = export.next().await.unwrap();
-        if more.is_empty() {
-            return lines;
-        }
-        lines.push_str(&more);
-    }
+    finish(audit, run).await;
 }
 
 /// Writes records as an earlier release did.
 async fn insert(db: &Db, table: &str, records: &[Value]) {
     for record in records {
-        let columns: Vec<&str> = record
-            .as_object()
-            .unwrap()
-            .keys()
-            .map(String::as_str)
-            .collect();
+        let columns = record.as_object().unwrap().keys().map(String::as_str);
+        let columns: Vec<&str> = columns.collect();
         let value = |column: &&str| match &record[*column] {
             Value::Null => "NULL".to_owned(),
             Value::Number(number) => number.to_string(),
@@ -67,11 +54,8 @@ async fn insert(db: &Db, table: &str, records: &[Value]) {
             other => format!("'{other}'"),
         };
         let values: Vec<String> = columns.iter().map(value).collect();
-        let text = format!(
-            "INSERT INTO {table} ({}) VALUES ({})",
-            columns.join(", "),
-            values.join(", ")
-        );
+        let (columns, values) = (columns.join(", "), values.join(", "));
+        let text = format!("INSERT INTO {table} ({columns}) VALUES ({values})");
         execute(db, &text).await;
     }
 }
@@ -98,51 +82,27 @@ async fn pages(audit: &Audit, filter: &Filter) -> Vec<(String, i64)> {
 }
 
 /// Verifies the database, and its export.
-async fn prove(folder: &std::path::Path, audit: &Audit) {
-    let keys = published_keys(&folder.join("keys")).unwrap();
-    let verifier = Verifier::new(&keys, Scope::Database);
-    let report = audit.stored.verify(verifier).await.unwrap();
+async fn prove(folder: &Path, audit: &Audit) {
+    let report = verified(folder, audit).await;
     assert_eq!((report.problems.as_slice(), report.chains), (&[][..], 2));
-    let lines = exported(audit).await;
-    let lines: Vec<Line> = lines
-        .lines()
-        .map(|line| Line::parse(line).unwrap())
-        .collect();
-    let mut verifier = Verifier::new(&keys, Scope::Export);
-    let mut rows = Vec::new();
-    for line in &lines {
-        if let Line::Chain(chain) = line {
-            rows.push(chain.clone().row());
-        }
-    }
-    rows.iter().for_each(|row| verifier.chain(row));
-    for line in &lines {
-        if let Line::Record(record) = line {
-            verifier.record(record);
-        }
-    }
-    let again = verifier.finish(&rows);
-    assert_eq!(
-        (again.problems, again.records),
-        (Vec::new(), report.records)
-    );
+    let again = verified_export(folder, &all_of(audit).await);
+    assert_eq!(again.problems, []);
+    assert_eq!(again.records, report.records);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn records_of_an_earlier_release_are_shown_exported_and_proven() {
     let folder = tempfile::tempdir().unwrap();
-    let (earlier, db, _) = room(folder.path(), 1 << 30);
-    db.migrate().await.unwrap();
+    let (earlier, db) = whole_room(folder.path()).await;
     calls(&earlier, "old").await;
     let parse = |line: &str| serde_json::from_str(line).unwrap();
-    let old: Vec<Value> = exported(&earlier).await.lines().map(parse).collect();
+    let old: Vec<Value> = all_of(&earlier).await.lines().map(parse).collect();
     let (end, old) = old.split_last().unwrap();
     assert_eq!((old.len(), &end["last"]), (23, &Value::from(23)));
     execute(&db, BACK).await;
     insert(&db, "structure_events", old).await;
     db.migrate().await.unwrap();
-    let (audit, db, _) = room(folder.path(), 1 << 30);
-    db.migrate().await.unwrap();
+    let (audit, db) = whole_room(folder.path()).await;
     calls(&audit, "new").await;
     prove(folder.path(), &audit).await;
 
@@ -169,7 +129,7 @@ async fn records_of_an_earlier_release_are_shown_exported_and_proven() {
     assert_eq!(pages(&audit, &filter).await, [(old_chain.clone(), 2)]);
 
     // A chain whose end waited in the spool while the gateway changed.
-    let lines = exported(&audit).await;
+    let lines = all_of(&audit).await;
     let new: Vec<Value> = lines.lines().map(parse).collect();
     let is_moved = |record: &&Value| {
         let seq = record["seq"].as_i64().unwrap_or(99);
@@ -190,23 +150,14 @@ async fn records_of_an_earlier_release_are_shown_exported_and_proven() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_request_is_found_by_whatever_id_it_had() {
     let folder = tempfile::tempdir().unwrap();
-    let (audit, db, _) = room(folder.path(), 1 << 30);
-    db.migrate().await.unwrap();
+    let (audit, db) = whole_room(folder.path()).await;
     let run = start(&audit);
     let own = RequestId::random();
     let ids = [
         ("short", own.as_str().to_owned(), 3),
         ("long", RequestId::random().as_str().to_owned(), 90_000),
-        (
-            "early",
-            "01900000-5b1e-7cc3-98c4-dc0c0c07398f".to_owned(),
-            3,
-        ),
-        (
-            "random",
-            "c2b3f0a0-5b1e-4cc3-98c4-dc0c0c07398f".to_owned(),
-            3,
-        ),
+        ("early", "01900000-5b1e-7cc3-98c4-dc0c0c07398f".into(), 3),
+        ("random", "c2b3f0a0-5b1e-4cc3-98c4-dc0c0c07398f".into(), 3),
         ("upper", RequestId::random().as_str().to_uppercase(), 3),
         ("free", "it's 1".replace(' ', "-"), 3),
     ];
@@ -219,8 +170,7 @@ async fn a_request_is_found_by_whatever_id_it_had() {
             ..Draft::new(EventType::A2aCall).about(&WorkspaceId::parse(target).unwrap())
         });
     }
-    audit.flush().await;
-    run.abort();
+    finish(&audit, run).await;
     for (target, id, _) in ids {
         let filter = Filter {
             request_id: Some(id.clone()),
@@ -229,15 +179,10 @@ async fn a_request_is_found_by_whatever_id_it_had() {
         let page = audit.stored.page(&filter, None, 10).await.unwrap();
         let records = page["records"].as_array().unwrap();
         assert_eq!(records.len(), 1, "{target}: {page}");
-        assert_eq!(
-            (&records[0]["target"], &records[0]["request_id"]),
-            (&target.into(), &id.into())
-        );
+        let found = (&records[0]["target"], &records[0]["request_id"]);
+        assert_eq!(found, (&target.into(), &id.into()));
     }
     let packed = "SELECT COUNT(*) FROM structure_events WHERE typeof(request_id) = 'blob'";
-    let packed: i64 = sqlx::query_scalar(packed)
-        .fetch_one(db.pool())
-        .await
-        .unwrap();
-    assert_eq!(packed, 2);
+    let packed = sqlx::query_scalar::<_, i64>(packed).fetch_one(db.pool());
+    assert_eq!(packed.await.unwrap(), 2);
 }

@@ -3,23 +3,25 @@
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
-use super::{audit, end, recorded};
+use super::{end, exported, recorded, says};
 use crate::harness::{
-    ADMIN, Agent, Builder, CALL, Connection, Gateway, Pair, Request, SSE_HEAD, Step, chunk,
+    ADMIN, Agent, Builder, CALL, Connection, Gateway, Pair, Request, SSE_HEAD, Step, card, chunk,
 };
+use crate::operators::paired;
+use crate::tokens::token;
 use crate::{on_both_pairs, on_embedded};
 
 const TASK: &str = r#"{"jsonrpc":"2.0","id":"c-1","result":{"kind":"task","id":"task-7","contextId":"c","status":{"state":"working"}}}"#;
 
 async fn message(gateway: &Gateway, token: &str, request_id: &str) -> u16 {
-    let request = Request::post("/workspaces/target/a2a", CALL)
-        .bearer(token)
-        .field("X-Request-Id", request_id);
-    gateway.call(&request).await.status
+    gateway
+        .call(&super::message(token, request_id))
+        .await
+        .status
 }
 
 /// The one record of a request.
-pub(super) async fn of_request(gateway: &Gateway, request_id: &str) -> Value {
+pub(crate) async fn of_request(gateway: &Gateway, request_id: &str) -> Value {
     let records = recorded(gateway, &format!("request_id={request_id}"), 1).await;
     assert_eq!(records.len(), 1, "{records:?}");
     records[0].clone()
@@ -49,8 +51,7 @@ fn forged(records: &[Value], replica: &str) -> Vec<String> {
 
 on_both_pairs! {
     async fn pages_and_filters_show_each_record_once(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
-        let (caller, _target) = gateway.pair(Agent::json("{}").await).await;
+        let (gateway, caller, _target) = paired(pair, Agent::json("{}").await).await;
         for n in 0..25 {
             assert_eq!(message(&gateway, &caller.token, &format!("r-{n}")).await, 200);
         }
@@ -73,8 +74,7 @@ on_both_pairs! {
         assert_eq!(ids, expected);
         let first = recorded(&gateway, "request_id=r-3", 1).await[0].clone();
         let time = first["time"].as_str().unwrap();
-        let since = recorded(&gateway, &format!("since={time}&until={time}"), 0).await;
-        assert!(since.is_empty());
+        assert!(recorded(&gateway, &format!("since={time}&until={time}"), 0).await.is_empty());
         let at = recorded(&gateway, &format!("since={time}&caller=caller&outcome=answered"), 1).await;
         assert!(at.contains(&first));
         let both = recorded(&gateway, "workspace=target&limit=500", 25).await;
@@ -86,8 +86,7 @@ on_both_pairs! {
     }
 
     async fn an_export_is_proven_without_the_database(pair: Pair) {
-        let mut gateway = Gateway::start(pair).await;
-        let (caller, _target) = gateway.pair(Agent::json("{}").await).await;
+        let (mut gateway, caller, _target) = paired(pair, Agent::json("{}").await).await;
         for n in 0..5 {
             message(&gateway, &caller.token, &format!("r-{n}")).await;
         }
@@ -95,83 +94,64 @@ on_both_pairs! {
         let [jwks_file, file] = ["jwks.json", "export.jsonl"].map(|name| gateway.dir.join(name));
         std::fs::write(&jwks_file, jwks).unwrap();
         end(&mut gateway);
-        let (said, status) = audit(&gateway, &["verify"]);
-        assert_eq!(status, Some(0), "{said}");
+        let said = says(&gateway, &["verify"], 0);
         assert!(said.contains("all as they were written"), "{said}");
-        let (lines, status) = audit(&gateway, &["export"]);
-        assert_eq!(status, Some(0), "{lines}");
+        let lines = says(&gateway, &["export"], 0);
         let records: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         assert_eq!(records[0]["event_type"], "AUDIT_STARTED");
         assert_eq!(records.last().unwrap()["event_type"], "AUDIT_CHAIN");
         assert_eq!(records.iter().filter(|r| r["method"] == "send_message").count(), 5);
         let names = [file.to_str().unwrap(), jwks_file.to_str().unwrap()];
-        let prove = |lines: &str, more: &[&str]| {
+        let prove = |lines: &str, more: &[&str], status: i32, word: &str| {
             std::fs::write(&file, lines).unwrap();
-            let arguments = [&["verify", names[0], "--jwks", names[1]], more].concat();
-            audit(&gateway, &arguments)
+            let said = says(&gateway, &[&["verify", names[0], "--jwks", names[1]], more].concat(), status);
+            assert!(said.contains(word), "{more:?}: {said}");
+            said
         };
-        let (said, status) = prove(&lines, &[]);
-        assert_eq!(status, Some(0), "{said}");
+        let partial = &["--partial"][..];
+        prove(&lines, &[], 0, "");
         // Cut at its end, or without a line in the middle.
         let all: Vec<&str> = lines.lines().collect();
-        let (said, status) = prove(&all[..all.len() - 1].join("\n"), &[]);
-        assert_eq!(status, Some(1), "{said}");
+        prove(&all[..all.len() - 1].join("\n"), &[], 1, "");
         let hole = [&all[..3], &all[4..]].concat().join("\n");
-        let (said, status) = prove(&hole, &[]);
-        assert_eq!(status, Some(1), "{said}");
-        assert!(said.contains("record 5 comes too early: record 4 is missing"), "{said}");
+        prove(&hole, &[], 1, "record 5 comes too early: record 4 is missing");
         // An excerpt: proven up to its last checkpoint, and not at all without one.
         let checkpoint = all.iter().rposition(|line| line.contains("\"AUDIT_CHECKPOINT\"")).unwrap();
-        let (said, status) = prove(&all[2..=checkpoint].join("\n"), &["--partial"]);
-        assert_eq!(status, Some(0), "{said}");
-        assert!(said.contains("but for the last 1 record, behind which nothing is signed"), "{said}");
+        let honest = all[2..=checkpoint].join("\n");
+        prove(&honest, partial, 0, "but for the last 1 record, behind which nothing is signed");
         for unproven in [&all[2..6], &all[checkpoint..=checkpoint]] {
-            let (said, status) = prove(&unproven.join("\n"), &["--partial"]);
-            assert_eq!(status, Some(1), "{said}");
-            assert!(said.contains("no record in it is before a signed checkpoint"), "{said}");
+            prove(&unproven.join("\n"), partial, 1, "no record in it is before a signed checkpoint");
         }
-        let (said, status) = prove(&all[2..=checkpoint].join("\n"), &[]);
-        assert_eq!(status, Some(1), "{said}");
-        assert!(said.contains("is read with --partial"), "{said}");
+        prove(&honest, &[], 1, "is read with --partial");
         // What somebody made up beside it, or before the signed end of it, is proven by neither.
         let own = records[2]["replica"].as_str().unwrap().to_owned();
-        let honest = all[2..=checkpoint].join("\n");
         let other = forged(&records[2..5], "made-up").join("\n");
-        let (said, status) = prove(&format!("{honest}\n{other}\n"), &["--partial"]);
-        assert_eq!(status, Some(1), "{said}");
-        assert!(said.contains("1 chain with no record before a signed checkpoint"), "{said}");
+        let unseen = "1 chain with no record before a signed checkpoint";
+        prove(&format!("{honest}\n{other}\n"), partial, 1, unseen);
         let end = all.last().unwrap();
         let stopped = records.len() - 2;
         for (from, problem) in [(2, true), (stopped, true), (2, false)] {
             let until = if problem { stopped } else { stopped - 1 };
             let lines = forged(&records[from..=until], &own).join("\n");
-            let (said, status) = prove(&format!("{lines}\n{end}\n"), &["--partial"]);
-            assert_eq!(status, Some(1), "{from}..={until}: {said}");
-            assert!(!problem || said.contains("not as written"), "{from}..={until}: {said}");
+            prove(&format!("{lines}\n{end}\n"), partial, 1, if problem { "not as written" } else { "" });
         }
         // A record that was asked for.
         let hash = records[3]["hash"].as_str().unwrap();
-        for (seq, expected) in [(4, Some(0)), (2, Some(1)), (4000, Some(1))] {
+        for (seq, status) in [(4, 0), (2, 1), (4000, 1)] {
             let given = format!("{own}:{seq}:{hash}");
-            let (said, status) = prove(&honest, &["--partial", "--expect", &given]);
-            assert_eq!(status, expected, "{seq}: {said}");
-            assert_eq!(said.contains(&format!("record {seq} is missing")), status == Some(1), "{said}");
+            let said = prove(&honest, &["--partial", "--expect", &given], status, "");
+            assert_eq!(said.contains(&format!("record {seq} is missing")), status == 1, "{said}");
         }
         // Two that cannot both be right, whichever comes last.
         for hashes in [[hash, "00"], ["00", hash]] {
             let given = hashes.map(|hash| format!("{own}:4:{hash}"));
-            let (said, status) = prove(&lines, &["--expect", &given[0], "--expect", &given[1]]);
-            assert_eq!(status, Some(1), "{said}");
-            assert!(said.contains("you give two for one number"), "{said}");
+            prove(&lines, &["--expect", &given[0], "--expect", &given[1]], 1, "you give two for one number");
         }
-        let (said, status) = prove(&lines, &["--expect", &format!("{own}:0:{hash}")]);
-        assert_eq!(status, Some(64), "{said}");
+        prove(&lines, &["--expect", &format!("{own}:0:{hash}")], 64, "");
         // A name that stands twice says one thing to a reader, and another to the hash.
         let detail = lines.replacen(r#""running":0"#, r#""running":9,"running":0"#, 1);
         assert_ne!(detail, lines);
-        let (said, status) = prove(&detail, &[]);
-        assert_eq!(status, Some(1), "{said}");
-        assert!(said.contains("was changed"), "{said}");
+        prove(&detail, &[], 1, "was changed");
         // The last numbers that there are, and what a terminal would obey.
         let mut last = records[2].clone();
         last["seq"] = json!(i64::MAX);
@@ -179,36 +159,28 @@ on_both_pairs! {
         let mut second: Value = serde_json::from_str(&more[1]).unwrap();
         second["seq"] = json!(i64::MAX);
         more[1] = second.to_string();
-        let (said, status) = prove(&format!("{}\n", more.join("\n")), &["--partial"]);
-        assert_eq!(status, Some(1), "{said}");
+        let said = prove(&format!("{}\n", more.join("\n")), partial, 1, "");
         assert!(said.starts_with(r"\u{1b}[8m\nall as they were written: record 9223372036854775807 is behind"), "{said}");
         // Through a pipe, which can be read once.
         let pipe = gateway.dir.join("pipe");
         assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
         let (to, text) = (pipe.clone(), lines.clone());
         let writer = std::thread::spawn(move || std::fs::write(to, text).unwrap());
-        let (said, status) = audit(&gateway, &["verify", pipe.to_str().unwrap(), "--jwks", names[1]]);
-        assert_eq!(status, Some(0), "{said}");
+        says(&gateway, &["verify", pipe.to_str().unwrap(), "--jwks", names[1]], 0);
         writer.join().unwrap();
-        let (said, status) = prove("", &[]);
-        assert_eq!(status, Some(1), "{said}");
-        let (said, status) = prove("{}\n", &["--partial"]);
-        assert_eq!(status, Some(1));
-        assert!(said.contains("line 1"), "{said}");
-        let (some, _) = audit(&gateway, &["export", "--target", "target", "--outcome", "answered"]);
-        assert_eq!(some.lines().count(), 5, "{some}");
+        prove("", &[], 1, "");
+        prove("{}\n", partial, 1, "line 1");
+        assert_eq!(exported(&gateway, &["--target", "target", "--outcome", "answered"]).len(), 5);
         // On a machine without the gateway's keys.
         std::fs::rename(gateway.dir.join("keys"), gateway.dir.join("elsewhere")).unwrap();
-        let (said, status) = audit(&gateway, &["verify", names[0]]);
-        assert_eq!(status, Some(1), "{said}");
+        let said = says(&gateway, &["verify", names[0]], 1);
         assert!(said.contains("give the ones that it publishes (/.well-known/jwks.json) with --jwks"), "{said}");
     }
 }
 
 on_embedded! {
     async fn an_answered_call_is_written_down_with_everything_but_content() {
-        let gateway = Gateway::start(Pair::Embedded).await;
-        let (caller, _target) = gateway.pair(Agent::json(TASK).await).await;
+        let (gateway, caller, _target) = paired(Pair::Embedded, Agent::json(TASK).await).await;
         assert_eq!(message(&gateway, &caller.token, "r-1").await, 200);
         let record = of_request(&gateway, "r-1").await;
         let line = &gateway.access_lines("r-1").await[0];
@@ -237,32 +209,12 @@ on_embedded! {
         assert!(!record.to_string().contains("\"hi\""), "{record}");
     }
 
-    async fn a_call_with_a_key_names_its_task_also_when_it_is_repeated() {
-        let gateway = Gateway::start(Pair::Embedded).await;
-        let (caller, _target) = gateway.pair(Agent::json(TASK).await).await;
-        for request_id in ["first", "again"] {
-            let request = Request::post("/workspaces/target/a2a", CALL)
-                .bearer(&caller.token)
-                .field("Idempotency-Key", "k-1")
-                .field("X-Request-Id", request_id);
-            let answer = gateway.call(&request).await;
-            assert_eq!(answer.status, 200, "{}", answer.text());
-            let replayed = answer.field("idempotent-replay").is_some();
-            assert_eq!(replayed, request_id == "again");
-            let record = of_request(&gateway, request_id).await;
-            assert_eq!(record["task_id"], "task-7", "{record}");
-            assert_eq!(record["outcome"], "answered", "{record}");
-        }
-    }
-
     async fn refused_and_broken_calls_are_written_down_too() {
         let gateway = Gateway::start(Pair::Embedded).await;
         let broken = Agent::scripted(|_| vec![Step::write("HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{"), Step::Close]).await;
         let (caller, _target) = gateway.pair(broken).await;
-        let stranger = gateway.create(json!({"id": "alone", "name": "alone", "parent_id": "caller"})).await;
-        drop(stranger);
-        let tokens = Request::post("/workspaces/alone/tokens", "").bearer(ADMIN);
-        let alone = gateway.call(&tokens).await.json()["token"].as_str().unwrap().to_owned();
+        gateway.create(json!({"id": "alone", "name": "alone", "parent_id": "caller"})).await;
+        let alone = token(&gateway, "/workspaces/alone/tokens", "").await;
         for (token, request_id, outcome, who, rule) in [
             ("a2aw_0000000000abcdefghijklmnopqrstuvwxyzABCDEFG", "r-1", "unauthenticated", None, None),
             (alone.as_str(), "r-2", "not_permitted", Some("alone"), None),
@@ -277,20 +229,16 @@ on_embedded! {
             assert_eq!(record["rule"].as_str(), rule, "{record}");
             assert_eq!(record["target"], "target", "{record}");
         }
-        let refused = recorded(&gateway, "outcome=agent_protocol_error&target=target", 2).await;
-        assert_eq!(refused.len(), 2);
+        assert_eq!(recorded(&gateway, "outcome=agent_protocol_error&target=target", 2).await.len(), 2);
     }
 
     async fn a_stream_and_a_caller_that_leaves_are_written_down_when_they_end() {
         let gateway = Builder::new(Pair::Embedded).set("stream.linger", "0s").start().await;
         let event = format!("data: {TASK}\n\n");
-        let agent = Agent::scripted(move |_| {
-            vec![Step::write(SSE_HEAD), Step::Write(chunk(&event)), Step::Hang]
-        }).await;
-        let (caller, _target) = gateway.pair(agent).await;
-        let request = Request::post("/workspaces/target/a2a", CALL.replace("message/send", "message/stream"))
-            .bearer(&caller.token)
-            .field("X-Request-Id", "r-1");
+        let agent = Agent::scripted(move |_| vec![Step::write(SSE_HEAD), Step::Write(chunk(&event)), Step::Hang]);
+        let (caller, _target) = gateway.pair(agent.await).await;
+        let mut request = super::message(&caller.token, "r-1");
+        request.body = CALL.replace("message/send", "message/stream").into();
         let mut connection = Connection::open(gateway.public).await;
         connection.send(&request.wire("127.0.0.1")).await;
         connection.read_head().await.unwrap();
@@ -305,24 +253,20 @@ on_embedded! {
 
     async fn every_change_is_written_down_with_who_made_it() {
         let gateway = Gateway::start(Pair::Embedded).await;
-        let agent = Agent::json("{}").await;
-        let seat = gateway.seat("one", "", agent).await;
+        let seat = gateway.seat("one", "", Agent::json("{}").await).await;
         let other = gateway.seat("two", "", Agent::json("{}").await).await;
         let grant = json!({"caller_id": "one", "target_id": "two", "note": "planted"});
-        let ask = |method: &str, path: &str, token: &str, body: Value| {
+        let ask = |method: &str, path: &str, token: &str, body: Value, id: &str| {
             let body = if body.is_null() { String::new() } else { body.to_string() };
-            let mut request = Request::post(path, body).bearer(token);
-            request.method = method.to_owned();
-            request
+            let request = Request { method: method.to_owned(), ..Request::post(path, body) };
+            request.bearer(token).field("X-Request-Id", id)
         };
-        let mut grant_id = String::new();
-        let mut token_id = String::new();
-        let mut stop_id = String::new();
+        let (mut grant_id, mut token_id, mut stop_id) = (String::new(), String::new(), String::new());
         for (method, path, token, body, event, target) in [
             ("PATCH", "/workspaces/one", ADMIN, json!({"name": "other"}), "WORKSPACE_CHANGED", "one"),
             ("POST", "/workspaces/one/pause", ADMIN, Value::Null, "WORKSPACE_PAUSED", "one"),
             ("POST", "/workspaces/one/resume", ADMIN, Value::Null, "WORKSPACE_RESUMED", "one"),
-            ("POST", "/registry/update-card", &seat.token, json!({"workspace_id": "one", "agent_card": crate::harness::card("x")}), "CARD_UPDATED", "one"),
+            ("POST", "/registry/update-card", &seat.token, json!({"workspace_id": "one", "agent_card": card("x")}), "CARD_UPDATED", "one"),
             ("POST", "/grants", ADMIN, grant, "GRANT_CREATED", "two"),
             ("DELETE", "/grants/GRANT", ADMIN, Value::Null, "GRANT_REMOVED", ""),
             ("POST", "/stops", ADMIN, json!({"scope": {"workspace": "two"}, "mode": "new", "reason": "a case"}), "STOP_CREATED", "two"),
@@ -333,33 +277,29 @@ on_embedded! {
             ("POST", "/orgs/acme/tokens", ADMIN, Value::Null, "TOKEN_ISSUED", ""),
             ("GET", "/registry/discover/two", &seat.token, Value::Null, "TOKEN_ISSUED", "two"),
             ("POST", "/workspaces/two/notify", &other.token, json!({"message": "planted"}), "MESSAGE_NOTIFIED", "two"),
-            ("POST", "/registry/register", &other.token, json!({"id": "two", "instance_id": "i-1", "url": other.agent.url(), "agent_card": crate::harness::card("two")}), "WORKSPACE_REGISTERED", "two"),
+            ("POST", "/registry/register", &other.token, json!({"id": "two", "instance_id": "i-1", "url": other.agent.url(), "agent_card": card("two")}), "WORKSPACE_REGISTERED", "two"),
             ("POST", "/registry/drain", &other.token, json!({"workspace_id": "two", "instance_id": "i-1"}), "INSTANCE_DRAINING", "two"),
             ("POST", "/registry/deregister", &other.token, json!({"workspace_id": "two"}), "WORKSPACE_DEREGISTERED", "two"),
             ("DELETE", "/workspaces/two", ADMIN, Value::Null, "WORKSPACE_REMOVED", "two"),
         ] {
-            let path = path.replace("GRANT", &grant_id).replace("TOKEN", &token_id);
-            let path = path.replace("STOP", &stop_id);
+            let path = path.replace("GRANT", &grant_id).replace("TOKEN", &token_id).replace("STOP", &stop_id);
             let request_id = format!("{event}-{}", path.replace('/', "."));
-            let request = ask(method, &path, token, body).field("X-Request-Id", &request_id);
-            let answer = gateway.call(&request).await;
+            let answer = gateway.call(&ask(method, &path, token, body, &request_id)).await;
             assert!((200..300).contains(&answer.status), "{path}: {}", answer.text());
             let record = of_request(&gateway, &request_id).await;
             assert_eq!(record["event_type"], event, "{record}");
             assert_eq!(record["target"].as_str().unwrap_or_default(), target, "{record}");
             assert_eq!(record["outcome"], "done", "{record}");
             assert_eq!(record["status"], answer.status, "{record}");
-            let who = if token == ADMIN { "operator:" } else { target };
-            let who = if path.starts_with("/registry/discover") { "one" } else { who };
+            let who = if path.starts_with("/registry/discover") { "one" } else if token == ADMIN { "operator:" } else { target };
             assert_eq!(record["caller"], who, "{record}");
             assert!(!record.to_string().contains("planted"), "{record}");
+            let named = |name: &str| record["detail"][name].as_str().unwrap().to_owned();
             match event {
-                "INSTANCE_DRAINING" => assert_eq!(record["detail"]["instance_id"], "i-1", "{record}"),
-                "GRANT_CREATED" => grant_id = record["detail"]["grant_id"].as_str().unwrap().to_owned(),
-                "STOP_CREATED" => stop_id = record["detail"]["stop_id"].as_str().unwrap().to_owned(),
-                "TOKEN_ISSUED" if path.starts_with("/workspaces") => {
-                    token_id = record["detail"]["token_id"].as_str().unwrap().to_owned();
-                }
+                "INSTANCE_DRAINING" => assert_eq!(named("instance_id"), "i-1", "{record}"),
+                "GRANT_CREATED" => grant_id = named("grant_id"),
+                "STOP_CREATED" => stop_id = named("stop_id"),
+                "TOKEN_ISSUED" if path.starts_with("/workspaces") => token_id = named("token_id"),
                 _ => {}
             }
         }
@@ -368,13 +308,13 @@ on_embedded! {
         assert_eq!(status[0]["detail"]["status"], "online", "{status:?}");
         assert_eq!(status[0]["caller"], Value::Null, "{status:?}");
         // And what is refused.
-        let refused = ask("POST", "/grants", &seat.token, json!({"caller_id": "one", "target_id": "two"})).field("X-Request-Id", "refused");
+        let refused = ask("POST", "/grants", &seat.token, json!({"caller_id": "one", "target_id": "two"}), "refused");
         assert_eq!(gateway.call(&refused).await.status, 403);
         let record = of_request(&gateway, "refused").await;
         assert_eq!([&record["event_type"], &record["outcome"], &record["caller"]], ["GRANT_CREATED", "not_permitted", "one"]);
         // Heartbeats leave none.
-        let beat = ask("POST", "/registry/heartbeat", &seat.token, json!({"workspace_id": "one"}));
-        assert_eq!(gateway.call(&beat.field("X-Request-Id", "beat")).await.status, 200);
+        let beat = ask("POST", "/registry/heartbeat", &seat.token, json!({"workspace_id": "one"}), "beat");
+        assert_eq!(gateway.call(&beat).await.status, 200);
         assert_eq!(message(&gateway, ADMIN, "after").await, 404);
         of_request(&gateway, "after").await;
         assert!(recorded(&gateway, "request_id=beat", 0).await.is_empty());

@@ -1,30 +1,40 @@
 //! Every row of the body rules, through real HTTP, against an agent that records exact bytes.
 //! `<new>` in an expectation stands for any UUID that the gateway made.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
+use crate::answers::merged;
+use crate::fields::Case;
 use crate::harness::{
-    ADMIN, Agent, Answer, CALL, Connection, Gateway, Pair, Request, Seat, card, card_1_0,
+    ADMIN, Agent, Answer, Builder, CALL, Connection, Pair, Request, card, card_1_0, chunk, ok_json,
 };
 
 mod sizes;
 
-struct Case {
-    gateway: Gateway,
-    caller: Seat,
-    target: Seat,
+async fn case() -> Case {
+    Case::answering(ok_json(r#"{"jsonrpc":"2.0","id":1,"result":{}}"#)).await
 }
 
 impl Case {
-    async fn new() -> Self {
-        let gateway = Gateway::start(Pair::Embedded).await;
-        let agent = Agent::json(r#"{"jsonrpc":"2.0","id":1,"result":{}}"#).await;
-        let (caller, target) = gateway.pair(agent).await;
-        Self {
-            gateway,
-            caller,
-            target,
-        }
+    /// A workspace of an agent with this card, for which `more` is set.
+    async fn beside(&self, card: Value, more: Value) -> Agent {
+        let (id, agent) = (
+            card["name"].as_str().unwrap().to_owned(),
+            Agent::json("{}").await,
+        );
+        let enrolment = self
+            .gateway
+            .create(merged(json!({"id": id, "name": id}), &more))
+            .await;
+        let url = agent.url();
+        self.gateway.register(&id, &enrolment, &url, card).await;
+        agent
+    }
+
+    /// What a call of `id` with this body is answered with.
+    async fn sent_to(&self, id: &str, body: &str) -> Answer {
+        let request = Request::post(format!("/workspaces/{id}/a2a"), body);
+        self.gateway.call(&request.bearer(&self.caller.token)).await
     }
 
     async fn send(&self, body: impl AsRef<[u8]>) -> Answer {
@@ -38,11 +48,8 @@ impl Case {
         assert_eq!(answer.status, 200, "{body}: {}", answer.text());
         let arrived = self.target.agent.take();
         assert_eq!(mask(arrived.text(), expected), expected, "for {body}");
-        assert_eq!(
-            answer.field("x-a2a-completed").unwrap_or_default(),
-            completed,
-            "for {body}"
-        );
+        let named = answer.field("x-a2a-completed").unwrap_or_default();
+        assert_eq!(named, completed, "for {body}");
         let length = arrived.field("content-length").expect("an exact length");
         assert_eq!(length, arrived.body.len().to_string());
     }
@@ -52,15 +59,11 @@ impl Case {
     }
 
     /// Sends `body`; it must be refused and never reach the agent.
-    async fn refused(&self, body: impl AsRef<[u8]>, status: u16, reason: &str) -> Answer {
+    async fn unsent(&self, body: impl AsRef<[u8]>, status: u16, reason: &str) -> Answer {
         let body = body.as_ref();
         let answer = self.send(body).await;
         let shown = String::from_utf8_lossy(&body[..body.len().min(200)]).into_owned();
-        assert_eq!(
-            (answer.status, answer.reason().as_str()),
-            (status, reason),
-            "for {shown}"
-        );
+        answer.refuses_for(&format!("for {shown}"), status, reason);
         assert_eq!(self.target.agent.count(), 0, "{shown} reached the agent");
         answer
     }
@@ -86,7 +89,7 @@ fn mask(text: &str, expected: &str) -> String {
 
 #[tokio::test]
 async fn a_well_formed_call_arrives_byte_for_byte() {
-    let case = Case::new().await;
+    let case = case().await;
     for body in [
         CALL,
         r#"{"jsonrpc":"2.0","id":1,"method":"tasks/get","params":{"id":"t"}}"#,
@@ -106,129 +109,97 @@ async fn a_well_formed_call_arrives_byte_for_byte() {
 
 #[tokio::test]
 async fn bare_bodies_become_calls() {
-    let case = Case::new().await;
+    let case = case().await;
     let message = r#"{"messageId":"m","role":"user","parts":[{"kind":"text","text":"hi"}]}"#;
-    let rows = [
+    for (body, method, own) in [
         (
-            format!(r#"{{"method":"message/send","params":{{"message":{message}}}}}"#),
-            vec![("method", json!("message/send")), ("jsonrpc", json!("2.0"))],
+            r#"{"method":"message/send","params":{"message":MESSAGE}}"#,
+            "message/send",
+            Value::Null,
         ),
         (
-            format!(r#"{{"method":"message/send","id":7,"params":{{"message":{message}}}}}"#),
-            vec![("id", json!(7))],
+            r#"{"method":"message/send","id":7,"params":{"message":MESSAGE}}"#,
+            "message/send",
+            json!(7),
         ),
         (
-            r#"{"method":"tasks/get","id":"q","params":{"id":"t"}}"#.to_owned(),
-            vec![("id", json!("q")), ("method", json!("tasks/get"))],
+            r#"{"method":"tasks/get","id":"q","params":{"id":"t"}}"#,
+            "tasks/get",
+            json!("q"),
         ),
         (
-            format!(r#"{{"params":{{"message":{message}}}}}"#),
-            vec![("method", json!("message/send"))],
+            r#"{"params":{"message":MESSAGE}}"#,
+            "message/send",
+            Value::Null,
         ),
         (
-            format!(
-                r#"{{"message":{message},"run_id":"r-1","metadata":{{"k":1.10}},"configuration":{{"blocking":true}}}}"#
-            ),
-            vec![("method", json!("message/send"))],
+            r#"{"message":MESSAGE,"run_id":"r-1","metadata":{"k":1.10},"configuration":{"blocking":true}}"#,
+            "message/send",
+            Value::Null,
         ),
-        (message.to_owned(), vec![("method", json!("message/send"))]),
-        (
-            r#"{"text":"hi"}"#.to_owned(),
-            vec![("method", json!("message/send"))],
-        ),
-    ];
-    for (body, expected) in rows {
+        ("MESSAGE", "message/send", Value::Null),
+        (r#"{"text":"hi"}"#, "message/send", Value::Null),
+    ] {
+        let body = body.replace("MESSAGE", message);
         let answer = case.send(&body).await;
         assert_eq!(answer.status, 200, "{body}: {}", answer.text());
-        assert!(
-            answer
-                .field("x-a2a-completed")
-                .unwrap_or_default()
-                .contains("envelope"),
-            "{body}"
-        );
+        let completed = answer.field("x-a2a-completed").unwrap_or_default();
+        assert!(completed.contains("envelope"), "{body}");
         let arrived = case.target.agent.take();
-        let call: serde_json::Value = serde_json::from_slice(&arrived.body).expect("JSON");
+        let call: Value = serde_json::from_slice(&arrived.body).expect("JSON");
         assert_eq!(call["jsonrpc"], "2.0", "{body}");
-        for (member, value) in expected {
-            assert_eq!(call[member], value, "{body} became {call}");
-        }
+        assert_eq!(call["method"], method, "{body} became {call}");
+        assert!(own.is_null() || call["id"] == own, "{body} became {call}");
         let id = &call["id"];
         assert!(id.is_number() || id.is_string(), "{body} became {call}");
         if call["method"] == "message/send" {
             let message = &call["params"]["message"];
             assert_eq!(message["role"], "user", "{body} became {call}");
-            assert_eq!(
-                message["parts"][0],
-                json!({"kind": "text", "text": "hi"}),
-                "{call}"
-            );
+            let part = json!({"kind": "text", "text": "hi"});
+            assert_eq!(message["parts"][0], part, "{call}");
             assert!(message["messageId"].is_string(), "{body} became {call}");
         }
         if body.contains("run_id") {
             assert_eq!(call["params"]["metadata"]["run_id"], "r-1", "{call}");
-            assert_eq!(
-                call["params"]["configuration"],
-                json!({"blocking": true}),
-                "{call}"
-            );
-            assert!(
-                arrived.text().contains("1.10"),
-                "numbers keep their digits: {call}"
-            );
+            let configuration = json!({"blocking": true});
+            assert_eq!(call["params"]["configuration"], configuration, "{call}");
+            // Numbers keep their digits.
+            assert!(arrived.text().contains("1.10"), "{call}");
         }
-        let top: Vec<_> = call.as_object().unwrap().keys().cloned().collect();
-        assert!(
-            top.iter()
-                .all(|k| ["jsonrpc", "id", "method", "params"].contains(&k.as_str())),
-            "{call}"
-        );
+        let known = ["jsonrpc", "id", "method", "params"];
+        let mut top = call.as_object().unwrap().keys();
+        assert!(top.all(|name| known.contains(&&**name)), "{call}");
     }
 }
 
 #[tokio::test]
 async fn accept_decides_which_method_is_inferred() {
-    let case = Case::new().await;
+    let case = case().await;
     let body = r#"{"message":{"messageId":"m","role":"user","parts":[]}}"#;
-    let request = Request::post(case.target.path(), body)
-        .bearer(&case.caller.token)
-        .field("Accept", "text/event-stream");
-    assert_eq!(case.gateway.call(&request).await.status, 200);
-    assert!(
-        case.target
-            .agent
-            .take()
-            .text()
-            .contains(r#""method":"message/stream""#)
-    );
+    let request = Request::post(case.target.path(), body).bearer(&case.caller.token);
+    let request = request.field("Accept", "text/event-stream");
+    case.gateway.call(&request).await.has(200);
+    let arrived = case.target.agent.take();
+    assert!(arrived.text().contains(r#""method":"message/stream""#));
 }
 
 #[tokio::test]
 async fn messages_are_completed() {
-    let case = Case::new().await;
+    let case = case().await;
     let call = |message: &str| {
         format!(
             r#"{{"jsonrpc":"2.0","id":1,"method":"message/send","params":{{"message":{message}}}}}"#
         )
     };
     let role = r#""role":"user","parts":[]"#;
-    let rows = [
-        (
-            format!(r#"{{"messageId":null,{role}}}"#),
-            format!(r#"{{"messageId":"<new>",{role}}}"#),
-        ),
-        (
-            format!(r#"{{"messageId":"",{role}}}"#),
-            format!(r#"{{"messageId":"<new>",{role}}}"#),
-        ),
-        (
-            format!(r#"{{"message_id":"m",{role}}}"#),
-            format!(r#"{{"messageId":"m",{role}}}"#),
-        ),
-    ];
-    for (message, expected) in rows {
-        case.becomes(&call(&message), &call(&expected), "message-id")
-            .await;
+    for (id, expected) in [
+        (r#""messageId":null"#, "<new>"),
+        (r#""messageId":"""#, "<new>"),
+        (r#""message_id":"m""#, "m"),
+    ] {
+        let sent = call(&format!("{{{id},{role}}}"));
+        let expected = call(&format!(r#"{{"messageId":"{expected}",{role}}}"#));
+        case.becomes(&sent, &expected, "message-id").await;
     }
     // The same facts, compared as JSON, where the place of an insertion is the gateway's choice.
     let rows = [
@@ -276,10 +247,10 @@ async fn messages_are_completed() {
     for (message, expected) in rows {
         let answer = case.send(call(message)).await;
         assert_eq!(answer.status, 200, "{message}: {}", answer.text());
-        let mut arrived: serde_json::Value =
-            serde_json::from_slice(&case.target.agent.take().body).expect("JSON");
+        let arrived = case.target.agent.take();
+        let mut arrived: Value = serde_json::from_slice(&arrived.body).expect("JSON");
         let arrived = &mut arrived["params"]["message"];
-        let expected: serde_json::Value = serde_json::from_str(expected).unwrap();
+        let expected: Value = serde_json::from_str(expected).unwrap();
         if expected["messageId"] == "*" {
             assert!(uuid::Uuid::parse_str(arrived["messageId"].as_str().unwrap()).is_ok());
             arrived["messageId"] = json!("*");
@@ -290,7 +261,7 @@ async fn messages_are_completed() {
 
 #[tokio::test]
 async fn claims_about_caller_and_target_are_checked() {
-    let case = Case::new().await;
+    let case = case().await;
     let call = |params: &str| {
         format!(
             r#"{{"jsonrpc":"2.0","id":1,"method":"message/send","params":{{{params}"message":{{"messageId":"m","role":"user","parts":[]}}}}}}"#
@@ -298,9 +269,8 @@ async fn claims_about_caller_and_target_are_checked() {
     };
     case.becomes(&call(r#""target_agent_id":"target","#), &call(""), "target")
         .await;
-    let answer = case
-        .refused(call(r#""target_agent_id":"other","#), 400, "invalid_params")
-        .await;
+    let other = call(r#""target_agent_id":"other","#);
+    let answer = case.unsent(other, 400, "invalid_params").await;
     assert_eq!(answer.json()["error"]["code"], -32602);
     assert_eq!(answer.json()["id"], 1);
     let metadata = |id: &str| call(&format!(r#""metadata":{{"source_workspace_id":"{id}"}},"#));
@@ -308,53 +278,36 @@ async fn claims_about_caller_and_target_are_checked() {
         .await;
     case.passes(&metadata("caller")).await;
     let both = r#"{"jsonrpc":"2.0","id":1,"method":"message/send","params":{"message":{"messageId":"a","message_id":"b"}}}"#;
-    case.refused(both, 400, "invalid_params").await;
+    case.unsent(both, 400, "invalid_params").await;
 }
 
 #[tokio::test]
 async fn a_method_that_no_version_has_is_renamed() {
-    let case = Case::new().await;
+    let case = case().await;
     let call = |method: &str| {
         format!(
             r#"{{"jsonrpc":"2.0","id":1,"method":"{method}","params":{{"message":{{"messageId":"m","role":"user","parts":[]}}}}}}"#
         )
     };
-    case.becomes(
-        &call("message/sendSubscribe"),
-        &call("message/stream"),
-        "alias",
-    )
-    .await;
+    let (old, new) = (call("message/sendSubscribe"), call("message/stream"));
+    case.becomes(&old, &new, "alias").await;
 }
 
 #[tokio::test]
 async fn a_1_0_target_gets_its_own_dialect() {
-    let case = Case::new().await;
-    let agent = Agent::json("{}").await;
-    let enrolment = case
-        .gateway
-        .create(json!({"id": "modern", "name": "modern"}))
-        .await;
-    case.gateway
-        .register("modern", &enrolment, &agent.url(), card_1_0("modern"))
-        .await;
-    let path = "/workspaces/modern/a2a";
-    let bare = Request::post(path, r#"{"text":"hi"}"#).bearer(&case.caller.token);
-    assert_eq!(case.gateway.call(&bare).await.status, 200);
+    let case = case().await;
+    let agent = case.beside(card_1_0("modern"), json!({})).await;
+    case.sent_to("modern", r#"{"text":"hi"}"#).await.has(200);
     let arrived = agent.take();
-    let call: serde_json::Value = serde_json::from_slice(&arrived.body).unwrap();
+    let call: Value = serde_json::from_slice(&arrived.body).unwrap();
     assert_eq!(call["method"], "SendMessage");
     assert_eq!(call["params"]["message"]["role"], "ROLE_USER");
     assert_eq!(call["params"]["message"]["parts"], json!([{"text": "hi"}]));
-    assert_eq!(
-        arrived.field("a2a-version"),
-        Some("1.0"),
-        "the gateway wrapped the call"
-    );
+    // The gateway wrapped the call.
+    assert_eq!(arrived.field("a2a-version"), Some("1.0"));
     // The version of an envelope that the agent speaks is the caller's to say, and its bytes stay.
     let body = r#"{"jsonrpc":"2.0","id":"1","method":"SendMessage","params":{"message":{"messageId":"m","role":"ROLE_USER","parts":[{"text":"x"}]}}}"#;
-    let enveloped = Request::post(path, body).bearer(&case.caller.token);
-    assert_eq!(case.gateway.call(&enveloped).await.status, 200);
+    case.sent_to("modern", body).await.has(200);
     let arrived = agent.take();
     assert_eq!(arrived.field("a2a-version"), None);
     assert_eq!(String::from_utf8_lossy(&arrived.body), body);
@@ -362,36 +315,23 @@ async fn a_1_0_target_gets_its_own_dialect() {
 
 #[tokio::test]
 async fn completion_can_be_lowered_for_a_workspace() {
-    let case = Case::new().await;
+    let case = case().await;
     let incomplete =
         r#"{"jsonrpc":"2.0","id":1,"method":"message/send","params":{"message":{"text":"hi"}}}"#;
     let bare = r#"{"text":"hi"}"#;
     for (mode, touches_bare) in [("bare", true), ("off", false)] {
-        let agent = Agent::json("{}").await;
-        let enrolment = case
-            .gateway
-            .create(json!({"id": mode, "name": mode, "complete": mode}))
-            .await;
-        case.gateway
-            .register(mode, &enrolment, &agent.url(), card(mode))
-            .await;
-        let path = format!("/workspaces/{mode}/a2a");
-        let send = |body: &str| {
-            let request = Request::post(path.clone(), body).bearer(&case.caller.token);
-            let gateway = &case.gateway;
-            async move { gateway.call(&request).await }
-        };
-        assert_eq!(send(incomplete).await.status, 200);
+        let agent = case.beside(card(mode), json!({"complete": mode})).await;
+        case.sent_to(mode, incomplete).await.has(200);
         assert_eq!(agent.take().text(), incomplete, "{mode}");
-        assert_eq!(send(bare).await.status, 200);
+        case.sent_to(mode, bare).await.has(200);
         assert_eq!(agent.take().text() != bare, touches_bare, "{mode}");
-        assert_eq!(send("nonsense").await.reason(), "parse_error");
+        case.sent_to(mode, "nonsense").await.gives("parse_error");
     }
 }
 
 #[tokio::test]
 async fn unreadable_bodies_are_refused() {
-    let case = Case::new().await;
+    let case = case().await;
     for body in [
         &b""[..],
         b"  ",
@@ -408,15 +348,12 @@ async fn unreadable_bodies_are_refused() {
         b"\xff\xfe{\x00}\x00",
         "\u{feff}\u{feff}{}".as_bytes(),
     ] {
-        let answer = case.refused(body, 400, "parse_error").await;
+        let answer = case.unsent(body, 400, "parse_error").await;
         assert_eq!(answer.json()["error"]["code"], -32700);
         assert_eq!(answer.json()["id"], json!(null));
     }
-    let deep = format!(
-        r#"{{"jsonrpc":"2.0","id":1,"params":{}{}}}"#,
-        "[".repeat(600),
-        "]".repeat(600)
-    );
+    let deep = "[".repeat(600) + &"]".repeat(600);
+    let deep = format!(r#"{{"jsonrpc":"2.0","id":1,"params":{deep}}}"#);
     for body in [
         "null",
         "1",
@@ -434,51 +371,50 @@ async fn unreadable_bodies_are_refused() {
         r#"{"jsonrpc":"2.0","id":1,"method":"message/send","params":{"message":{"messageId":"a","messageId":"b"}}}"#,
         &deep,
     ] {
-        let answer = case.refused(body, 400, "invalid_request").await;
+        let answer = case.unsent(body, 400, "invalid_request").await;
         assert_eq!(answer.json()["error"]["code"], -32600);
     }
 }
 
 #[tokio::test]
 async fn a_byte_order_mark_is_dropped() {
-    let case = Case::new().await;
+    let case = case().await;
     case.becomes(&format!("\u{feff}{CALL}"), CALL, "").await;
 }
 
 #[tokio::test]
 async fn only_json_is_taken() {
-    let case = Case::new().await;
-    let send = |request: Request| {
-        let request = request.bearer(&case.caller.token);
-        let gateway = &case.gateway;
-        async move { gateway.call(&request).await }
-    };
-    let plain = || Request::post(case.target.path(), CALL).without("content-type");
-    for media in [
-        "text/plain",
+    let case = case().await;
+    let send = async |request: Request| case.gateway.call(&request).await;
+    let plain = || case.request().without("content-type");
+    let (form, utf16) = (
         "application/x-www-form-urlencoded",
         "application/json; charset=utf-16",
-    ] {
+    );
+    for media in ["text/plain", form, utf16] {
         let answer = send(plain().field("Content-Type", media)).await;
-        answer.refuses(415, "unsupported_media_type");
-        assert_eq!(answer.json()["error"]["code"], -32005);
+        answer.refuses_for(&media, 415, "unsupported_media_type");
+        answer.errs(415, -32005);
     }
-    let answer =
-        send(Request::post(case.target.path(), CALL).field("Content-Encoding", "gzip")).await;
-    assert_eq!(answer.reason(), "unsupported_media_type");
-    let answer = send(plain().field("Sec-Fetch-Site", "same-origin")).await;
-    assert_eq!(answer.reason(), "unsupported_media_type");
+    let packed = case.request().field("Content-Encoding", "gzip");
+    for request in [packed, plain().field("Sec-Fetch-Site", "same-origin")] {
+        send(request).await.gives("unsupported_media_type");
+    }
     assert_eq!(case.target.agent.count(), 0);
+    let arrives_as = || {
+        case.target
+            .agent
+            .take()
+            .field("content-type")
+            .map(str::to_owned)
+    };
     for media in [
         "application/a2a+json",
         "application/vnd.x+json; charset=UTF-8",
     ] {
-        assert_eq!(send(plain().field("Content-Type", media)).await.status, 200);
-        assert_eq!(case.target.agent.take().field("content-type"), Some(media));
+        send(plain().field("Content-Type", media)).await.has(200);
+        assert_eq!(arrives_as().as_deref(), Some(media));
     }
-    assert_eq!(send(plain()).await.status, 200);
-    assert_eq!(
-        case.target.agent.take().field("content-type"),
-        Some("application/json")
-    );
+    send(plain()).await.has(200);
+    assert_eq!(arrives_as().as_deref(), Some("application/json"));
 }

@@ -6,32 +6,25 @@ use super::agents::{
     agent_0_3, agent_1_0, agent_http_json, card_http_json, message_0_3, message_1_0,
 };
 use super::{Case, card, card_1_0};
-use crate::harness::{Answer, Request};
+use crate::explain::{explain, step};
+use crate::harness::Answer;
 
 impl Case {
     /// The translation in an explanation.
     async fn explained(&self) -> Value {
-        let path = "/explain?caller=caller&target=target";
-        let explained = self.gateway.admin_get(path).await.unwrap().json();
-        let steps = explained["steps"].as_array().unwrap();
-        let call = steps.iter().find(|step| step["step"] == "call");
-        call.unwrap_or_else(|| panic!("{explained:#}"))["fact"]["bridge"].clone()
+        let explained = explain(&self.gateway, "caller", "target").await;
+        step(&explained, "call")["fact"]["bridge"].clone()
     }
 
     /// A message in a form.
     async fn send(&self, form: &str) -> Answer {
         let rest_0_3 = json!({"message": {"role": "ROLE_USER", "messageId": "m-1", "content": [{"text": "hi"}]}});
+        let post = async |tail, body: Value| self.rest("POST", tail, &body.to_string()).await;
         match form {
             "0.3 JSONRPC" => self.call("message/send", message_0_3()).await,
             "1.0 JSONRPC" => self.call("SendMessage", message_1_0()).await,
-            "0.3 HTTP+JSON" => {
-                self.rest("POST", "v1/message:send", &rest_0_3.to_string())
-                    .await
-            }
-            _ => {
-                self.rest("POST", "message:send", &message_1_0().to_string())
-                    .await
-            }
+            "0.3 HTTP+JSON" => post("v1/message:send", rest_0_3).await,
+            _ => post("message:send", message_1_0()).await,
         }
     }
 }
@@ -45,17 +38,11 @@ async fn an_explanation_says_what_a_call_in_each_form_meets() {
     ] {
         let case = Case::new(card, agent).await;
         for mode in ["auto", "off"] {
-            let patch = Request::patch("/workspaces/target", json!({"bridge": mode}).to_string());
-            assert_eq!(case.gateway.as_operator(patch).await.status, 200);
+            case.bridges(mode).await;
             let said = case.explained().await;
-            assert_eq!(
-                (&said["mode"], &said["agent_speaks"], &said["by"]),
-                (
-                    &json!(mode),
-                    &json!([speaks]),
-                    &json!("its registered card")
-                )
-            );
+            assert_eq!(said["mode"], json!(mode));
+            assert_eq!(said["agent_speaks"], json!([speaks]));
+            assert_eq!(said["by"], "its registered card");
             let calls = said["calls"].as_object().unwrap();
             assert_eq!(calls.len(), 4, "{said}");
             for (form, expected) in calls {

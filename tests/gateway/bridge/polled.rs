@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::agents::{message_0_3, message_1_0};
-use super::{Answer, Pair, Request, card, card_1_0};
+use super::agents::message_0_3;
+use super::{Answer, Pair, Request, card, card_1_0, words_0_3, words_1_0};
 use crate::harness::Builder;
 use crate::polling::Case;
 
@@ -17,10 +17,8 @@ impl Polled {
     async fn call(&self, method: &str, params: Value) -> Answer {
         let body = json!({"jsonrpc": "2.0", "id": 7, "method": method, "params": params});
         let request = Request::post("/workspaces/poller/a2a", body.to_string());
-        self.0
-            .gateway
-            .call(&request.bearer(&self.0.caller.token))
-            .await
+        let request = request.bearer(&self.0.caller.token);
+        self.0.gateway.call(&request).await
     }
 
     /// The newest entry.
@@ -33,34 +31,7 @@ impl Polled {
         let id = entry["id"].as_str().unwrap();
         let path = format!("/workspaces/poller/activity/{id}/reply");
         let request = Request::post(path, body.to_string()).bearer(&self.0.token);
-        let answer = self.0.gateway.call(&request).await;
-        assert_eq!(answer.status, 200, "{}", answer.text());
-    }
-}
-
-/// A method with its params, and the result of asking for a task.
-struct Words {
-    send: (&'static str, Value),
-    get: &'static str,
-    cancel: &'static str,
-    done: &'static str,
-}
-
-fn words_0_3() -> Words {
-    Words {
-        send: ("message/send", message_0_3()),
-        get: "tasks/get",
-        cancel: "tasks/cancel",
-        done: "completed",
-    }
-}
-
-fn words_1_0() -> Words {
-    Words {
-        send: ("SendMessage", message_1_0()),
-        get: "GetTask",
-        cancel: "CancelTask",
-        done: "TASK_STATE_COMPLETED",
+        self.0.gateway.call(&request).await.has(200);
     }
 }
 
@@ -81,23 +52,17 @@ async fn an_entry_is_in_the_agents_generation_and_the_answer_in_the_callers() {
     ] {
         let case = Polled::new(card).await;
         for reply in [reply_0_3(), reply_1_0()] {
-            let (method, params) = caller.send.clone();
-            let sent = case.call(method, params).await;
+            let sent = case.call(caller.send, caller.message.clone()).await;
+            sent.has_field("x-a2a-bridged", label);
+            assert_eq!(sent.json()["method"], caller.send, "the caller's own name");
             assert_eq!(sent.status, 200, "{}", sent.text());
-            assert_eq!(sent.field("x-a2a-bridged"), Some(label));
-            assert_eq!(sent.json()["method"], method, "the caller's own name");
             let entry = case.entry().await;
             let body = &entry["request_body"];
-            assert_eq!(entry["method"], agent.send.0);
-            assert_eq!(body["method"], agent.send.0);
-            assert_eq!(
-                body["params"]["message"]["parts"], agent.send.1["message"]["parts"],
-                "{entry}"
-            );
-            assert_eq!(
-                body["params"]["message"]["role"],
-                agent.send.1["message"]["role"]
-            );
+            assert_eq!(entry["method"], agent.send);
+            assert_eq!(body["method"], agent.send);
+            let (is, wanted) = (&body["params"]["message"], &agent.message["message"]);
+            assert_eq!(is["parts"], wanted["parts"], "{entry}");
+            assert_eq!(is["role"], wanted["role"]);
             case.reply(&entry, reply).await;
             let id = entry["task_id"].clone();
             for words in [&caller, &agent] {
@@ -111,15 +76,12 @@ async fn an_entry_is_in_the_agents_generation_and_the_answer_in_the_callers() {
                 assert_eq!(parts, &expected, "{task}");
             }
         }
-        let (method, params) = caller.send.clone();
-        case.call(method, params).await;
+        case.call(caller.send, caller.message).await;
         let id = case.entry().await["task_id"].clone();
         case.call(caller.cancel, json!({"id": id})).await;
         let entry = case.entry().await;
-        assert_eq!(
-            (&entry["method"], &entry["request_body"]["method"]),
-            (&json!(agent.cancel), &json!(agent.cancel))
-        );
+        assert_eq!(entry["method"], json!(agent.cancel));
+        assert_eq!(entry["request_body"]["method"], json!(agent.cancel));
     }
 }
 
@@ -134,22 +96,15 @@ async fn an_entry_is_as_it_came_where_its_agent_speaks_it_or_nothing_is_translat
         (card("poller"), "off"),
     ] {
         let case = Polled::new(card).await;
-        let patch = Request::patch("/workspaces/poller", json!({"bridge": mode}).to_string());
-        assert_eq!(case.0.gateway.as_operator(patch).await.status, 200);
+        let mode = json!({"bridge": mode});
+        case.0.gateway.patch("poller", mode).await.has(200);
         for words in [words_0_3(), words_1_0()] {
-            let (method, params) = words.send;
-            let sent = case.call(method, params.clone()).await;
-            assert_eq!(
-                (sent.status, sent.field("x-a2a-bridged")),
-                (200, None),
-                "{}",
-                sent.text()
-            );
+            let (method, params) = (words.send, words.message);
+            let sent = case.call(method, params.clone()).await.has(200);
+            assert_eq!(sent.field("x-a2a-bridged"), None, "{}", sent.text());
             let entry = case.entry().await;
-            assert_eq!(
-                entry["request_body"],
-                json!({"jsonrpc": "2.0", "id": 7, "method": method, "params": params})
-            );
+            let body = json!({"jsonrpc": "2.0", "id": 7, "method": method, "params": params});
+            assert_eq!(entry["request_body"], body);
         }
     }
 }

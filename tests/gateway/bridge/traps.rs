@@ -5,20 +5,16 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::agents::{
-    agent_0_3, agent_1_0, call_in, events, message_0_3, message_1_0, task_0_3, task_1_0,
-};
-use super::{Case, card, card_1_0};
-use crate::harness::{Agent, Builder, LAST_CHUNK, Pair, Request, SSE_HEAD, Step, chunk, ok_json};
+use super::agents::{agent_1_0, call_in, events, message_0_3, message_1_0, task_0_3, task_1_0};
+use super::{Case, card, card_1_0, kinds, ways};
+use crate::harness::{Agent, Gateway, LAST_CHUNK, SSE_HEAD, Step, chunk, ok_json};
 
 /// Events of the agent while a subscriber waits for the task.
 const BUSY: usize = 200;
 
 fn event_1_0(result: &Value) -> String {
-    format!(
-        "data: {}\n\n",
-        json!({"jsonrpc": "2.0", "id": 7, "result": result})
-    )
+    let reply = json!({"jsonrpc": "2.0", "id": 7, "result": result});
+    format!("data: {reply}\n\n")
 }
 
 /// An agent of 1.0 whose stream is these bytes.
@@ -33,31 +29,25 @@ async fn streaming(body: String, end: &'static str) -> Agent {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stream_that_ends_in_the_middle_has_a_last_event_in_the_callers_form() {
     let task = event_1_0(&json!({"task": task_1_0("TASK_STATE_WORKING")}));
-    let update = event_1_0(
-        &json!({"statusUpdate": {"taskId": "t-1", "contextId": "c-1",
-        "status": {"state": "TASK_STATE_WORKING"}}}),
-    );
+    let update = json!({"statusUpdate": {"taskId": "t-1", "contextId": "c-1",
+        "status": {"state": "TASK_STATE_WORKING"}}});
+    let update = event_1_0(&update);
+    let streamed = async |body: String, end| {
+        let agent = streaming(body, end).await;
+        let case = Case::new(card_1_0("target"), agent).await;
+        case.call("message/stream", message_0_3()).await
+    };
     // It ends without a final event.
-    let agent = streaming(format!("{task}{update}"), LAST_CHUNK).await;
-    let case = Case::new(card_1_0("target"), agent).await;
-    let answer = case.call("message/stream", message_0_3()).await;
-    let kinds: Vec<_> = events(&answer)
-        .iter()
-        .map(|event| event["result"]["kind"].clone())
-        .collect();
-    assert_eq!(kinds, ["task", "status-update"], "{}", answer.text());
+    let answer = streamed(format!("{task}{update}"), LAST_CHUNK).await;
+    assert_eq!(kinds(&events(&answer)), ["task", "status-update"]);
     // The connection breaks in the middle of an event.
-    let agent = streaming(format!("{task}data: {{\"jsonrpc\""), "").await;
-    let case = Case::new(card_1_0("target"), agent).await;
-    let answer = case.call("message/stream", message_0_3()).await;
+    let answer = streamed(format!("{task}data: {{\"jsonrpc\""), "").await;
     let said = events(&answer);
     assert_eq!(said[0]["result"]["kind"], "task", "{}", answer.text());
     let last = &said[1]["error"]["data"][0]["reason"];
     assert_eq!(last, "AGENT_PROTOCOL_ERROR", "{}", answer.text());
     // The agent ends its body behind an event without a blank line.
-    let agent = streaming(format!("{task}{}", update.trim_end()), LAST_CHUNK).await;
-    let case = Case::new(card_1_0("target"), agent).await;
-    let answer = case.call("message/stream", message_0_3()).await;
+    let answer = streamed(format!("{task}{}", update.trim_end()), LAST_CHUNK).await;
     assert!(!answer.text().contains("statusUpdate"), "{}", answer.text());
 }
 
@@ -68,10 +58,8 @@ async fn a_subscription_misses_no_event_while_the_task_is_asked_for() {
         let reply = |result: Value| json!({"jsonrpc": "2.0", "id": call["id"], "result": result});
         if call["method"] == "tasks/get" {
             let body = reply(task_0_3("working")).to_string();
-            return vec![
-                Step::Wait(Duration::from_millis(150)),
-                Step::Write(ok_json(&body)),
-            ];
+            let answer = Step::Write(ok_json(&body));
+            return vec![Step::Wait(Duration::from_millis(150)), answer];
         }
         let mut steps = vec![Step::write(SSE_HEAD)];
         for n in 0..BUSY {
@@ -112,45 +100,32 @@ async fn a_subscription_to_a_task_that_is_unknown_or_over_says_so() {
     let case = Case::new(card("target"), agent.await).await;
     let answer = case.call("SubscribeToTask", json!({"id": "t-9"})).await;
     assert_eq!(answer.json()["error"]["code"], -32001, "{}", answer.text());
-    let rest = case.rest("GET", "tasks/t-9:subscribe", "").await;
-    assert_eq!(rest.status, 404, "{}", rest.text());
+    let rest = case.rest("GET", "tasks/t-9:subscribe", "").await.has(404);
     rest.says("TASK_NOT_FOUND");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_method_decides_whatever_version_is_named() {
-    let up = Case::new(card_1_0("target"), agent_1_0().await).await;
-    let down = Case::new(card("target"), agent_0_3().await).await;
-    for version in [
-        None,
-        Some("0.3"),
-        Some("1.0"),
-        Some("1.0.3"),
-        Some("0.3.0"),
-        Some(""),
-    ] {
-        for (case, method, message, label) in [
-            (&up, "message/send", message_0_3(), "0.3>1.0"),
-            (&down, "SendMessage", message_1_0(), "1.0>0.3"),
-        ] {
-            let mut request = case.request(method, message);
-            if let Some(version) = version {
+    let ways = ways().await;
+    for version in ["none", "0.3", "1.0", "1.0.3", "0.3.0", ""] {
+        for (case, caller, _, label) in &ways {
+            let mut request = case.request(caller.send, caller.message.clone());
+            if version != "none" {
                 request = request.field("A2A-Version", version);
             }
             let answer = case.gateway.call(&request).await;
-            let said = format!("{method}, {version:?}: {}", answer.text());
-            assert_eq!(answer.field("x-a2a-bridged"), Some(label), "{said}");
+            let said = format!("{label}, {version:?}: {}", answer.text());
+            assert_eq!(answer.field("x-a2a-bridged"), Some(*label), "{said}");
             assert!(answer.json()["result"].is_object(), "{said}");
             // The agent reads its own version, once.
-            let expected = if label == "0.3>1.0" { "1.0" } else { "0.3" };
+            let expected = &label[4..];
             let sent = case.last();
             assert_eq!(sent.fields("a2a-version"), [expected], "{said}");
         }
     }
-    let path = "/workspaces/target/a2a?A2A-Version=1.0";
-    let body =
-        json!({"jsonrpc": "2.0", "id": 7, "method": "message/send", "params": message_0_3()});
-    let request = Request::post(path, body.to_string()).bearer(&up.caller.token);
+    let up = &ways[0].0;
+    let mut request = up.request("message/send", message_0_3());
+    request.path += "?A2A-Version=1.0";
     let answer = up.gateway.call(&request).await;
     assert_eq!(answer.json()["result"]["kind"], "task", "{}", answer.text());
 }
@@ -159,12 +134,11 @@ async fn the_method_decides_whatever_version_is_named() {
 async fn extensions_have_the_name_of_each_generation() {
     let agent = Agent::scripted(|request| {
         let id = call_in(request)["id"].clone();
-        let body = json!({"jsonrpc": "2.0", "id": id, "result": {"task": task_1_0("TASK_STATE_COMPLETED")}}).to_string();
-        let head = format!(
-            "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nA2A-Extensions: https://e/1\r\nContent-Length: {}\r\n\r\n",
-            body.len()
-        );
-        vec![Step::write(format!("{head}{body}"))]
+        let task = json!({"task": task_1_0("TASK_STATE_COMPLETED")});
+        let body = json!({"jsonrpc": "2.0", "id": id, "result": task}).to_string();
+        let answer = String::from_utf8(ok_json(&body)).unwrap();
+        let named = "\r\nA2A-Extensions: https://e/1\r\n";
+        vec![Step::write(answer.replacen("\r\n", named, 1))]
     });
     let case = Case::new(card_1_0("target"), agent.await).await;
     let request = case
@@ -172,8 +146,7 @@ async fn extensions_have_the_name_of_each_generation() {
         .field("X-A2A-Extensions", "https://e/1")
         .field("A2A-Extensions", "https://e/2")
         .field("X-A2A-Extensions", "https://e/3, https://e/1");
-    let answer = case.gateway.call(&request).await;
-    assert_eq!(answer.status, 200, "{}", answer.text());
+    let answer = case.gateway.call(&request).await.has(200);
     assert_eq!(answer.field("x-a2a-extensions"), Some("https://e/1"));
     assert_eq!(answer.field("a2a-extensions"), None);
     let sent = case.last();
@@ -217,22 +190,14 @@ async fn no_spelling_of_a_member_reaches_the_task_of_another_caller() {
             ("tasks/cancel", json!({name: "t-1"})),
             ("message/send", json!({"message": message})),
         ] {
-            let body = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params});
-            let request = Request::post("/workspaces/target/a2a", body.to_string());
             let before = case.target.agent.count();
-            let answer = case.gateway.call(&request.bearer(&case.other.token)).await;
+            let answer = case.strange(method, params).await.text();
             if case.target.agent.count() > before {
                 let (at_agent, sent) = case.at_agent();
                 let sent = sent.to_string();
-                assert!(
-                    !sent.contains("t-1"),
-                    "{at_agent} {sent}: {}",
-                    answer.text()
-                );
-                assert!(
-                    !sent.contains(r#""source_workspace_id":"caller""#),
-                    "{sent}"
-                );
+                assert!(!sent.contains("t-1"), "{at_agent} {sent}: {answer}");
+                let forged = r#""source_workspace_id":"caller""#;
+                assert!(!sent.contains(forged), "{sent}");
             }
         }
     }
@@ -269,8 +234,8 @@ async fn a_subscription_is_kept_alive_while_the_task_is_asked_for() {
         let events = [SSE_HEAD.as_bytes(), &chunk(format!("data: {over}\n\n"))].concat();
         vec![Step::Write(events), Step::write(LAST_CHUNK)]
     });
-    let builder = Builder::new(Pair::Embedded).set("stream.keepalive", "100ms");
-    let case = Case::at(builder.start().await, card("target"), agent.await).await;
+    let gateway = Gateway::with("stream.keepalive=100ms").await;
+    let case = Case::at(gateway, card("target"), agent.await).await;
     let answer = case.call("SubscribeToTask", json!({"id": "t-1"})).await;
     let text = answer.text();
     let before = text.split("data: ").next().unwrap_or_default();

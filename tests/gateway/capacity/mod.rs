@@ -12,10 +12,9 @@ use tokio::sync::Semaphore;
 use tokio::time::sleep;
 
 use crate::explain::{explain, step};
-use crate::harness::servers::{self, Redis};
 use crate::harness::{
-    ADMIN, Agent, Answer, Builder, CALL, Connection, Gateway, Pair, Request, SSE_HEAD, Seat, Step,
-    card, chunk, ok_json, until_holds,
+    ADMIN, Agent, Answer, Builder, CALL, Connection, Gateway, Pair, Request, Seat, Step, Stores,
+    card, ok_json, sse, until_holds,
 };
 
 const OK: &str = r#"{"jsonrpc":"2.0","id":"c-1","result":{"kind":"message","messageId":"r","role":"agent","parts":[]}}"#;
@@ -37,9 +36,8 @@ const HELD: u8 = 8;
 const FINE: &str = "a-short-question";
 
 fn status(line: &str) -> Vec<Step> {
-    vec![Step::write(format!(
-        "HTTP/1.1 {line}\r\nContent-Length: 0\r\n\r\n"
-    ))]
+    let answer = format!("HTTP/1.1 {line}\r\nContent-Length: 0\r\n\r\n");
+    vec![Step::write(answer)]
 }
 
 fn behave(how: u8, places: &Arc<Semaphore>) -> Vec<Step> {
@@ -49,11 +47,7 @@ fn behave(how: u8, places: &Arc<Semaphore>) -> Vec<Step> {
         NOT_FOUND => status("404 Not Found"),
         BREAKS_HTTP => vec![Step::write("hello\r\n\r\n"), Step::Close],
         RESETS => vec![Step::Reset],
-        CUTS_STREAMS => vec![
-            Step::write(SSE_HEAD),
-            Step::Write(chunk("data: {}\n\n")),
-            Step::Close,
-        ],
+        CUTS_STREAMS => sse("data: {}\n\n", Step::Close),
         A2A_ERROR => vec![Step::Write(ok_json(ERROR))],
         HELD => vec![Step::Held(Arc::clone(places)), Step::Write(ok_json(OK))],
         _ => vec![Step::Write(ok_json(OK))],
@@ -71,12 +65,12 @@ struct Case {
 
 /// No clock ends while a case runs, unless it sets one.
 fn builder(pair: Pair) -> Builder {
-    Builder::new(pair)
-        .set("breaker.open", "10m")
-        .set("breaker.open_max", "10m")
-        .set("timeouts.head", "10m")
-        .set("timeouts.total", "10m")
-        .set("upstream.hold", "0s")
+    patient(Builder::new(pair))
+}
+
+fn patient(builder: Builder) -> Builder {
+    let builder = builder.sets("breaker.open=10m breaker.open_max=10m upstream.hold=0s");
+    builder.sets("timeouts.head=10m timeouts.total=10m")
 }
 
 impl Case {
@@ -105,9 +99,8 @@ impl Case {
     }
 
     async fn call(&self) -> Answer {
-        self.gateway
-            .call(&request(&self.caller, &self.target.id))
-            .await
+        let request = self.caller.calls(&self.target);
+        self.gateway.call(&request).await
     }
 
     async fn as_operator(&self) -> Answer {
@@ -118,8 +111,7 @@ impl Case {
     /// A call on its way, on a connection of its own.
     async fn sent(&self) -> Connection {
         let mut connection = Connection::open(self.gateway.public).await;
-        let call = request(&self.caller, &self.target.id).wire("localhost");
-        connection.send(&call).await;
+        connection.ask(&self.caller.calls(&self.target)).await;
         connection
     }
 
@@ -137,15 +129,11 @@ impl Case {
     async fn breaker(&self) -> String {
         let explained = explain(&self.gateway, &self.caller.id, &self.target.id).await;
         let fact = &step(&explained, "slots")["fact"];
-        let breaker = fact["breaker"].as_str();
-        breaker
-            .unwrap_or_else(|| panic!("none in {fact:#}"))
-            .to_owned()
+        let Some(breaker) = fact["breaker"].as_str() else {
+            panic!("none in {fact:#}");
+        };
+        breaker.to_owned()
     }
-}
-
-fn request(caller: &Seat, target: &str) -> Request {
-    Request::post(format!("/workspaces/{target}/a2a"), CALL).bearer(&caller.token)
 }
 
 fn assert_busy(answer: &Answer) {
@@ -209,8 +197,8 @@ async fn one_caller_closes_the_way_for_itself_and_two_for_all() {
         let other = case.gateway.seat("other", "", Agent::json(OK).await).await;
         let fine = CALL.replace("\"hi\"", &format!("\"{FINE}\""));
         let asks = async |caller: &Seat, text: &str| {
-            let call = Request::post(case.target.path(), text);
-            case.gateway.call(&call.bearer(&caller.token)).await
+            let call = caller.sends(&case.target, text);
+            case.gateway.call(&call).await
         };
         assert_eq!(asks(&other, &fine).await.status, 200);
         case.set(how);
@@ -230,11 +218,8 @@ async fn one_caller_closes_the_way_for_itself_and_two_for_all() {
             assert_eq!(answer.status, 200, "{how}: {}", answer.text());
         }
         let explained = explain(&case.gateway, "other", &case.target.id).await;
-        assert_eq!(
-            step(&explained, "slots")["fact"]["breaker"],
-            "closed",
-            "{how}"
-        );
+        let fact = &step(&explained, "slots")["fact"];
+        assert_eq!(fact["breaker"], "closed", "{how}");
         let open = async || case.gateway.metric("a2a_gateway_breakers_open", &[]).await;
         assert_eq!(open().await, 0.0, "{how}: the agent is well");
         let third = case.gateway.seat("third", "", Agent::json(OK).await).await;
@@ -243,10 +228,8 @@ async fn one_caller_closes_the_way_for_itself_and_two_for_all() {
         }
         until_holds("the agent is known to fail", async || open().await > 0.0).await;
         let before = case.target.agent.count();
-        let fourth = case
-            .gateway
-            .as_operator(Request::post(case.target.path(), fine));
-        assert_open(&fourth.await);
+        let fourth = Request::post(case.target.path(), fine);
+        assert_open(&case.gateway.as_operator(fourth).await);
         assert_eq!(case.target.agent.count(), before, "{how}: nothing is sent");
     }
 }
@@ -266,38 +249,28 @@ async fn what_is_no_failure_of_the_agent_opens_nothing() {
     case.target.agent.until_count(90).await;
     drop(leaving);
     case.gateway.assert_idle().await;
-    let hasty = request(&case.caller, &case.target.id).field("X-Timeout", "1");
+    let hasty = case.caller.calls(&case.target).field("X-Timeout", "1");
     for answer in join_all((0..10).map(|_| case.gateway.call(&hasty))).await {
         assert_eq!(answer.reason(), "agent_timeout");
     }
-    assert_eq!(
-        case.breaker().await,
-        "closed",
-        "callers that leave or hurry"
-    );
+    let breaker = case.breaker().await;
+    assert_eq!(breaker, "closed", "callers that leave or hurry");
 }
 
 #[tokio::test]
 async fn a_workspace_of_assumed_liveness_is_degraded_while_its_breaker_is_open() {
-    let builder = builder(Pair::Embedded).set("breaker.open", "1s");
-    let case = Case::start(builder.set("breaker.open_max", "1s")).await;
+    let brief = "breaker.open=1s breaker.open_max=1s";
+    let case = Case::start(builder(Pair::Embedded).sets(brief)).await;
     let agent = Agent::json(OK).await;
     let gateway = &case.gateway;
     let outsider = json!({"id": "out", "name": "out", "liveness": "assumed", "url": agent.url()});
     gateway.create(outsider).await;
-    let status = async || {
-        let view = gateway.as_operator(Request::get("/workspaces/out")).await;
-        view.json()["status"]
-            .as_str()
-            .unwrap_or_default()
-            .to_owned()
-    };
+    let status = async || gateway.view("out").await["status"].clone();
     let port = agent.port;
     drop(agent);
+    let call = Request::post("/workspaces/out/a2a", CALL);
     for _ in 0..5 {
-        let refused = gateway
-            .as_operator(Request::post("/workspaces/out/a2a", CALL))
-            .await;
+        let refused = gateway.as_operator(call.clone()).await;
         assert_eq!(refused.reason(), "agent_unreachable");
         assert_eq!(refused.fact("delivered").as_deref(), Some("false"));
     }
@@ -310,11 +283,8 @@ async fn a_workspace_of_assumed_liveness_is_degraded_while_its_breaker_is_open()
     assert!(fact["last_failure"]["failures_in_a_row"].as_u64() > Some(1));
     let ok = |_: &_| vec![Step::Write(ok_json(OK))];
     let _agent = Agent::scripted_at(&format!("127.0.0.1:{port}"), ok).await;
-    let call = Request::post("/workspaces/out/a2a", CALL);
-    until_holds("the breaker lets a call try", async || {
-        gateway.as_operator(call.clone()).await.status == 200
-    })
-    .await;
+    let passes = async || gateway.as_operator(call.clone()).await.status == 200;
+    until_holds("the breaker lets a call try", passes).await;
     assert_eq!(status().await, "online");
     let explained = explain(gateway, "operator", "out").await;
     let fact = &step(&explained, "slots")["fact"];
@@ -323,8 +293,8 @@ async fn a_workspace_of_assumed_liveness_is_degraded_while_its_breaker_is_open()
 
 #[tokio::test]
 async fn a_heartbeat_at_another_replica_lets_one_call_try() {
-    let (redis, sql) = (Redis::start(), servers::postgres().database());
-    let builder = || builder(Pair::Embedded).stores(&sql, &redis.url());
+    let stores = Stores::start();
+    let builder = || patient(stores.builder());
     let (case, other) = tokio::join!(Case::start(builder()), builder().start());
     case.set(UNAVAILABLE);
     for _ in 0..5 {
@@ -354,7 +324,7 @@ async fn a_restart_of_an_agent_is_not_seen_by_its_callers() {
     let builder = builder(Pair::Embedded).set("upstream.hold", "10m");
     let gateway = builder.start().await;
     let (caller, target) = gateway.pair(brief("127.0.0.1:0").await).await;
-    let call = request(&caller, &target.id);
+    let call = caller.calls(&target);
     assert_eq!(gateway.call(&call).await.status, 200);
     let (id, token, port) = (target.id, target.token, target.agent.port);
     drop(target.agent);
@@ -365,7 +335,7 @@ async fn a_restart_of_an_agent_is_not_seen_by_its_callers() {
     };
     let (answers, agent) = tokio::join!(calls, back);
     for answer in answers {
-        assert_eq!(answer.status, 200, "{}", answer.text());
+        answer.has(200);
     }
     assert_eq!(agent.count(), 20, "each call once");
     assert!(agent.connections() <= 20 + 3, "{}", agent.connections());
@@ -380,7 +350,7 @@ async fn a_restart_of_an_agent_is_not_seen_by_its_callers() {
         agent
     };
     let (answer, agent) = tokio::join!(gateway.call(&call), moved);
-    assert_eq!(answer.status, 200, "{}", answer.text());
+    answer.has(200);
     assert_eq!(agent.count(), 1);
     let connected = ["outcome=\"connected\""];
     let held = gateway.metric("a2a_gateway_hold_total", &connected).await;
@@ -393,9 +363,9 @@ async fn a_call_that_waits_does_not_reach_what_is_at_the_address_by_then() {
     let builder = builder(Pair::Embedded).set("upstream.hold", "10m");
     let gateway = builder.start().await;
     let (caller, target) = gateway.pair(brief("127.0.0.1:0").await).await;
+    let call = caller.calls(&target);
     let (id, port) = (target.id, target.agent.port);
     drop(target.agent);
-    let call = request(&caller, &id);
     let heir = async {
         until_held(&gateway, 1.0).await;
         let removed = Request::new("DELETE", format!("/workspaces/{id}"));
@@ -414,17 +384,17 @@ async fn statuses_count_whatever_the_method_and_whoever_waits() {
     let case = Case::start(builder(Pair::Embedded)).await;
     case.set(UNAVAILABLE);
     let tasks = format!("/workspaces/{}/a2a/tasks/none", case.target.id);
-    let head = Request::new("HEAD", tasks).bearer(ADMIN).wire("localhost");
+    let head = Request::new("HEAD", tasks).bearer(ADMIN);
     for _ in 0..3 {
         case.call().await;
         let mut connection = Connection::open(case.gateway.public).await;
-        connection.send(&head).await;
+        connection.ask(&head).await;
         assert_eq!(connection.read_head().await.unwrap().status, 503);
     }
     assert_eq!(case.breaker().await, "open", "HEAD is no success");
     let case = Case::start(builder(Pair::Embedded).set("timeouts.total", "1s")).await;
     case.set(HANGS);
-    let wire = request(&case.caller, &case.target.id).wire("localhost");
+    let wire = case.caller.calls(&case.target).wire("localhost");
     let (start, rest) = wire.split_at(wire.len() - 1);
     // The caller takes more than a tenth of the time to send the body.
     let dawdle = async || {
@@ -439,9 +409,6 @@ async fn statuses_count_whatever_the_method_and_whoever_waits() {
         case.target.agent.count() >= 8
     };
     until_holds("the calls reach the agent", eight_arrived).await;
-    assert_eq!(
-        case.breaker().await,
-        "closed",
-        "a slow caller opens nothing"
-    );
+    let breaker = case.breaker().await;
+    assert_eq!(breaker, "closed", "a slow caller opens nothing");
 }

@@ -42,11 +42,8 @@ async fn calls_that_wait_for_an_agent_are_bounded_in_number_bytes_and_time() {
 
 #[tokio::test]
 async fn calls_wait_for_a_place_and_leave_with_their_callers() {
-    let builder = || {
-        builder(Pair::Embedded)
-            .set("limits.target_concurrency", "1")
-            .set("limits.target_queue", "8")
-    };
+    let queue = "limits.target_concurrency=1 limits.target_queue=8";
+    let builder = || builder(Pair::Embedded).sets(queue);
     let case = Case::start(builder().set("limits.target_queue_wait", "10m")).await;
     case.set(HELD);
     let queued = async |calls: f64| {

@@ -7,9 +7,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::{assert_reached, cap as cap_of, capped, hello, in_run, per_run, rpc, send, task, used};
-use crate::harness::until_found;
 use crate::harness::{
-    Agent, LAST_CHUNK, Pair, Request, SSE_HEAD, Step, chunk, ok_json, until_holds,
+    Agent, LAST_CHUNK, Pair, Request, Step, ok_json, sse, until_found, until_holds,
 };
 use crate::{on_both_pairs, on_embedded};
 
@@ -57,8 +56,7 @@ on_both_pairs! {
             let mut unclear = in_run("r");
             unclear["message"]["message_id"] = "another".into();
             assert_eq!(gateway.call(&send(&target, &caller, &unclear)).await.reason(), "invalid_params");
-            let broken = Request::post(target.path(), "{\"jsonrpc\"").bearer(&caller.token);
-            assert_eq!(gateway.call(&broken).await.status, 400);
+            gateway.call(&caller.sends(&target, "{\"jsonrpc\"")).await.has(400);
         }
         assert_eq!(gateway.call(&send(&full, &caller, &in_run("r"))).await.status, 200);
         // The one cap refuses, so the other one counts nothing.
@@ -77,12 +75,10 @@ on_both_pairs! {
         let gateway = capped(pair, &caps).start().await;
         let (caller, _) = gateway.pair(Agent::json("{}").await).await;
         let event = format!("data: {}\n\n", rpc(&json!({"kind": "message", "role": "agent", "messageId": "a", "parts": []})));
-        let streaming = move |_: &crate::harness::Recorded| vec![Step::write(SSE_HEAD), Step::Write(chunk(&event)), Step::write(LAST_CHUNK)];
+        let streaming = move |_: &_| sse(&event, Step::write(LAST_CHUNK));
         let streams = gateway.seat("streams", "", Agent::scripted(streaming).await).await;
-        let stream = {
-            let call = json!({"jsonrpc": "2.0", "id": 1, "method": "message/stream", "params": in_run("r")});
-            Request::post(streams.path(), call.to_string()).bearer(&caller.token)
-        };
+        let stream = json!({"jsonrpc": "2.0", "id": 1, "method": "message/stream", "params": in_run("r")});
+        let stream = caller.sends(&streams, stream.to_string());
         for _ in 0..2 {
             assert_eq!(gateway.call(&stream).await.status, 200);
         }
@@ -136,8 +132,7 @@ on_embedded! {
         ] {
             let before = target.agent.count();
             for request in &requests {
-                let answer = gateway.call(request).await;
-                assert_eq!(answer.status, 200, "{}", answer.text());
+                gateway.call(request).await.has(200);
             }
             for request in &requests {
                 let refused = gateway.call(request).await;
@@ -153,8 +148,7 @@ on_embedded! {
             assert_eq!(gateway.call(&to(&plain)).await.status, 200);
         }
         let body = json!({"jsonrpc": "2.0", "id": 1, "method": "tasks/list", "params": {"metadata": {"run_id": "one"}}});
-        let list = Request::post(target.path(), body.to_string()).bearer(&caller.token);
-        assert_eq!(gateway.call(&list).await.status, 200);
+        gateway.call(&caller.sends(&target, body.to_string())).await.has(200);
     }
 
     async fn the_bindings_count_together() {
@@ -165,7 +159,7 @@ on_embedded! {
         let rest = Request::post("/workspaces/target/a2a/message:send", body.to_string()).bearer(&caller.token);
         let refused = gateway.call(&rest.field("A2A-Version", "1.0")).await;
         assert_reached(&refused, "run");
-        let bare = Request::post(target.path(), r#"{"message":{"text":"hi"},"run_id":"r"}"#).bearer(&caller.token);
+        let bare = caller.sends(&target, r#"{"message":{"text":"hi"},"run_id":"r"}"#);
         assert_reached(&gateway.call(&bare).await, "run");
         assert_eq!(target.agent.calls(), 1);
     }
@@ -201,13 +195,11 @@ on_embedded! {
         }
         // Each agent calls the next one, in the run that it was called in, and the last answers.
         let call = send(&seats[1], &seats[0], &in_run("tree"));
-        let answer = gateway.call(&call).await;
-        assert_eq!(answer.status, 200, "{}", answer.text());
+        gateway.call(&call).await.has(200);
         let called: Vec<usize> = seats[1..].iter().map(|seat| seat.agent.count()).collect();
         assert_eq!((called, used(&gateway, "run").await), (vec![1; 5], 5));
         // Three are left: the fourth agent is refused.
-        let answer = gateway.call(&call).await;
-        assert!(answer.text().contains("CAP_REACHED"), "{}", answer.text());
+        gateway.call(&call).await.says("CAP_REACHED");
         let called: Vec<usize> = seats[1..].iter().map(|seat| seat.agent.count()).collect();
         assert_eq!((called, used(&gateway, "run").await), (vec![2, 2, 2, 1, 1], 8));
     }
@@ -222,8 +214,7 @@ on_embedded! {
         let served = gateway.seat("served", "there", Agent::scripted(hello).await).await;
         let peer = gateway.seat("peer", "there", Agent::scripted(hello).await).await;
         let grant = json!({"caller_id": "caller", "target_id": "served"});
-        let made = gateway.as_operator(Request::post("/grants", grant.to_string())).await;
-        assert_eq!(made.status, 201, "{}", made.text());
+        gateway.as_operator(Request::post("/grants", grant.to_string())).await.has(201);
         let mut in_context = in_run("r");
         in_context["metadata"].take();
         in_context["message"]["contextId"] = "c".into();
@@ -260,10 +251,8 @@ async fn forwarding(known: &Known, depth: usize) -> Agent {
         let path = format!("/workspaces/depth-{}/a2a", depth + 1);
         let asked = Request::post(path, &request.body).bearer(&token);
         let asked = asked.field("Connection", "close");
-        vec![
-            Step::Ask(gateway, asked.wire(&gateway.to_string())),
-            Step::Close,
-        ]
+        let asked = asked.wire(&gateway.to_string());
+        vec![Step::Ask(gateway, asked), Step::Close]
     })
     .await
 }
@@ -272,14 +261,11 @@ async fn forwarding(known: &Known, depth: usize) -> Agent {
 #[test]
 fn a_cap_that_makes_no_sense_ends_the_start() {
     let caps = json!([{"name": "c", "per": "caller", "count": "messages", "limit": 1}]);
-    let shown = std::process::Command::new(env!("CARGO_BIN_EXE_a2a-gateway"))
-        .args(["check-config", "--set", &format!("cap={caps}")])
-        .output()
-        .unwrap();
+    let mut check = std::process::Command::new(env!("CARGO_BIN_EXE_a2a-gateway"));
+    check.args(["check-config", "--set", &format!("cap={caps}")]);
+    let shown = check.output().unwrap();
     let text = String::from_utf8_lossy(&shown.stderr).into_owned();
     assert_eq!(shown.status.code(), Some(64), "{text}");
-    assert!(
-        text.contains("`c` counts by caller") && text.contains("`window`"),
-        "{text}"
-    );
+    assert!(text.contains("`c` counts by caller"), "{text}");
+    assert!(text.contains("`window`"), "{text}");
 }

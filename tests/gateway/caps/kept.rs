@@ -4,7 +4,7 @@
 use serde_json::json;
 
 use super::{assert_reached, capped, in_run, per_run, send, used};
-use crate::harness::{Agent, LAST_CHUNK, Pair, Request, SSE_HEAD, Step, card, chunk, until_holds};
+use crate::harness::{Agent, LAST_CHUNK, Pair, Request, Step, card, sse, until_holds};
 use crate::jobs::echo;
 use crate::on_embedded;
 use crate::polling::poller;
@@ -30,11 +30,9 @@ on_embedded! {
         let gateway = capped(Pair::Embedded, &per_run(1)).set("upstream.hold", "0s").start().await;
         let (caller, target) = gateway.pair(Agent::scripted(echo).await).await;
         let away = Request::post("/registry/deregister", json!({"workspace_id": "target"}).to_string()).bearer(&target.token);
-        let deregistered = gateway.call(&away).await;
-        assert_eq!(deregistered.status, 200, "{}", deregistered.text());
+        gateway.call(&away).await.has(200);
         let request = send(&target, &caller, &in_run("r")).field("Prefer", "respond-async");
-        let kept = gateway.call(&request).await;
-        assert_eq!(kept.status, 202, "{}", kept.text());
+        gateway.call(&request).await.has(202);
         assert_reached(&gateway.call(&request).await, "run");
         let back = json!({"id": "target", "url": target.agent.url(), "agent_card": card("target")});
         let back = Request::post("/registry/register", back.to_string()).bearer(&target.token);
@@ -52,15 +50,13 @@ on_embedded! {
         let request = Request::post("/workspaces/poller/a2a", call.to_string()).bearer(&caller.token);
         let keyed = request.clone().field("Idempotency-Key", "k");
         for request in [&request, &keyed, &keyed] {
-            let put = gateway.call(request).await;
-            assert_eq!(put.status, 200, "{}", put.text());
+            gateway.call(request).await.has(200);
         }
         assert_reached(&gateway.call(&request).await, "run");
         assert_eq!(gateway.call(&keyed).await.status, 200);
         // To read them counts nothing.
         let feed = Request::get("/workspaces/poller/activity").bearer(&token);
-        let entries = gateway.call(&feed).await;
-        assert_eq!(entries.status, 200, "{}", entries.text());
+        gateway.call(&feed).await.has(200);
         assert_eq!(used(&gateway, "run").await, 2);
     }
 
@@ -69,12 +65,10 @@ on_embedded! {
             {"name": "run", "per": "run", "count": "messages", "limit": 1}]);
         let gateway = capped(Pair::Embedded, &caps).start().await;
         let event = "data: {\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{\"kind\":\"message\",\"role\":\"agent\",\"messageId\":\"a\",\"parts\":[]}}\n\n";
-        let streaming = move |_: &crate::harness::Recorded| vec![Step::write(SSE_HEAD), Step::Write(chunk(event)), Step::write(LAST_CHUNK)];
+        let streaming = move |_: &_| sse(event, Step::write(LAST_CHUNK));
         let (caller, target) = gateway.pair(Agent::scripted(streaming).await).await;
         let call = json!({"jsonrpc": "2.0", "id": 1, "method": "message/stream", "params": in_run("r")});
-        let request = Request::post(target.path(), call.to_string()).bearer(&caller.token);
-        let answer = gateway.call(&request).await;
-        assert_eq!(answer.status, 200, "{}", answer.text());
+        let answer = gateway.call(&caller.sends(&target, call.to_string())).await.has(200);
         let stream = answer.field("x-a2a-stream").unwrap().to_owned();
         let resume = Request::get(format!("/workspaces/target/streams/{stream}")).bearer(&caller.token);
         for _ in 0..2 {
@@ -101,7 +95,7 @@ on_embedded! {
         let call: serde_json::Value = serde_json::from_slice(&target.agent.requests()[2].body).unwrap();
         assert_eq!(call["params"]["metadata"]["run_id"], "r", "{call}");
         let refused = gateway.call(&delegate("three")).await;
-        assert_eq!((refused.status, refused.reason()), (429, "cap_reached".to_owned()), "{}", refused.text());
+        refused.refuses(429, "cap_reached");
         assert_eq!(refused.json()["cap"], "run");
         assert_eq!(used(&gateway, "run").await, 3);
         let traced = json!({"target_id": "target", "task": "traced"}).to_string();

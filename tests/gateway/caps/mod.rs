@@ -28,7 +28,7 @@ fn in_run(run: &str) -> Value {
 /// A call that sends a message.
 fn send(to: &Seat, by: &Seat, params: &Value) -> Request {
     let call = json!({"jsonrpc": "2.0", "id": "c-1", "method": "message/send", "params": params});
-    Request::post(to.path(), call.to_string()).bearer(&by.token)
+    by.sends(to, call.to_string())
 }
 
 /// Answers with a message.
@@ -39,8 +39,8 @@ fn hello(_: &Recorded) -> Vec<Step> {
 
 /// Answers with a task that it begins.
 fn task(_: &Recorded) -> Vec<Step> {
-    let result =
-        json!({"kind": "task", "id": "t-1", "contextId": "c-1", "status": {"state": "working"}});
+    let status = json!({"state": "working"});
+    let result = json!({"kind": "task", "id": "t-1", "contextId": "c-1", "status": status});
     vec![Step::Write(ok_json(&rpc(&result)))]
 }
 
@@ -50,10 +50,8 @@ fn rpc(result: &Value) -> String {
 
 /// Returns the answer of `GET /caps` for the cap `name`.
 async fn cap(gateway: &Gateway, name: &str) -> Value {
-    let answer = gateway
-        .as_operator(Request::get(format!("/caps?cap={name}")))
-        .await;
-    assert_eq!(answer.status, 200, "{}", answer.text());
+    let shown = Request::get(format!("/caps?cap={name}"));
+    let answer = gateway.as_operator(shown).await.has(200);
     answer.json()["caps"][0].clone()
 }
 
@@ -62,18 +60,12 @@ async fn used(gateway: &Gateway, name: &str) -> u64 {
     let shown = cap(gateway, name).await;
     let subjects = shown["subjects"].as_array().unwrap();
     assert!(subjects.len() <= 1, "{shown}");
-    subjects
-        .first()
-        .map_or(0, |subject| subject["used"].as_u64().unwrap())
+    let first = subjects.first();
+    first.map_or(0, |subject| subject["used"].as_u64().unwrap())
 }
 
 fn assert_reached(answer: &Answer, name: &str) {
-    assert_eq!(
-        (answer.status, answer.reason()),
-        (429, "cap_reached".to_owned()),
-        "{}",
-        answer.text()
-    );
+    answer.refuses(429, "cap_reached");
     assert_eq!(answer.fact("cap").as_deref(), Some(name));
     assert_eq!(answer.fact("delivered").as_deref(), Some("false"));
 }

@@ -38,8 +38,7 @@ on_both_pairs! {
         assert_eq!(one["caps"][0]["subjects"][0]["used"], 1);
         // An integration sees its org, others nothing.
         for (org, count) in [("acme", 1), ("else", 0)] {
-            let made = gateway.as_operator(Request::post(format!("/orgs/{org}/tokens"), "{}")).await;
-            let token = made.json()["token"].as_str().unwrap().to_owned();
+            let token = gateway.token(&format!("/orgs/{org}/tokens"), "{}").await;
             let listed = gateway.call(&Request::get("/caps?cap=pair").bearer(&token)).await;
             assert_eq!(listed.json()["caps"][0]["subjects"].as_array().unwrap().len(), count, "{}", listed.text());
         }

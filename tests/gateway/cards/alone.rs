@@ -45,32 +45,16 @@ fn cards() -> Vec<(&'static str, Value, [&'static str; 2], Option<&'static str>)
         {"url": "http://{agent}/v1/rpc", "protocolBinding": "JSONRPC", "protocolVersion": "1.0"}]);
     let mut hybrid = old.clone();
     hybrid["supportedInterfaces"] = new.clone();
+    let oldest = json!({"name": "A", "url": "http://{agent}/"});
+    let new = json!({"name": "A", "supportedInterfaces": new});
+    let snake = json!({"name": "A", "url": "http://{agent}/a2a", "protocol_version": "0.2.5", "preferred_transport": "JSONRPC"});
+    let rest = Some("/rest/v1/tasks/t-1");
     vec![
-        (
-            "0.2",
-            json!({"name": "A", "url": "http://{agent}/"}),
-            ["/", "/"],
-            None,
-        ),
-        ("0.3", old, ["/rpc/", "/rpc/"], Some("/rest/v1/tasks/t-1")),
-        (
-            "1.0",
-            json!({"name": "A", "supportedInterfaces": new}),
-            ["/v1/rpc", "/v1/rpc"],
-            None,
-        ),
-        (
-            "both",
-            hybrid,
-            ["/rpc/", "/v1/rpc"],
-            Some("/rest/v1/tasks/t-1"),
-        ),
-        (
-            "PocketPaw",
-            json!({"name": "A", "url": "http://{agent}/a2a", "protocol_version": "0.2.5", "preferred_transport": "JSONRPC"}),
-            ["/a2a", "/a2a"],
-            None,
-        ),
+        ("0.2", oldest, ["/", "/"], None),
+        ("0.3", old, ["/rpc/", "/rpc/"], rest),
+        ("1.0", new, ["/v1/rpc", "/v1/rpc"], None),
+        ("both", hybrid, ["/rpc/", "/v1/rpc"], rest),
+        ("PocketPaw", snake, ["/a2a", "/a2a"], None),
     ]
 }
 
@@ -79,19 +63,13 @@ async fn a_card_tells_where_calls_go() {
     let gateway = Gateway::start(Pair::Embedded).await;
     for (at, (what, card, [old, new], rest)) in cards().into_iter().enumerate() {
         let (id, agent) = (format!("target{at}"), known_by(card).await);
-        add(
-            &gateway,
-            &id,
-            json!({"card_url": card_url(&agent), "upstream_auth": "s3cret-of-the-agent"}),
-        )
-        .await;
+        let auth = ["Bearer s3cret-of-the-agent"];
+        let known = json!({"card_url": card_url(&agent), "upstream_auth": "s3cret-of-the-agent"});
+        add(&gateway, &id, known).await;
         let path = |tail: &str| format!("/workspaces/{id}{tail}");
-        let seen = gateway.as_operator(Request::get(path(""))).await.json();
-        assert_eq!(
-            (&seen["status"], &seen["url"]),
-            (&json!("online"), &Value::Null),
-            "{what}"
-        );
+        let seen = gateway.read(&path("")).await;
+        assert_eq!(seen["status"], "online", "{what}");
+        assert_eq!(seen["url"], Value::Null, "{what}");
         // Calls of either generation, as they come.
         let modern = CALL.replace("message/send", "SendMessage");
         for (call, expected) in [(CALL, old), (&modern, new)] {
@@ -99,10 +77,7 @@ async fn a_card_tells_where_calls_go() {
             assert_eq!(answer.status, 200, "{what}: {}", answer.text());
             let taken = agent.take();
             assert_eq!(asked_for(&taken), expected, "{what}");
-            assert_eq!(
-                taken.fields("authorization"),
-                ["Bearer s3cret-of-the-agent"]
-            );
+            assert_eq!(taken.fields("authorization"), auth);
             assert_eq!(taken.fields("host"), [format!("127.0.0.1:{}", agent.port)]);
         }
         // Calls that are put together, in the words of its generation.
@@ -111,20 +86,12 @@ async fn a_card_tells_where_calls_go() {
         } else {
             ("message/send", old)
         };
-        assert_eq!(
-            send(&gateway, &id, r#"{"message":{"text":"hi"}}"#)
-                .await
-                .status,
-            200,
-            "{what}"
-        );
+        let bare = send(&gateway, &id, r#"{"message":{"text":"hi"}}"#).await;
+        assert_eq!(bare.status, 200, "{what}");
         let taken = agent.take();
         let call: Value = serde_json::from_slice(&taken.body).unwrap();
-        assert_eq!(
-            (asked_for(&taken), call["method"].as_str()),
-            (expected, Some(method)),
-            "{what}"
-        );
+        assert_eq!(asked_for(&taken), expected, "{what}");
+        assert_eq!(call["method"].as_str(), Some(method), "{what}");
         // Routes below the base: translated, or where it speaks HTTP+JSON itself.
         let (tail, expected) = match rest {
             Some(raw) => ("/a2a/v1/tasks/t-1", raw),
@@ -134,46 +101,23 @@ async fn a_card_tells_where_calls_go() {
         assert_eq!(answer.status, 200, "{what}: {}", answer.text());
         assert_eq!(asked_for(&agent.take()), expected, "{what}");
         // One fetch for all of it, and the card is where cards are.
-        for location in locations(&id)
-            .iter()
-            .filter(|at| at.starts_with("/workspaces/"))
-        {
-            let answer = gateway.as_operator(Request::get(location)).await;
-            assert_eq!(
-                answer.status,
-                200,
-                "{what} at {location}: {}",
-                answer.text()
-            );
-            assert!(
-                !answer.text().contains(&agent.port.to_string()),
-                "{what} at {location}"
-            );
+        let port = agent.port.to_string();
+        let own = locations(&id).into_iter();
+        for location in own.filter(|at| at.starts_with("/workspaces/")) {
+            let answer = gateway.as_operator(Request::get(&location)).await;
+            let text = answer.text();
+            assert_eq!(answer.status, 200, "{what} at {location}: {text}");
+            assert!(!text.contains(&port), "{what} at {location}");
         }
-        let cards = agent
-            .requests()
-            .into_iter()
-            .filter(|request| asked_for(request) == CARD);
-        let cards: Vec<_> = cards.collect();
+        let cards = agent.requests().into_iter();
+        let cards: Vec<_> = cards.filter(|one| asked_for(one) == CARD).collect();
         assert_eq!(cards.len(), 1, "{what}");
-        assert_eq!(
-            cards[0].fields("authorization"),
-            ["Bearer s3cret-of-the-agent"],
-            "{what}"
-        );
+        assert_eq!(cards[0].fields("authorization"), auth, "{what}");
         // Whoever asks for its place is sent to the gateway.
-        let found = gateway
-            .as_operator(Request::get(format!("/registry/discover/{id}")))
-            .await
-            .json();
+        let found = gateway.read(&format!("/registry/discover/{id}")).await;
         assert_eq!(found["url"], Value::Null, "{what}");
-        assert!(
-            found["proxy_url"]
-                .as_str()
-                .unwrap()
-                .ends_with(&path("/a2a")),
-            "{what}"
-        );
+        let proxy = found["proxy_url"].as_str().unwrap();
+        assert!(proxy.ends_with(&path("/a2a")), "{what}");
     }
     gateway.assert_idle().await;
 }
@@ -184,38 +128,25 @@ async fn without_its_card_nothing_is_sent_and_the_caller_learns_why() {
     let hasty = Builder::new(Pair::Embedded).set("timeouts.total", "1s");
     let hasty = hasty.start().await;
     let ok = |body: Value| vec![Step::Write(ok_json(&body.to_string()))];
+    let none = "HTTP/1.1 404 No\r\nContent-Length: 0\r\n\r\n";
+    let grpc =
+        json!([{"url": "127.0.0.1:50051", "protocolBinding": "GRPC", "protocolVersion": "1.0"}]);
     let rows = [
-        (
-            "no card",
-            vec![Step::write("HTTP/1.1 404 No\r\nContent-Length: 0\r\n\r\n")],
-            (502, "agent_protocol_error"),
-        ),
-        (
-            "no JSON",
-            vec![Step::Write(ok_json("<html>"))],
-            (502, "agent_protocol_error"),
-        ),
-        (
-            "no interface",
-            ok(json!({"name": "A"})),
-            (502, "agent_protocol_error"),
-        ),
+        ("no card", vec![Step::write(none)]),
+        ("no JSON", vec![Step::Write(ok_json("<html>"))]),
+        ("no interface", ok(json!({"name": "A"}))),
         (
             "no JSON-RPC",
-            ok(
-                json!({"name": "A", "supportedInterfaces": [{"url": "127.0.0.1:50051", "protocolBinding": "GRPC", "protocolVersion": "1.0"}]}),
-            ),
-            (502, "agent_protocol_error"),
+            ok(json!({"name": "A", "supportedInterfaces": grpc})),
         ),
-        (
-            "no URL",
-            ok(json!({"name": "A", "url": "here"})),
-            (502, "agent_protocol_error"),
-        ),
-        ("silence", vec![Step::Hang], (504, "agent_timeout")),
+        ("no URL", ok(json!({"name": "A", "url": "here"}))),
+        ("silence", vec![Step::Hang]),
     ];
-    for (at, (what, steps, expected)) in rows.into_iter().enumerate() {
-        let gateway = if what == "silence" { &hasty } else { &gateway };
+    for (at, (what, steps)) in rows.into_iter().enumerate() {
+        let (gateway, status, reason) = match what {
+            "silence" => (&hasty, 504, "agent_timeout"),
+            _ => (&gateway, 502, "agent_protocol_error"),
+        };
         let agent = Agent::scripted(move |_| steps.clone()).await;
         let id = format!("t{at}");
         add(gateway, &id, json!({"card_url": card_url(&agent)})).await;
@@ -225,12 +156,8 @@ async fn without_its_card_nothing_is_sent_and_the_caller_learns_why() {
             send(gateway, &id, r#"{"message":{"text":"hi"}}"#).await,
             gateway.as_operator(get).await,
         ] {
-            assert_eq!(
-                (answer.status, answer.reason().as_str()),
-                expected,
-                "{what}"
-            );
-            assert_eq!(answer.fact("delivered").as_deref(), Some("false"), "{what}");
+            answer.refuses_for(&what, status, reason);
+            answer.tells_for(&what, "delivered", "false");
         }
         let asked = agent.requests();
         assert!(asked.iter().all(|request| asked_for(request) == CARD));
@@ -242,19 +169,13 @@ async fn without_its_card_nothing_is_sent_and_the_caller_learns_why() {
     let answer = send(&gateway, "gone", CALL).await;
     answer.refuses(502, "agent_unreachable");
     // A card that an operator handed in stands in for the one that cannot be read.
-    let mute = Agent::scripted(|request| match request.head.starts_with("GET ") {
-        true => vec![Step::write("HTTP/1.1 500 No\r\nContent-Length: 0\r\n\r\n")],
-        false => vec![Step::Write(ok_json(
-            r#"{"jsonrpc":"2.0","id":"c-1","result":{}}"#,
-        ))],
-    })
-    .await;
+    let none = "HTTP/1.1 500 No\r\nContent-Length: 0\r\n\r\n";
+    let mute = super::places::failing(vec![Step::write(none)]).await;
     add(&gateway, "mute", json!({"card_url": card_url(&mute)})).await;
     let mut handed = card("mute");
     handed["url"] = "http://nowhere.test/handed/in".into();
     let body = json!({"workspace_id": "mute", "agent_card": handed});
-    let update = Request::post("/registry/update-card", body.to_string());
-    assert_eq!(gateway.as_operator(update).await.status, 200);
+    gateway.post("/registry/update-card", body).await.has(200);
     assert_eq!(send(&gateway, "mute", CALL).await.status, 200);
     assert_eq!(called(&mute), ["/handed/in"]);
     gateway.assert_idle().await;
@@ -268,8 +189,7 @@ async fn a_change_of_url_or_card_url_counts_at_once() {
     add(&gateway, "target", json!({"card_url": card_url(&one)})).await;
     let goes_to = async |agent: &Agent, path: &str| {
         let before = called(agent).len();
-        let answer = send(&gateway, "target", CALL).await;
-        assert_eq!(answer.status, 200, "{}", answer.text());
+        send(&gateway, "target", CALL).await.has(200);
         assert_eq!(called(agent)[before..], [path]);
     };
     goes_to(&one, "/one").await;
@@ -289,41 +209,26 @@ async fn a_change_of_url_or_card_url_counts_at_once() {
         json!({"liveness": "heartbeat"}),
     ] {
         let answer = gateway.patch("target", body.clone()).await;
-        assert_eq!(
-            (answer.status, answer.reason().as_str()),
-            (400, "invalid_params"),
-            "{body}"
-        );
+        answer.refuses_for(&body, 400, "invalid_params");
     }
     goes_to(&two, "/two").await;
     patch(&gateway, "target", json!({"card_url": null, "url": url})).await;
     goes_to(&one, "/own/path").await;
     // Out and back, like any other.
-    patch(
-        &gateway,
-        "target",
-        json!({"card_url": card_url(&two), "url": null}),
-    )
-    .await;
-    let post = |path: &str| gateway.as_operator(Request::post(path, "{}"));
-    assert_eq!(post("/workspaces/target/pause").await.status, 200);
-    assert_eq!(
-        send(&gateway, "target", CALL).await.reason(),
-        "workspace_offline"
-    );
-    assert_eq!(
-        post("/workspaces/target/resume").await.json()["status"],
-        "online"
-    );
+    let back = json!({"card_url": card_url(&two), "url": null});
+    patch(&gateway, "target", back).await;
+    let post =
+        |verb: &str| gateway.as_operator(Request::post(format!("/workspaces/target/{verb}"), "{}"));
+    post("pause").await.has(200);
+    let paused = send(&gateway, "target", CALL).await;
+    paused.gives("workspace_offline");
+    assert_eq!(post("resume").await.json()["status"], "online");
     goes_to(&two, "/two").await;
     // One that is to register waits for that, whatever its card says.
-    gateway
-        .create(json!({"id": "late", "name": "late", "card_url": card_url(&one)}))
-        .await;
-    assert_eq!(
-        send(&gateway, "late", CALL).await.reason(),
-        "workspace_restarting"
-    );
+    let late = json!({"id": "late", "name": "late", "card_url": card_url(&one)});
+    gateway.create(late).await;
+    let late = send(&gateway, "late", CALL).await;
+    late.gives("workspace_restarting");
     patch(&gateway, "late", json!({"liveness": "assumed"})).await;
     assert_eq!(send(&gateway, "late", CALL).await.status, 200);
 }
@@ -331,11 +236,9 @@ async fn a_change_of_url_or_card_url_counts_at_once() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_card_sends_a_call_where_the_policy_would_not_go() {
     let agent = known_by(json!({"name": "A", "url": "http://{agent}/rpc"})).await;
-    let start = |trusted: &str| {
-        Builder::new(Pair::Embedded)
-            .set("address.profile", "strict")
-            .set("trusted_agents", trusted)
-            .start()
+    let start = async |trusted: &str| {
+        let settings = format!("address.profile=strict trusted_agents={trusted}");
+        Gateway::with(&settings).await
     };
     // Trusted at the card's path only: another path is another agent.
     let gateway = start(&format!("{}cards", agent.url())).await;
@@ -345,10 +248,8 @@ async fn no_card_sends_a_call_where_the_policy_would_not_go() {
     answer.refuses(502, "address_forbidden");
     assert_eq!(called(&agent), [""; 0]);
     let other = json!({"id": "other", "name": "other", "liveness": "assumed", "card_url": "http://127.0.0.1:9/"});
-    let refused = gateway
-        .as_operator(Request::post("/workspaces", other.to_string()))
-        .await;
-    assert_eq!(refused.reason(), "address_forbidden");
+    let refused = gateway.post("/workspaces", other).await;
+    refused.gives("address_forbidden");
     drop(gateway);
     let gateway = start(&agent.url()).await;
     add(&gateway, "target", json!({"card_url": card_url(&agent)})).await;

@@ -10,9 +10,8 @@ mod waiting;
 
 use serde_json::{Value, json};
 
-use crate::harness::{
-    ADMIN, Agent, Answer, Builder, Gateway, Pair, Recorded, Request, Step, ok_json,
-};
+use crate::answers::merged;
+use crate::harness::{ADMIN, Agent, Answer, Gateway, Recorded, Request, Step, ok_json};
 
 /// What callers use, wherever the gateway listens.
 const PUBLIC: &str = "https://gw.example/agents";
@@ -27,10 +26,8 @@ fn locations(id: &str) -> Vec<String> {
         "/.well-known/agent-card.json",
         "/.well-known/agent.json",
     ];
-    let mut paths: Vec<String> = below
-        .iter()
-        .map(|path| format!("/workspaces/{id}{path}"))
-        .collect();
+    let below = below.iter().map(|path| format!("/workspaces/{id}{path}"));
+    let mut paths: Vec<String> = below.collect();
     paths.push("/.well-known/agent-card.json".into());
     paths
 }
@@ -58,13 +55,9 @@ fn asked_for(request: &Recorded) -> &str {
 
 /// A workspace that an operator adds, of an agent that knows of no registry.
 pub(crate) async fn add(gateway: &Gateway, id: &str, more: Value) {
-    let mut workspace =
+    let new =
         json!({"id": id, "name": format!("The {id}"), "role": "does it", "liveness": "assumed"});
-    workspace
-        .as_object_mut()
-        .unwrap()
-        .extend(more.as_object().unwrap().clone());
-    gateway.create(workspace).await;
+    gateway.create(merged(new, &more)).await;
 }
 
 pub(crate) async fn card_of(gateway: &Gateway, id: &str) -> Answer {
@@ -73,10 +66,7 @@ pub(crate) async fn card_of(gateway: &Gateway, id: &str) -> Answer {
 }
 
 pub(crate) async fn patch(gateway: &Gateway, id: &str, body: Value) {
-    let mut request = Request::post(format!("/workspaces/{id}"), body.to_string());
-    request.method = "PATCH".into();
-    let answer = gateway.as_operator(request).await;
-    assert_eq!(answer.status, 200, "{}", answer.text());
+    gateway.patch(id, body).await.has(200);
 }
 
 /// Cards as agents of each generation have them.
@@ -89,13 +79,7 @@ pub(crate) fn generations() -> Vec<(&'static str, Value)> {
         "provider": {"organization": "O", "url": "http://{agent}"},
         "signatures": [{"protected": "e30", "signature": "AA"}],
         "skills": [{"id": "s", "name": "S", "description": "d", "tags": [], "examples": ["curl {agent}"]}]});
-    let with = |more: Value| {
-        let mut card = common.clone();
-        card.as_object_mut()
-            .unwrap()
-            .extend(more.as_object().unwrap().clone());
-        card
-    };
+    let with = |more: Value| merged(common.clone(), &more);
     let new = json!([{"url": "http://{agent}/a2a/rest", "protocolBinding": "HTTP+JSON", "protocolVersion": "1.0", "tenant": "t"},
         {"url": "{agent}", "protocolBinding": "GRPC", "protocolVersion": "1.0"},
         {"url": "http://{agent}/a2a/jsonrpc", "protocolBinding": "JSONRPC", "protocolVersion": "1.0"}]);
@@ -108,11 +92,9 @@ pub(crate) fn generations() -> Vec<(&'static str, Value)> {
         "default_input_modes": ["text"], "default_output_modes": ["text"], "documentation_url": "http://{agent}/docs",
         "capabilities": {"streaming": true, "push_notifications": false},
         "skills": [{"id": "chat", "name": "Chat", "description": "at http://{agent}"}]});
+    let oldest = json!({"protocolVersion": "0.2.5", "url": "http://{agent}/"});
     vec![
-        (
-            "0.2.5",
-            with(json!({"protocolVersion": "0.2.5", "url": "http://{agent}/"})),
-        ),
+        ("0.2.5", with(oldest)),
         ("0.3", with(old)),
         ("1.0", with(json!({"supportedInterfaces": new}))),
         ("hybrid", with(hybrid)),
@@ -122,82 +104,59 @@ pub(crate) fn generations() -> Vec<(&'static str, Value)> {
 
 /// Every member `url` in a list of interfaces, and the card's own.
 fn urls(card: &Value) -> Vec<String> {
-    let lists = ["supportedInterfaces", "additionalInterfaces"];
-    let listed = lists
-        .iter()
-        .flat_map(|list| card[list].as_array().into_iter().flatten());
+    let lists = ["supportedInterfaces", "additionalInterfaces"].into_iter();
+    let listed = lists.flat_map(|list| card[list].as_array().into_iter().flatten());
     let all = listed.map(|one| &one["url"]).chain(card.get("url"));
     all.map(|url| url.as_str().unwrap().to_owned()).collect()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_location_has_the_card_and_none_names_the_agent() {
-    let gateway = Builder::new(Pair::Embedded)
-        .set("server.public_url", PUBLIC)
-        .set("a2a.default_workspace", "target")
-        .start()
-        .await;
+    let settings = format!("server.public_url={PUBLIC} a2a.default_workspace=target");
+    let gateway = Gateway::with(&settings).await;
     let base = format!("{PUBLIC}/workspaces/target/a2a");
-    let mut first = true;
+    add(&gateway, "target", json!({"url": "http://127.0.0.1:9/"})).await;
     for (generation, card) in generations() {
         let agent = serving("/.well-known/agent-card.json", &card).await;
-        let address = format!("127.0.0.1:{}", agent.port);
-        if first {
-            add(&gateway, "target", json!({"url": agent.url()})).await;
-        } else {
-            patch(&gateway, "target", json!({"url": agent.url()})).await;
-        }
-        first = false;
+        let (address, port) = (format!("127.0.0.1:{}", agent.port), agent.port.to_string());
+        patch(&gateway, "target", json!({"url": agent.url()})).await;
         let whole = card_of(&gateway, "target").await;
         assert_eq!(whole.status, 200, "{generation}: {}", whole.text());
         let served = whole.json();
-        assert!(!urls(&served).is_empty(), "{generation}");
+        let urls = urls(&served);
+        assert!(!urls.is_empty(), "{generation}");
         assert!(
-            urls(&served).iter().all(|url| *url == base),
-            "{generation}: {served}"
+            urls.iter().all(|url| *url == base),
+            "{generation}: {urls:?}"
         );
         assert_eq!(served["name"], card["name"]);
         assert_eq!(served.get("signatures"), None, "{generation}");
-        assert!(
-            !whole.text().contains("GRPC") && !whole.text().contains("50051"),
-            "{generation}"
-        );
+        assert!(!whole.text().contains("GRPC"), "{generation}");
+        assert!(!whole.text().contains("50051"), "{generation}");
         for location in locations("target") {
             let answer = gateway.as_operator(Request::get(&location)).await;
             assert_eq!(answer.status, 200, "{location}: {}", answer.text());
             // Only clients of 0.3 and before read that path.
             if location.ends_with("/agent.json") {
                 let asked = Request::get(locations("target").remove(0)).field("A2A-Version", "0.3");
-                assert_eq!(
-                    answer.text(),
-                    gateway.as_operator(asked).await.text(),
-                    "{generation}"
-                );
+                let asked = gateway.as_operator(asked).await.text();
+                assert_eq!(answer.text(), asked, "{generation}");
             } else {
                 assert_eq!(answer.text(), whole.text(), "{generation} at {location}");
             }
-            for hidden in [&address, &agent.port.to_string(), "127.0.0.1", "localhost"] {
-                assert!(
-                    !answer.text().contains(hidden),
-                    "{generation} at {location}: {}",
-                    answer.text()
-                );
+            for hidden in [&address, &port, "127.0.0.1", "localhost"] {
+                let text = answer.text();
+                assert!(!text.contains(hidden), "{generation} at {location}: {text}");
             }
             for (name, value) in &answer.fields {
                 assert!(!value.contains(&address), "{name}");
             }
-            let mut head = Request::get(&location);
-            head.method = "HEAD".into();
+            let head = Request::new("HEAD", &location).bearer(ADMIN);
             let mut connection = crate::harness::Connection::open(gateway.public).await;
-            connection
-                .send(&head.bearer(ADMIN).wire(&gateway.public.to_string()))
-                .await;
+            connection.send(&head.wire("127.0.0.1")).await;
             let head = connection.read_head().await.unwrap();
             assert_eq!(head.status, 200);
-            assert_eq!(
-                head.field("content-length"),
-                Some(answer.body.len().to_string().as_str())
-            );
+            head.has_field("content-length", &answer.body.len().to_string());
             assert_eq!(head.field("etag"), answer.field("etag"));
         }
         assert_eq!(agent.count(), 1, "{generation}: fetched once");
@@ -206,16 +165,13 @@ async fn every_location_has_the_card_and_none_names_the_agent() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_generation_is_served_in_its_own_words() {
-    let gateway = Builder::new(Pair::Embedded)
-        .set("a2a.bridge", "off")
-        .set("server.public_url", PUBLIC)
-        .start()
-        .await;
+    let settings = format!("a2a.bridge=off server.public_url={PUBLIC}");
+    let gateway = Gateway::with(&settings).await;
+    add(&gateway, "target", json!({"url": "http://127.0.0.1:9/"})).await;
     let base = format!("{PUBLIC}/workspaces/target/a2a");
     let old = json!({"type": "http", "scheme": "bearer"});
     let new = json!({"httpAuthSecurityScheme": {"scheme": "bearer"}});
-    let both =
-        json!({"type": "http", "scheme": "bearer", "httpAuthSecurityScheme": {"scheme": "bearer"}});
+    let both = merged(old.clone(), &new);
     for ((generation, card), (scheme, security, required)) in generations().into_iter().zip([
         (&old, true, false),
         (&old, true, false),
@@ -224,56 +180,33 @@ async fn each_generation_is_served_in_its_own_words() {
         (&old, true, false),
     ]) {
         let agent = serving("/.well-known/agent.json", &card).await;
-        if generation == "0.2.5" {
-            add(&gateway, "target", json!({"url": agent.url()})).await;
-        } else {
-            patch(&gateway, "target", json!({"url": agent.url()})).await;
-        }
+        patch(&gateway, "target", json!({"url": agent.url()})).await;
         let served = card_of(&gateway, "target").await.json();
-        assert_eq!(
-            served["securitySchemes"],
-            json!({"bearer": scheme}),
-            "{generation}"
-        );
-        assert_eq!(served["security"].is_array(), security, "{generation}");
-        assert_eq!(
-            served["securityRequirements"].is_array(),
-            required,
-            "{generation}"
-        );
+        let has = |list: &str| served[list].is_array();
+        assert_eq!(served["securitySchemes"]["bearer"], *scheme, "{generation}");
+        assert_eq!(served["securitySchemes"].as_object().unwrap().len(), 1);
+        assert_eq!(has("security"), security, "{generation}");
+        assert_eq!(has("securityRequirements"), required, "{generation}");
         if required {
-            assert_eq!(
-                served["supportedInterfaces"],
-                json!([
+            let expected = json!([
                 {"url": base, "protocolBinding": "HTTP+JSON", "protocolVersion": "1.0", "tenant": "t"},
-                {"url": base, "protocolBinding": "JSONRPC", "protocolVersion": "1.0"}]),
-                "{generation}"
-            );
+                {"url": base, "protocolBinding": "JSONRPC", "protocolVersion": "1.0"}]);
+            assert_eq!(served["supportedInterfaces"], expected, "{generation}");
         }
         if ["0.3", "hybrid"].contains(&generation) {
-            assert_eq!(
-                served["additionalInterfaces"],
-                json!([{"url": base, "transport": "JSONRPC"}, {"url": base, "transport": "HTTP+JSON"}])
-            );
+            let expected = json!([{"url": base, "transport": "JSONRPC"}, {"url": base, "transport": "HTTP+JSON"}]);
+            assert_eq!(served["additionalInterfaces"], expected);
         }
         if generation == "snake case" {
             // Completed from the registry, and nothing of it is left in snake case.
             assert_eq!(served["description"], "does it");
             assert_eq!(served["protocolVersion"], "0.3.0");
-            assert_eq!(
-                served["capabilities"],
-                json!({"streaming": true, "pushNotifications": false})
-            );
+            let capabilities = json!({"streaming": true, "pushNotifications": false});
+            assert_eq!(served["capabilities"], capabilities);
             assert_eq!(served["skills"][0]["tags"], json!([]));
-            assert!(served["version"].is_string() && served["defaultInputModes"].is_array());
-            assert!(
-                served
-                    .as_object()
-                    .unwrap()
-                    .keys()
-                    .all(|name| !name.contains('_')),
-                "{served}"
-            );
+            assert!(served["version"].is_string() && has("defaultInputModes"));
+            let mut names = served.as_object().unwrap().keys();
+            assert!(names.all(|name| !name.contains('_')), "{served}");
         } else {
             assert_eq!(served["iconUrl"], "https://cdn.example/i.png");
             assert_eq!(served.get("documentationUrl"), None);
@@ -285,35 +218,22 @@ async fn each_generation_is_served_in_its_own_words() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn switches_show_in_the_card() {
-    let gateway = Builder::new(Pair::Embedded)
-        .set("card.declare_security", "false")
-        .set("a2a.push_notifications", "false")
-        .start()
-        .await;
+    let settings = "card.declare_security=false a2a.push_notifications=false";
+    let gateway = Gateway::with(settings).await;
     let card = json!({"name": "A", "url": "http://{agent}/", "capabilities": {"pushNotifications": true},
         "securitySchemes": {"key": {"type": "apiKey", "in": "header", "name": "X"}}, "security": [{"key": []}]});
     let agent = serving("/.well-known/agent-card.json", &card).await;
     add(&gateway, "target", json!({"url": agent.url()})).await;
     let served = card_of(&gateway, "target").await.json();
-    assert_eq!(
-        (&served["securitySchemes"], &served["security"]),
-        (&card["securitySchemes"], &card["security"])
-    );
+    assert_eq!(served["securitySchemes"], card["securitySchemes"]);
+    assert_eq!(served["security"], card["security"]);
     let said = |served: Value| served["capabilities"]["pushNotifications"].clone();
     assert_eq!(said(served), false);
-    for (set, expected) in [
-        (json!(true), true),
-        (json!(false), false),
-        (json!(null), false),
-    ] {
+    for set in [json!(true), json!(false), json!(null)] {
         patch(&gateway, "target", json!({"push_notifications": set})).await;
-        assert_eq!(
-            said(card_of(&gateway, "target").await.json()),
-            expected,
-            "{set}"
-        );
+        let served = card_of(&gateway, "target").await.json();
+        assert_eq!(said(served), set == true, "{set}");
     }
-    let mut wrong = Request::post("/workspaces/target", r#"{"push_notifications":"no"}"#);
-    wrong.method = "PATCH".into();
-    assert_eq!(gateway.as_operator(wrong).await.status, 400);
+    let wrong = json!({"push_notifications": "no"});
+    gateway.patch("target", wrong).await.has(400);
 }

@@ -9,13 +9,12 @@ use crate::harness::{Agent, Builder, CALL, Gateway, Pair, Request, Step, card, o
 
 const AGENT_CARD: &str = "/.well-known/agent-card.json";
 const AGENT: &str = "/.well-known/agent.json";
+const RESULT: &str = r#"{"jsonrpc":"2.0","id":"c-1","result":{}}"#;
 
 /// Paths that were asked for, in their order.
 fn asked(agent: &Agent) -> Vec<String> {
     let requests = agent.requests();
-    let gets = requests
-        .iter()
-        .filter(|request| request.head.starts_with("GET "));
+    let gets = requests.iter().filter(|one| one.head.starts_with("GET "));
     gets.map(|request| asked_for(request).to_owned()).collect()
 }
 
@@ -32,12 +31,8 @@ async fn places_are_tried_in_turn() {
         let agent = serving(place, &body).await;
         let id = format!("t{at}");
         let url = format!("{}team/a/?x=1", agent.url());
-        add(
-            &gateway,
-            &id,
-            json!({"url": url, "upstream_auth": "s3cret-of-the-agent"}),
-        )
-        .await;
+        let new = json!({"url": url, "upstream_auth": "s3cret-of-the-agent"});
+        add(&gateway, &id, new).await;
         assert_eq!(card_of(&gateway, &id).await.json()["name"], "A", "{place}");
         assert_eq!(asked(&agent), turns[..=at]);
         let seen = agent.take();
@@ -47,189 +42,99 @@ async fn places_are_tried_in_turn() {
     }
     // Where a place is registered, it is the only one; another server gets no credential.
     let agent = serving(AGENT_CARD, &body).await;
-    let cards = serving(
-        "/c?a=1",
-        &json!({"name": "C", "url": "http://{agent}/c", "x": "http://{agent}"}),
-    )
-    .await;
+    let card = json!({"name": "C", "url": "http://{agent}/c", "x": "http://{agent}"});
+    let cards = serving("/c?a=1", &card).await;
     let card_url = format!("{}c?a=1", cards.url());
-    add(
-        &gateway,
-        "elsewhere",
-        json!({"url": agent.url(), "card_url": card_url, "upstream_auth": "s3cret-of-the-agent"}),
-    )
-    .await;
+    let new =
+        json!({"url": agent.url(), "card_url": card_url, "upstream_auth": "s3cret-of-the-agent"});
+    add(&gateway, "elsewhere", new).await;
     let answer = card_of(&gateway, "elsewhere").await;
     assert_eq!(answer.json()["name"], "C");
     assert!(!answer.text().contains(&cards.port.to_string()));
-    assert_eq!(
-        (agent.count(), cards.take().field("authorization")),
-        (0, None)
-    );
-    patch(
-        &gateway,
-        "elsewhere",
-        json!({"card_url": format!("{}nothing", cards.url())}),
-    )
-    .await;
+    assert_eq!(agent.count(), 0);
+    assert_eq!(cards.take().field("authorization"), None);
+    let card_at = async |url: String| patch(&gateway, "elsewhere", json!({"card_url": url})).await;
+    card_at(format!("{}nothing", cards.url())).await;
     let answer = card_of(&gateway, "elsewhere").await;
     answer.refuses(502, "agent_protocol_error");
     assert_eq!(agent.count(), 0);
     // The same server does.
-    patch(
-        &gateway,
-        "elsewhere",
-        json!({"card_url": format!("{}.well-known/agent-card.json", agent.url())}),
-    )
-    .await;
+    card_at(format!("{}.well-known/agent-card.json", agent.url())).await;
     assert_eq!(card_of(&gateway, "elsewhere").await.status, 200);
-    assert_eq!(
-        agent.take().fields("authorization"),
-        ["Bearer s3cret-of-the-agent"]
-    );
+    let seen = agent.take();
+    assert_eq!(seen.fields("authorization"), ["Bearer s3cret-of-the-agent"]);
 }
 
 /// An agent that answers every GET with `answer`, and calls with a result.
-async fn failing(answer: Vec<Step>) -> Agent {
-    Agent::scripted(move |request| {
-        if request.head.starts_with("GET ") {
-            answer.clone()
-        } else {
-            vec![Step::Write(ok_json(
-                r#"{"jsonrpc":"2.0","id":"c-1","result":{}}"#,
-            ))]
-        }
+pub(super) async fn failing(answer: Vec<Step>) -> Agent {
+    Agent::scripted(move |request| match request.head.starts_with("GET ") {
+        true => answer.clone(),
+        false => vec![Step::Write(ok_json(RESULT))],
     })
     .await
 }
 
+/// An agent that answers with its card where that is, and calls with a result.
+async fn carded(card: &Value) -> Agent {
+    let card = card.to_string();
+    Agent::scripted(move |request| match request.head.starts_with("POST ") {
+        true => vec![Step::Write(ok_json(RESULT))],
+        false => vec![Step::Write(served(request, AGENT_CARD, &card))],
+    })
+    .await
+}
+
+/// What comes instead of a card, with the reason of the refusal.
 fn failures() -> Vec<(&'static str, Vec<Step>, &'static str)> {
-    let with = |status: &str, fields: &str, body: &str| {
+    const RAW: &str = r#"{"name":"raw","url":"http://raw-upstream/"}"#;
+    const HUGE: &str = "HTTP/1.1 200 OK\r\nContent-Length: 999999999\r\n\r\n{";
+    const CUT: &str = "HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{\"name\":\"raw-upstream\"";
+    let answer = |head: &str, body: &str| {
         let length = body.len();
-        vec![Step::write(format!(
-            "HTTP/1.1 {status}\r\nContent-Length: {length}\r\n{fields}\r\n{body}"
-        ))]
+        let head = format!("HTTP/1.1 {head}\r\nContent-Length: {length}");
+        vec![Step::write(format!("{head}\r\n\r\n{body}"))]
     };
-    let raw = r#"{"name":"raw","url":"http://raw-upstream/"}"#;
-    vec![
-        (
-            "not found",
-            with("404 Not Found", "", "raw-upstream"),
-            "agent_protocol_error",
-        ),
-        (
-            "unauthorized",
-            with("401 Unauthorized", "WWW-Authenticate: Basic\r\n", raw),
-            "agent_protocol_error",
-        ),
-        (
-            "redirected",
-            with(
-                "302 Found",
-                "Location: http://169.254.169.254/raw-upstream\r\n",
-                raw,
-            ),
-            "agent_redirected",
-        ),
-        (
-            "no JSON",
-            with("200 OK", "", "<html>raw-upstream</html>"),
-            "agent_protocol_error",
-        ),
-        (
-            "no object",
-            with("200 OK", "", r#"["raw-upstream"]"#),
-            "agent_protocol_error",
-        ),
-        (
-            "no card",
-            with(
-                "200 OK",
-                "",
-                r#"{"jsonrpc":"2.0","id":null,"error":{"message":"raw-upstream"}}"#,
-            ),
-            "agent_protocol_error",
-        ),
-        (
-            "twice",
-            with(
-                "200 OK",
-                "",
-                r#"{"name":"a","url":"http://raw-upstream/","url":"x"}"#,
-            ),
-            "agent_protocol_error",
-        ),
-        (
-            "deep",
-            with(
-                "200 OK",
-                "",
-                &format!("{{\"name\":\"raw-upstream\",\"x\":{}", "[".repeat(10_000)),
-            ),
-            "agent_protocol_error",
-        ),
-        (
-            "too large with our URLs in it",
-            with(
-                "200 OK",
-                "",
-                &json!({"name": "raw-upstream", "url": "http://h:1/", "x": "h:1 ".repeat(60_000)})
-                    .to_string(),
-            ),
-            "agent_protocol_error",
-        ),
+    let ok = |body: &str| answer("200 OK", body);
+    let written = |text: &str, end: Step| vec![Step::write(text), end];
+    let deep = format!(r#"{{"name":"raw-upstream","x":{}"#, "[".repeat(10_000));
+    let ours = json!({"name": "raw-upstream", "url": "http://h:1/", "x": "h:1 ".repeat(60_000)});
+    let large = json!({"name": "raw-upstream", "x": "y".repeat(300_000)}).to_string();
+    let error = r#"{"jsonrpc":"2.0","id":null,"error":{"message":"raw-upstream"}}"#;
+    let twice = r#"{"name":"a","url":"http://raw-upstream/","url":"x"}"#;
+    let basic = "401 Unauthorized\r\nWWW-Authenticate: Basic";
+    let elsewhere = "302 Found\r\nLocation: http://169.254.169.254/raw-upstream";
+    let mut endless = written("HTTP/1.1 200 OK\r\n\r\n", Step::Hang);
+    endless.insert(1, Step::write("x".repeat(400_000)));
+    let wrong = [
+        ("not found", answer("404 Not Found", "raw-upstream")),
+        ("unauthorized", answer(basic, RAW)),
+        ("no JSON", ok("<html>raw-upstream</html>")),
+        ("no object", ok(r#"["raw-upstream"]"#)),
+        ("no card", ok(error)),
+        ("twice", ok(twice)),
+        ("deep", ok(&deep)),
+        ("too large with our URLs in it", ok(&ours.to_string())),
         (
             "compressed",
-            with("200 OK", "Content-Encoding: gzip\r\n", raw),
-            "agent_protocol_error",
+            answer("200 OK\r\nContent-Encoding: gzip", RAW),
         ),
+        ("cut", written(CUT, Step::Close)),
+        ("no HTTP", written("raw-upstream\r\n\r\n", Step::Close)),
+        ("closed", vec![Step::Close]),
+    ];
+    let wrong = wrong.map(|(what, steps)| (what, steps, "agent_protocol_error"));
+    let others = [
+        ("redirected", answer(elsewhere, RAW), "agent_redirected"),
+        ("too large", ok(&large), "response_too_large"),
         (
-            "too large",
-            with(
-                "200 OK",
-                "",
-                &format!(
-                    "{{\"name\":\"raw-upstream\",\"x\":\"{}\"}}",
-                    "y".repeat(300_000)
-                ),
-            ),
+            "by its word",
+            written(HUGE, Step::Hang),
             "response_too_large",
         ),
-        (
-            "too large by its word",
-            vec![
-                Step::write("HTTP/1.1 200 OK\r\nContent-Length: 999999999\r\n\r\n{"),
-                Step::Hang,
-            ],
-            "response_too_large",
-        ),
-        (
-            "endless",
-            vec![
-                Step::write("HTTP/1.1 200 OK\r\n\r\n"),
-                Step::write("x".repeat(400_000)),
-                Step::Hang,
-            ],
-            "response_too_large",
-        ),
-        (
-            "cut",
-            vec![
-                Step::write(
-                    "HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{\"name\":\"raw-upstream\"",
-                ),
-                Step::Close,
-            ],
-            "agent_protocol_error",
-        ),
-        (
-            "no HTTP",
-            vec![Step::write("raw-upstream\r\n\r\n"), Step::Close],
-            "agent_protocol_error",
-        ),
-        ("closed", vec![Step::Close], "agent_protocol_error"),
+        ("endless", endless, "response_too_large"),
         ("silent", vec![Step::Hang], "agent_timeout"),
-    ]
+    ];
+    wrong.into_iter().chain(others).collect()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -242,9 +147,8 @@ async fn what_cannot_be_read_gives_the_registered_card_or_an_error_and_never_the
         let gateway = if what == "silent" { &hasty } else { &gateway };
         let agent = failing(steps).await;
         let id = format!("f{at}");
-        let enrolment = gateway
-            .create(json!({"id": id, "name": id, "liveness": "assumed", "url": agent.url()}))
-            .await;
+        let new = json!({"id": id, "name": id, "liveness": "assumed", "url": agent.url()});
+        let enrolment = gateway.create(new).await;
         let asked = Instant::now();
         let answer = card_of(gateway, &id).await;
         assert_eq!(answer.reason(), reason, "{what}: {}", answer.text());
@@ -253,23 +157,18 @@ async fn what_cannot_be_read_gives_the_registered_card_or_an_error_and_never_the
         assert!(!text.contains("raw-upstream"), "{what}: {text}");
         assert_eq!(answer.field("cache-control"), Some("no-store"));
         let outcome = format!("outcome=\"{reason}\"");
-        let fetches = "a2a_gateway_card_fetches_total";
-        let fetched = gateway.metric(fetches, &[&outcome]).await;
+        let fetched = gateway.counts("card_fetches_total", &outcome).await;
         assert!(fetched >= 1.0, "{what}");
         // A failure is remembered for three seconds.
         let before = agent.count();
         assert_eq!(card_of(gateway, &id).await.reason(), reason, "{what}");
         let is_forgotten = asked.elapsed() >= Duration::from_secs(3);
         assert!(agent.count() == before || is_forgotten, "{what}");
-        gateway
-            .register(&id, &enrolment, &agent.url(), card("registered"))
-            .await;
+        let card = card("registered");
+        gateway.register(&id, &enrolment, &agent.url(), card).await;
         let answer = card_of(gateway, &id).await;
-        assert_eq!(
-            (answer.status, &answer.json()["name"]),
-            (200, &json!("registered")),
-            "{what}"
-        );
+        assert_eq!(answer.status, 200, "{what}");
+        assert_eq!(answer.json()["name"], "registered", "{what}");
         let text = answer.text();
         assert!(!text.contains("127.0.0.1/"), "{what}: {text}");
     }
@@ -279,48 +178,32 @@ async fn what_cannot_be_read_gives_the_registered_card_or_an_error_and_never_the
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_workspace_has_its_registered_card_in_every_state() {
     let gateway = Gateway::start(Pair::Embedded).await;
-    let agent = serving(
-        AGENT_CARD,
-        &json!({"name": "fetched", "url": "http://{agent}/"}),
-    )
-    .await;
+    let agent = json!({"name": "fetched", "url": "http://{agent}/"});
+    let agent = serving(AGENT_CARD, &agent).await;
     let seat = gateway.seat("target", "", agent).await;
     assert_eq!(card_of(&gateway, "target").await.json()["name"], "fetched");
-    let name = |answer: crate::harness::Answer| answer.json()["name"].clone();
-    let post = |path: &str| gateway.as_operator(Request::post(path, "{}"));
-    assert_eq!(post("/workspaces/target/pause").await.status, 200);
-    assert_eq!(
-        name(card_of(&gateway, "target").await),
-        "target",
-        "paused: the registered one"
-    );
-    assert_eq!(post("/workspaces/target/resume").await.status, 200);
-    let body = json!({"workspace_id": "target"}).to_string();
-    gateway
-        .as_operator(Request::post("/registry/deregister", body))
-        .await;
-    assert_eq!(name(card_of(&gateway, "target").await), "target", "offline");
+    let name = async || card_of(&gateway, "target").await.json()["name"].clone();
+    let post = async |path: &str, body: Value| gateway.post(path, body).await.has(200);
+    post("/workspaces/target/pause", json!({})).await;
+    assert_eq!(name().await, "target", "paused: the registered one");
+    post("/workspaces/target/resume", json!({})).await;
+    post("/registry/deregister", json!({"workspace_id": "target"})).await;
+    assert_eq!(name().await, "target", "offline");
     // A new card counts at once, and hides the address that is registered.
     let mut new = card("new");
     new["description"] = format!("see http://127.0.0.1:{}/x", seat.agent.port).into();
-    gateway.call(&Request::post("/registry/register", json!({"id": "target", "url": seat.agent.url(), "agent_card": new, "delivery_mode": "poll"}).to_string()).bearer(&seat.token)).await;
+    let again = json!({"id": "target", "url": seat.agent.url(), "agent_card": new, "delivery_mode": "poll"});
+    let again = Request::post("/registry/register", again.to_string());
+    gateway.call(&again.bearer(&seat.token)).await;
     let answer = card_of(&gateway, "target").await;
-    assert_eq!(name(answer.clone()), "new", "{}", answer.text());
-    assert!(
-        !answer.text().contains(&seat.agent.port.to_string()),
-        "{}",
-        answer.text()
-    );
+    assert_eq!(answer.json()["name"], "new", "{}", answer.text());
+    let port = seat.agent.port.to_string();
+    assert!(!answer.text().contains(&port), "{}", answer.text());
     // Nobody registered a card, and nobody can be asked.
-    gateway
-        .create(json!({"id": "waiting", "name": "waiting"}))
-        .await;
-    assert_eq!(
-        card_of(&gateway, "waiting").await.reason(),
-        "workspace_restarting"
-    );
-    let mut remove = Request::get("/workspaces/target");
-    remove.method = "DELETE".into();
+    gateway.found("waiting").await;
+    let waiting = card_of(&gateway, "waiting").await;
+    waiting.gives("workspace_restarting");
+    let remove = Request::new("DELETE", "/workspaces/target");
     gateway.as_operator(remove).await;
     let gone = card_of(&gateway, "target").await;
     gone.refuses(410, "workspace_removed");
@@ -328,47 +211,24 @@ async fn a_workspace_has_its_registered_card_in_every_state() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_agent_outside_is_reached_if_it_is_trusted_and_so_is_its_card() {
-    let agent = Agent::scripted(|request| {
-        if request.head.starts_with("POST ") {
-            return vec![Step::Write(ok_json(
-                r#"{"jsonrpc":"2.0","id":"c-1","result":{}}"#,
-            ))];
-        }
-        vec![Step::Write(served(
-            request,
-            AGENT_CARD,
-            r#"{"name":"outside","url":"http://{agent}/a2a"}"#,
-        ))]
-    })
-    .await;
+    let agent = carded(&json!({"name": "outside", "url": "http://{agent}/a2a"})).await;
     let url = format!("{}a2a", agent.url());
-    let start = |trusted: String| {
-        Builder::new(Pair::Embedded)
-            .set("address.profile", "strict")
-            .set("trusted_agents", &trusted)
-            .start()
-    };
-    let gateway = start(url.clone()).await;
+    let settings = format!("address.profile=strict trusted_agents={url}");
+    let gateway = Gateway::with(&settings).await;
     let new = json!({"url": url, "upstream_auth": {"type": "header", "name": "X-API-Key", "value": "k-1"}});
     add(&gateway, "outside", new.clone()).await;
     let answer = card_of(&gateway, "outside").await;
     assert_eq!(answer.json()["name"], "outside", "{}", answer.text());
     assert!(!answer.text().contains(&agent.port.to_string()));
     assert_eq!(agent.take().fields("x-api-key"), ["k-1"]);
-    let sent = gateway
-        .as_operator(Request::post("/workspaces/outside/a2a", CALL))
-        .await;
-    assert_eq!(sent.status, 200, "{}", sent.text());
+    let sent = Request::post("/workspaces/outside/a2a", CALL);
+    gateway.as_operator(sent).await.has(200);
     assert_eq!(agent.take().fields("x-api-key"), ["k-1"]);
     // What is not trusted is not asked, wherever a card is said to be.
     let other = serving("/card", &json!({"name": "x"})).await;
-    let body = json!({"card_url": format!("{}card", other.url())}).to_string();
-    let mut refused = Request::post("/workspaces/outside", body);
-    refused.method = "PATCH".into();
-    assert_eq!(
-        gateway.as_operator(refused).await.reason(),
-        "address_forbidden"
-    );
+    let refused = json!({"card_url": format!("{}card", other.url())});
+    let refused = gateway.patch("outside", refused).await;
+    refused.gives("address_forbidden");
     assert_eq!(other.count(), 0);
 }
 
@@ -376,54 +236,32 @@ async fn an_agent_outside_is_reached_if_it_is_trusted_and_so_is_its_card() {
 async fn a_call_that_is_put_together_follows_the_card_that_was_fetched() {
     let gateway = Gateway::start(Pair::Embedded).await;
     let new = json!({"name": "new", "supportedInterfaces": [{"url": "http://{agent}/", "protocolBinding": "JSONRPC", "protocolVersion": "1.0"}]});
-    let agent = |card: Value| {
-        let card = card.to_string();
-        Agent::scripted(move |request| {
-            if request.head.starts_with("POST ") {
-                return vec![Step::Write(ok_json(
-                    r#"{"jsonrpc":"2.0","id":1,"result":{}}"#,
-                ))];
-            }
-            vec![Step::Write(served(request, AGENT_CARD, &card))]
-        })
-    };
-    let send = |id: &str, body: &str| {
+    let send = async |id: &str, body: &str, agent: &Agent| {
         let request = Request::post(format!("/workspaces/{id}/a2a"), body);
-        gateway.as_operator(request)
+        gateway.as_operator(request).await.has(200);
+        serde_json::from_slice::<Value>(&agent.take().body).unwrap()
     };
     let bare = r#"{"message":{"text":"hi"}}"#;
-    let modern = agent(new).await;
+    let modern = carded(&new).await;
     add(&gateway, "modern", json!({"url": modern.url()})).await;
     // An envelope is the agent's matter: nobody asks for a card.
-    assert_eq!(send("modern", CALL).await.status, 200);
-    assert_eq!(modern.count(), 1);
-    for fetches in [1, 1] {
-        assert_eq!(send("modern", bare).await.status, 200);
-        let call: Value = serde_json::from_slice(&modern.take().body).unwrap();
+    send("modern", CALL, &modern).await;
+    assert_eq!(modern.count(), 0);
+    for _ in 0..2 {
+        let call = send("modern", bare, &modern).await;
         assert_eq!(call["method"], "SendMessage");
         assert_eq!(call["params"]["message"]["role"], "ROLE_USER");
-        let asked = modern
-            .requests()
-            .iter()
-            .filter(|r| r.head.starts_with("GET "))
-            .count();
-        assert_eq!(asked, fetches);
+        assert_eq!(asked(&modern).len(), 1);
     }
-    let old =
-        agent(json!({"name": "old", "url": "http://{agent}/", "protocolVersion": "0.3.0"})).await;
-    add(&gateway, "old", json!({"url": old.url()})).await;
-    assert_eq!(send("old", bare).await.status, 200);
-    let call: Value = serde_json::from_slice(&old.take().body).unwrap();
-    assert_eq!(call["method"], "message/send");
     // One that gives no card gets the call all the same.
-    let silent = failing(vec![Step::write(
-        "HTTP/1.1 500 Oops\r\nContent-Length: 0\r\n\r\n",
-    )])
-    .await;
-    add(&gateway, "silent", json!({"url": silent.url()})).await;
-    assert_eq!(send("silent", bare).await.status, 200);
-    let call: Value = serde_json::from_slice(&silent.take().body).unwrap();
-    assert_eq!(call["method"], "message/send");
+    let old = json!({"name": "old", "url": "http://{agent}/", "protocolVersion": "0.3.0"});
+    let none = "HTTP/1.1 500 Oops\r\nContent-Length: 0\r\n\r\n";
+    let silent = failing(vec![Step::write(none)]).await;
+    for (id, agent) in [("old", carded(&old).await), ("silent", silent)] {
+        add(&gateway, id, json!({"url": agent.url()})).await;
+        let call = send(id, bare, &agent).await;
+        assert_eq!(call["method"], "message/send", "{id}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -432,9 +270,8 @@ async fn the_extended_card_tells_no_more_of_the_agents_place() {
     let result = r#"{"jsonrpc":"2.0","id":7.0,"result":{"name":"extended","url":"http://{agent}/","description":"at {agent}","signatures":[{}]},"x":1}"#;
     let agent = |body: &'static str| {
         Agent::scripted(move |request| {
-            vec![Step::Write(ok_json(
-                &body.replace("{agent}", request.field("host").unwrap()),
-            ))]
+            let body = body.replace("{agent}", request.field("host").unwrap());
+            vec![Step::Write(ok_json(&body))]
         })
     };
     let call = |id: &str, method: &str| {
@@ -444,29 +281,24 @@ async fn the_extended_card_tells_no_more_of_the_agents_place() {
     let extended = agent(result).await;
     let _target = gateway.seat("target", "", extended).await;
     let of_1_0 = "/securitySchemes/bearer/httpAuthSecurityScheme/scheme";
+    let (old, of_0_3) = (
+        "agent/getAuthenticatedExtendedCard",
+        "/securitySchemes/bearer/scheme",
+    );
     for (method, url, scheme) in [
-        (
-            "agent/getAuthenticatedExtendedCard",
-            "/url",
-            "/securitySchemes/bearer/scheme",
-        ),
+        (old, "/url", of_0_3),
         ("GetExtendedAgentCard", "/supportedInterfaces/0/url", of_1_0),
     ] {
-        let answer = call("target", method).await;
-        assert_eq!(answer.status, 200, "{}", answer.text());
+        let answer = call("target", method).await.has(200);
         let text = answer.text();
         let envelope = r#"{"jsonrpc":"2.0","id":7.0,"result":{"#;
         assert!(text.starts_with(envelope), "{text}");
         let card = &answer.json()["result"];
         let base = format!("http://{}/workspaces/target/a2a", gateway.public);
-        assert_eq!(
-            (card.pointer(url), &card["description"]),
-            (Some(&json!(base)), &json!(format!("at {base}")))
-        );
-        assert_eq!(
-            (&card["name"], card.get("signatures")),
-            (&json!("extended"), None)
-        );
+        assert_eq!(card.pointer(url), Some(&json!(base)));
+        assert_eq!(card["description"], json!(format!("at {base}")));
+        assert_eq!(card["name"], "extended");
+        assert_eq!(card.get("signatures"), None);
         assert_eq!(card.pointer(scheme), Some(&json!("bearer")));
     }
     for (at, (body, status)) in [
@@ -480,7 +312,7 @@ async fn the_extended_card_tells_no_more_of_the_agents_place() {
     {
         let id = format!("other{at}");
         let _seat = gateway.seat(&id, "", agent(body).await).await;
-        let answer = call(&id, "agent/getAuthenticatedExtendedCard").await;
+        let answer = call(&id, old).await;
         assert_eq!(answer.status, status, "{body}: {}", answer.text());
         if status == 200 {
             assert_eq!(answer.text(), body);

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::{add, card_of, locations, patch, served};
-use crate::harness::{ADMIN, Agent, Answer, Builder, Gateway, Pair, Request, Step, card};
+use crate::harness::{ADMIN, Agent, Answer, Gateway, Request, Step, card};
 use crate::on_both_pairs;
 
 const WELL_KNOWN: &str = "/.well-known/agent-card.json";
@@ -29,19 +29,12 @@ fn seen(answer: &Answer) -> (u16, Vec<(String, String)>, String) {
     (answer.status, fields, answer.text().replace(&id, "ID"))
 }
 
-fn refused(answer: &Answer, status: u16, reason: &str) {
-    let shown = answer.text();
-    assert_eq!(answer.status, status, "{shown}");
-    assert_eq!(answer.reason(), reason, "{shown}");
-}
-
 /// How often SQL was asked for what decides about a card.
 async fn store_trips(gateway: &Gateway) -> f64 {
     let mut trips = 0.0;
     for operation in ["find", "line", "public_card"] {
         let label = format!("operation=\"workspace_{operation}\"");
-        let name = "a2a_gateway_store_seconds_count";
-        trips += gateway.metric(name, &[&label]).await;
+        trips += gateway.counts("store_seconds_count", &label).await;
     }
     trips
 }
@@ -65,21 +58,14 @@ on_both_pairs! {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_public_card_needs_no_credential_and_the_others_stay_as_unknown_as_none() {
-    let gateway = Builder::new(Pair::Embedded)
-        .set("a2a.default_workspace", "open")
-        .start()
-        .await;
+    let gateway = Gateway::with("a2a.default_workspace=open").await;
     let agent = agent().await;
     for id in ["open", "closed", "gone"] {
         add(&gateway, id, json!({"url": agent.url()})).await;
     }
     for path in locations("open") {
         let answer = anonymous(&gateway, &path).await;
-        assert_eq!(
-            (answer.status, answer.reason()),
-            (401, "unauthenticated".into()),
-            "{path}"
-        );
+        answer.refuses_for(&path, 401, "unauthenticated");
     }
     for id in ["open", "gone"] {
         patch(&gateway, id, json!({"card_access": "public"})).await;
@@ -94,15 +80,13 @@ async fn a_public_card_needs_no_credential_and_the_others_stay_as_unknown_as_non
         let is_old = path.ends_with("/agent.json");
         assert_eq!(answer.body == with_credential.body, !is_old, "{path}");
         let tag = answer.field("etag").unwrap();
-        let known = gateway
-            .call(&Request::get(&path).field("if-none-match", tag))
-            .await;
-        assert_eq!(known.status, 304, "{path}");
+        let known = Request::get(&path).field("if-none-match", tag);
+        assert_eq!(gateway.call(&known).await.status, 304, "{path}");
     }
     // Whatever is asked for at the same places of a private, removed or unknown one is the same refusal.
     for (index, path) in locations("closed").iter().enumerate().take(6) {
         let closed = anonymous(&gateway, path).await;
-        refused(&closed, 401, "unauthenticated");
+        closed.refuses(401, "unauthenticated");
         for other in ["gone", "nobody", "closed.x"] {
             let answer = anonymous(&gateway, &locations(other)[index]).await;
             assert_eq!(seen(&answer), seen(&closed), "{path} {other}");
@@ -116,67 +100,42 @@ async fn a_public_card_needs_no_credential_and_the_others_stay_as_unknown_as_non
     assert_eq!(gateway.call(&call).await.status, 401);
     assert_eq!(anonymous(&gateway, "/workspaces/open").await.status, 401);
 
-    let read = gateway
-        .as_operator(Request::get("/workspaces/open"))
-        .await
-        .json();
-    assert_eq!(read["card_access"], "public");
+    let read = async || gateway.read("/workspaces/open").await;
+    assert_eq!(read().await["card_access"], "public");
     patch(&gateway, "open", json!({"card_access": null})).await;
     assert_eq!(anonymous(&gateway, &place("open")).await.status, 401);
-    let read = gateway
-        .as_operator(Request::get("/workspaces/open"))
-        .await
-        .json();
-    assert_eq!(read.get("card_access"), None);
+    assert_eq!(read().await.get("card_access"), None);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn operators_say_whose_card_is_public() {
-    let gateway = Builder::new(Pair::Embedded)
-        .set("card.access", "public")
-        .start()
-        .await;
+    let gateway = Gateway::with("card.access=public").await;
     let agent = agent().await;
-    gateway.create(json!({"id": "open", "name": "o", "org": "acme", "url": agent.url(), "liveness": "assumed"})).await;
-    gateway
-        .create(json!({"id": "closed", "name": "c", "url": agent.url(), "liveness": "assumed", "card_access": "private"}))
-        .await;
-    assert_eq!(anonymous(&gateway, &place("open")).await.status, 200);
-    let closed = anonymous(&gateway, &place("closed")).await;
-    assert_eq!(closed.status, 401);
-    assert_eq!(
-        seen(&anonymous(&gateway, &place("nobody")).await),
-        seen(&closed)
-    );
+    let open = json!({"url": agent.url(), "org": "acme"});
+    let closed = json!({"url": agent.url(), "card_access": "private"});
+    for (id, more) in [("open", open), ("closed", closed)] {
+        add(&gateway, id, more).await;
+    }
+    anonymous(&gateway, &place("open")).await.has(200);
+    let closed = anonymous(&gateway, &place("closed")).await.has(401);
+    let nobody = anonymous(&gateway, &place("nobody")).await;
+    assert_eq!(seen(&nobody), seen(&closed));
 
-    let org = Request::post("/orgs/acme/tokens", "{}");
-    let org = gateway.as_operator(org).await.json()["token"]
-        .as_str()
-        .unwrap()
-        .to_owned();
-    let asked = Request::patch("/workspaces/open", r#"{"card_access":"private"}"#);
-    refused(
-        &gateway.call(&asked.bearer(&org)).await,
-        403,
-        "not_permitted",
-    );
-    let asked = Request::post("/workspaces", r#"{"name":"n","card_access":"public"}"#);
-    refused(
-        &gateway.call(&asked.bearer(&org)).await,
-        403,
-        "not_permitted",
-    );
-    let wrong = Request::patch("/workspaces/open", r#"{"card_access":"open"}"#).bearer(ADMIN);
-    refused(&gateway.call(&wrong).await, 400, "invalid_params");
+    let org = gateway.token("/orgs/acme/tokens", "{}").await;
+    let private = Request::patch("/workspaces/open", r#"{"card_access":"private"}"#);
+    let public = Request::post("/workspaces", r#"{"name":"n","card_access":"public"}"#);
+    for asked in [private, public] {
+        let refused = gateway.call(&asked.bearer(&org)).await;
+        refused.refuses(403, "not_permitted");
+    }
+    let wrong = gateway.patch("open", json!({"card_access": "open"})).await;
+    wrong.refuses(400, "invalid_params");
 }
 
 #[tokio::test]
 async fn cards_read_without_a_credential_are_limited_by_address() {
-    let builder = Builder::new(Pair::Embedded).set("rate.cards_per_second", "3");
-    let gateway = builder
-        .set("server.trusted_proxies", "127.0.0.1/32")
-        .start()
-        .await;
+    let settings = "rate.cards_per_second=3 server.trusted_proxies=127.0.0.1/32";
+    let gateway = Gateway::with(settings).await;
     let agent = agent().await;
     let open = json!({"url": agent.url(), "card_access": "public"});
     add(&gateway, "open", open).await;
@@ -190,12 +149,12 @@ async fn cards_read_without_a_credential_are_limited_by_address() {
         }
     }
     let limited = limited.expect("a limit");
-    refused(&limited, 429, "rate_limited");
+    limited.refuses(429, "rate_limited");
     assert_eq!(limited.field("retry-after"), Some("1"));
     // Others, and those who send a credential, read on.
     assert_eq!(gateway.call(&from("192.0.2.2")).await.status, 200);
-    assert_eq!(
-        gateway.call(&from("192.0.2.1").bearer(ADMIN)).await.status,
-        200
-    );
+    gateway
+        .call(&from("192.0.2.1").bearer(ADMIN))
+        .await
+        .has(200);
 }

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::{PUBLIC, generations, urls};
 use crate::events::until_heard;
 use crate::harness::watcher::Feed;
-use crate::harness::{ADMIN, Agent, Answer, Builder, Gateway, Pair, Request, card};
+use crate::harness::{ADMIN, Agent, Answer, Gateway, Request, card};
 
 /// A gateway with `target` and its agent, and those who look on.
 struct Stage {
@@ -19,29 +19,19 @@ struct Stage {
 }
 
 impl Stage {
-    async fn new(pair: Pair) -> Self {
-        let gateway = Builder::new(pair)
-            .set("server.public_url", PUBLIC)
-            .start()
-            .await;
+    async fn new() -> Self {
+        let gateway = Gateway::with(&format!("server.public_url={PUBLIC}")).await;
         let agent = Agent::json("{}").await;
-        let mut tokens = Vec::new();
-        for id in ["target", "caller"] {
+        let seat = async |id: &str| {
             let new = json!({"id": id, "name": id, "org": "acme"});
             let enrolment = gateway.create(new).await;
-            tokens.push(
-                gateway
-                    .register(id, &enrolment, &agent.url(), card(id))
-                    .await,
-            );
-        }
-        let made = async |path: &str, body: &str| {
-            let answer = gateway.as_operator(Request::post(path, body)).await;
-            answer.json()["token"].as_str().unwrap().to_owned()
+            let url = agent.url();
+            gateway.register(id, &enrolment, &url, card(id)).await
         };
-        let canvas = made("/canvas/tokens", r#"{"user":"ada","org":"acme"}"#).await;
-        let org = made("/orgs/acme/tokens", "{}").await;
-        let [target, caller] = tokens.try_into().unwrap();
+        let (target, caller) = (seat("target").await, seat("caller").await);
+        let ada = r#"{"user":"ada","org":"acme"}"#;
+        let canvas = gateway.token("/canvas/tokens", ada).await;
+        let org = gateway.token("/orgs/acme/tokens", "{}").await;
         until_heard(&gateway, "AGENT_CARD_UPDATED", "caller").await;
         Self {
             gateway,
@@ -54,8 +44,7 @@ impl Stage {
     }
 
     async fn ask(&self, token: &str, request: Request) -> Answer {
-        let answer = self.gateway.call(&request.bearer(token)).await;
-        assert_eq!(answer.status, 200, "{}", answer.text());
+        let answer = self.gateway.call(&request.bearer(token)).await.has(200);
         answer
     }
 
@@ -69,19 +58,14 @@ impl Stage {
             paths.push("/registry/caller/peers");
         }
         if token == self.org || token == ADMIN {
-            paths.extend([
-                "PATCH",
-                "/workspaces/target/pause",
-                "/workspaces/target/resume",
-            ]);
+            paths.extend("PATCH /workspaces/target/pause /workspaces/target/resume".split(' '));
         }
         let mut found = Vec::new();
         for path in paths {
+            let is_post = path.ends_with("pause") || path.ends_with("resume");
             let request = match path {
                 "PATCH" => Request::patch("/workspaces/target", r#"{"role":"r"}"#),
-                post if post.ends_with("pause") || post.ends_with("resume") => {
-                    Request::post(post, "{}")
-                }
+                post if is_post => Request::post(post, "{}"),
                 get => Request::get(get),
             };
             let text = self.ask(token, request).await.text();
@@ -129,7 +113,7 @@ async fn told(feed: &mut Feed) -> Value {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_view_of_a_registered_card_names_the_agent() {
-    let stage = Stage::new(Pair::Embedded).await;
+    let stage = Stage::new().await;
     let base = format!("{PUBLIC}/workspaces/target/a2a");
     let address = format!("127.0.0.1:{}", stage.agent.port);
     let mut feeds = Vec::new();
@@ -144,10 +128,8 @@ async fn no_view_of_a_registered_card_names_the_agent() {
         stage.register(&registered).await;
         for (token, own) in [(&*stage.target, true), (ADMIN, false)] {
             for (place, seen) in stage.cards(token, own).await {
-                assert_eq!(
-                    seen, registered,
-                    "{generation} at {place}: as it was registered"
-                );
+                // As it was registered.
+                assert_eq!(seen, registered, "{generation} at {place}");
             }
         }
         let mut shown = Vec::new();
@@ -157,43 +139,25 @@ async fn no_view_of_a_registered_card_names_the_agent() {
         for feed in &mut feeds {
             shown.push(("/events", told(feed).await.to_string()));
         }
+        let hidden = format!("127.0.0.1 127.0.0.2 7007 GRPC 50051 {}", stage.agent.port);
         for (place, text) in shown {
-            for hidden in [
-                "127.0.0.1",
-                "127.0.0.2",
-                "7007",
-                "GRPC",
-                "50051",
-                &stage.agent.port.to_string(),
-            ] {
+            for hidden in hidden.split(' ') {
                 assert!(!text.contains(hidden), "{generation} at {place}: {text}");
             }
             let seen: Value = serde_json::from_str(&text).unwrap();
-            assert!(
-                !urls(&seen).is_empty() && urls(&seen).iter().all(|url| *url == base),
-                "{place}: {text}"
-            );
+            let urls = urls(&seen);
+            assert!(!urls.is_empty(), "{place}: {text}");
+            assert!(urls.iter().all(|url| *url == base), "{place}: {text}");
             assert_eq!(seen["x"], format!("also at {base}/inside"));
             // Nothing is filled in, and no security declared.
-            for gone in [
-                "signatures",
-                "securitySchemes",
-                "security",
-                "securityRequirements",
-            ] {
+            for gone in "signatures securitySchemes security securityRequirements".split(' ') {
                 assert_eq!(seen.get(gone), None, "{generation} at {place}: {text}");
             }
-            for same in [
-                "name",
-                "capabilities",
-                "default_input_modes",
-                "iconUrl",
-                "defaultInputModes",
-                "version",
-            ] {
-                let expected = card
-                    .get(same)
-                    .map(|value| value.to_string().replace(&address, &base));
+            for same in
+                "name capabilities default_input_modes iconUrl defaultInputModes version".split(' ')
+            {
+                let expected = card.get(same).map(ToString::to_string);
+                let expected = expected.map(|value| value.replace(&address, &base));
                 let value = seen.get(same).map(ToString::to_string);
                 if same == "capabilities" {
                     assert_eq!(seen[same]["streaming"], true);
@@ -207,43 +171,35 @@ async fn no_view_of_a_registered_card_names_the_agent() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_card_that_tells_of_no_place_is_shown_as_it_was_registered() {
-    let stage = Stage::new(Pair::Embedded).await;
-    let mut feed = Feed::open(
-        stage.gateway.public,
-        &Request::get("/events").bearer(&stage.caller),
-    )
-    .await;
+    let stage = Stage::new().await;
+    let events = Request::get("/events").bearer(&stage.caller);
+    let mut feed = Feed::open(stage.gateway.public, &events).await;
     let plain = r#"{"zeta": 1.0, "name":"plain","protocol_version":"0.2.5" ,"signatures":[{"protected":"e30"}],"skills":["\u0061"], "e":1e2}"#;
     stage.register(plain).await;
-    for token in [
-        &*stage.target,
-        &stage.caller,
-        &stage.canvas,
-        &stage.org,
-        ADMIN,
-    ] {
+    let Stage {
+        target,
+        caller,
+        canvas,
+        org,
+        ..
+    } = &stage;
+    for token in [&**target, caller, canvas, org, ADMIN] {
         for (place, seen) in stage.cards(token, false).await {
             assert_eq!(seen, plain, "{place}");
         }
     }
     assert_eq!(told(&mut feed).await["skills"], json!(["a"]));
     // Which of two members is meant nobody knows, so nobody else sees either.
-    let twice = format!(
-        r#"{{"name":"twice","url":"{0}","url":"{0}"}}"#,
-        stage.agent.url()
-    );
+    let url = stage.agent.url();
+    let twice = format!(r#"{{"name":"twice","url":"{url}","url":"{url}"}}"#);
     let update = format!(r#"{{"workspace_id":"target","agent_card":{twice}}}"#);
-    stage
-        .ask(
-            &stage.target,
-            Request::post("/registry/update-card", update),
-        )
-        .await;
+    let update = Request::post("/registry/update-card", update);
+    stage.ask(target, update).await;
     for (token, expected) in [
-        (&*stage.target, &*twice),
+        (&**target, &*twice),
         (ADMIN, &twice),
-        (&stage.caller, "null"),
-        (&stage.org, "null"),
+        (caller, "null"),
+        (org, "null"),
     ] {
         for (place, seen) in stage.cards(token, false).await {
             assert_eq!(seen, expected, "{place}");

@@ -10,7 +10,8 @@ use tokio::sync::Semaphore;
 
 use super::{add, served};
 use crate::harness::{
-    Agent, Builder, Connection, Gateway, Pair, Request, Step, assert_refusal, card, until_holds,
+    ADMIN, Agent, Builder, Connection, Gateway, Pair, Request, Step, assert_refusal, card,
+    until_holds,
 };
 use crate::reload::{Written, in_force};
 
@@ -45,9 +46,14 @@ fn asking() -> [Request; 5] {
     ]
 }
 
+/// Waits until so many exchanges are open.
+async fn until_open(gateway: &Gateway, count: f64) {
+    let open = async || gateway.counts("open_exchanges", "").await == count;
+    until_holds("exchanges are open", open).await;
+}
+
 async fn begun(gateway: &Gateway, request: &Request, name: &str) -> Connection {
-    let request = request.clone().bearer(crate::harness::ADMIN);
-    let request = request.field("X-Request-Id", name);
+    let request = request.clone().bearer(ADMIN).field("X-Request-Id", name);
     let mut connection = Connection::open(gateway.public).await;
     let wire = request.wire(&gateway.public.to_string());
     connection.send(&wire).await;
@@ -82,11 +88,9 @@ async fn who_waits_for_the_same_card_waits_on_when_another_leaves() {
     let first = begun(&gateway, &card, "first").await;
     until_holds("asked", async || agent.count() == 1).await;
     let mut second = begun(&gateway, &card, "second").await;
-    let open = "a2a_gateway_open_exchanges";
-    until_holds("both", async || gateway.metric(open, &[]).await == 2.0).await;
+    until_open(&gateway, 2.0).await;
     drop(first);
-    let answer = second.answer().await;
-    assert_eq!(answer.status, 200, "{}", answer.text());
+    let answer = second.answer().await.has(200);
     assert_eq!(answer.json()["name"], "late");
     assert_eq!(agent.count(), 2);
 }
@@ -110,8 +114,7 @@ async fn who_comes_when_the_agent_has_moved_gets_no_card_of_its_old_address() {
     let moved = gateway.patch("target", json!({"url": new.url()})).await;
     assert_eq!(moved.status, 200, "{}", moved.text());
     let mut second = begun(&gateway, &card, "second").await;
-    let open = "a2a_gateway_open_exchanges";
-    until_holds("both", async || gateway.metric(open, &[]).await == 2.0).await;
+    until_open(&gateway, 2.0).await;
     // For it to come to where the first one waits.
     tokio::time::sleep(Duration::from_millis(100)).await;
     answered.add_permits(1);
@@ -123,30 +126,20 @@ async fn who_comes_when_the_agent_has_moved_gets_no_card_of_its_old_address() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_card_that_does_not_come_keeps_no_process_from_ending() {
-    let mut gateway = Builder::new(Pair::Embedded)
-        .set("server.drain", "2s")
-        .start()
-        .await;
+    let mut gateway = Gateway::with("server.drain=2s").await;
     let agent = silent_at_first(usize::MAX).await;
     add(&gateway, "target", json!({"url": agent.url()})).await;
     let mut waiting = Vec::new();
     for request in asking() {
         waiting.push((begun(&gateway, &request, "cut").await, request));
     }
-    let open = "a2a_gateway_open_exchanges";
-    until_holds("all", async || gateway.metric(open, &[]).await == 5.0).await;
+    until_open(&gateway, 5.0).await;
     until_holds("asked", async || agent.count() == 1).await;
     gateway.terminate();
     for (mut connection, request) in waiting {
-        let answer = connection.answer().await;
-        assert_refusal(
-            &answer,
-            &request.path,
-            "cut",
-            "shutting_down",
-            &request.path,
-        );
-        assert_eq!(answer.fact("delivered").as_deref(), Some("false"));
+        let (answer, path) = (connection.answer().await, &request.path);
+        assert_refusal(&answer, path, "cut", "shutting_down", path);
+        answer.tells("delivered", "false");
     }
     assert_eq!(gateway.wait(SOON).code(), Some(0));
     assert_eq!(agent.count(), 1, "one fetch for all, and no call");
@@ -155,10 +148,8 @@ async fn a_card_that_does_not_come_keeps_no_process_from_ending() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_root_without_a_card_says_which_setting_is_missing_or_wrong() {
     let written = Written::new("");
-    let gateway = Builder::new(Pair::Embedded)
-        .file(written.path())
-        .start()
-        .await;
+    let builder = Builder::new(Pair::Embedded).file(written.path());
+    let gateway = builder.start().await;
     let root = || Request::get(CARD).field("X-Request-Id", "seen");
     let unset = gateway.call(&root()).await;
     assert_refusal(&unset, CARD, "seen", "not_found", "unset");
@@ -191,10 +182,7 @@ async fn a_root_without_a_card_says_which_setting_is_missing_or_wrong() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_default_workspace_that_is_nobody_is_warned_of_at_the_start() {
-    let gateway = Builder::new(Pair::Embedded)
-        .set("a2a.default_workspace", "ghost-ws")
-        .start()
-        .await;
+    let gateway = Gateway::with("a2a.default_workspace=ghost-ws").await;
     let warned = async || {
         let log = gateway.log();
         log.contains("a2a.default_workspace names") && log.contains("ghost-ws")

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
 
 use crate::harness::{
-    Agent, Answer, Builder, CALL, Connection, Gateway, LAST_CHUNK, Pair, Request, SSE_HEAD, Seat,
-    Step, chunk, ok_json, until_holds,
+    Agent, Answer, CALL, Connection, Gateway, LAST_CHUNK, Pair, Request, SSE_HEAD, Seat, Step,
+    chunk, ok_json, sse, until_holds,
 };
 
 mod connections;
@@ -28,23 +28,10 @@ struct Case {
 
 impl Case {
     /// A gateway whose clocks do not end while a case runs, but for those that are given.
-    async fn new(sets: &[(&str, &str)]) -> Self {
-        let mut builder = Builder::new(Pair::Embedded);
-        for (key, value) in [
-            ("timeouts.head", "10m"),
-            ("timeouts.idle", "10m"),
-            ("timeouts.total", "10m"),
-            ("timeouts.stream", "10m"),
-            ("stream.final_grace", "10m"),
-            ("breaker.failures", "0"),
-            ("breaker.ratio", "0"),
-        ]
-        .iter()
-        .chain(sets)
-        {
-            builder = builder.set(key, value);
-        }
-        let gateway = builder.start().await;
+    async fn new(sets: &str) -> Self {
+        let patient = "timeouts.head=10m timeouts.idle=10m timeouts.total=10m timeouts.stream=10m \
+                       stream.final_grace=10m breaker.failures=0 breaker.ratio=0";
+        let gateway = Gateway::with(&format!("{patient} {sets}")).await;
         let script = Arc::new(Mutex::new(Vec::new()));
         let played = Arc::clone(&script);
         let agent = Agent::scripted(move |_| played.lock().unwrap().clone());
@@ -68,9 +55,8 @@ impl Case {
 
     fn request(&self) -> Request {
         let id = format!("call-{}-end", self.calls());
-        Request::post(self.target.path(), CALL)
-            .bearer(&self.caller.token)
-            .field("X-Request-Id", id)
+        let request = self.caller.calls(&self.target);
+        request.field("X-Request-Id", id)
     }
 
     /// Calls once, and asserts what holds after every end.
@@ -96,16 +82,19 @@ impl Case {
         let lines = self.gateway.access_lines(&id).await;
         assert_eq!(lines.len(), 1, "exactly one record: {lines:?}");
         assert_eq!(lines[0]["outcome"], outcome, "{}", lines[0]);
-        let expected = {
-            let mut outcomes = self.outcomes.lock().unwrap();
-            let expected = outcomes.entry(outcome.to_owned()).or_default();
-            *expected += 1.0;
-            *expected
-        };
+        let expected = self.counts(outcome);
         let label = format!("outcome=\"{outcome}\"");
         let exchanges = "a2a_gateway_exchanges_total";
         let counted = self.gateway.metric(exchanges, &[&label]).await;
         assert_eq!(counted, expected);
+    }
+
+    /// One more call with this outcome; the number of them.
+    fn counts(&self, outcome: &str) -> f64 {
+        let mut outcomes = self.outcomes.lock().unwrap();
+        let count = outcomes.entry(outcome.to_owned()).or_default();
+        *count += 1.0;
+        *count
     }
 
     async fn upstream_closed(&self) {
@@ -135,8 +124,7 @@ async fn each_clock_ends_an_answer_with_its_reason() {
         ("idle", vec![head("x"), Step::Hang], "agent_silent", None),
         ("total", drip, "agent_timeout", Some("total")),
     ] {
-        let setting = format!("timeouts.{key}");
-        let case = Case::new(&[(setting.as_str(), "500ms")]).await;
+        let case = Case::new(&format!("timeouts.{key}=500ms")).await;
         let began = Instant::now();
         let answer = case.broken(script, reason).await;
         assert_ends(&answer, 504, reason, key);
@@ -148,7 +136,7 @@ async fn each_clock_ends_an_answer_with_its_reason() {
         assert_eq!(answer.json()["id"], "c-1", "{key}");
     }
     // A caller makes it shorter for one request.
-    let case = Case::new(&[]).await;
+    let case = Case::new("").await;
     case.play(vec![Step::Hang]);
     let began = Instant::now();
     let request = case.request().field("X-Timeout", "1");
@@ -160,14 +148,9 @@ async fn each_clock_ends_an_answer_with_its_reason() {
 
 #[tokio::test]
 async fn a_stream_that_goes_silent_ends_with_a_last_event() {
-    let case = Case::new(&[("timeouts.idle", "2s"), ("stream.keepalive", "100ms")]).await;
-    let script = vec![
-        Step::write(SSE_HEAD),
-        Step::write(chunk(format!("{EVENT}data: {{\"ha"))),
-        Step::Hang,
-    ];
-    let answer = case.broken(script, "agent_silent").await;
-    assert_eq!(answer.status, 200);
+    let case = Case::new("timeouts.idle=2s stream.keepalive=100ms").await;
+    let script = sse(format!("{EVENT}data: {{\"ha"), Step::Hang);
+    let answer = case.broken(script, "agent_silent").await.has(200);
     assert!(answer.whole, "the stream is closed cleanly");
     let answer = answer.unnumbered();
     let events = answer.events();
@@ -189,7 +172,7 @@ async fn a_stream_that_goes_silent_ends_with_a_last_event() {
 
 #[tokio::test]
 async fn a_comment_of_the_agent_is_sound_and_the_stream_clock_ends_it() {
-    let case = Case::new(&[("timeouts.idle", "600ms"), ("timeouts.stream", "1200ms")]).await;
+    let case = Case::new("timeouts.idle=600ms timeouts.stream=1200ms").await;
     let mut script = vec![Step::write(SSE_HEAD)];
     for _ in 0..40 {
         script.push(Step::write(chunk(": ping\r\n\r\n")));
@@ -212,18 +195,16 @@ async fn a_comment_of_the_agent_is_sound_and_the_stream_clock_ends_it() {
 
 #[tokio::test]
 async fn a_stream_that_breaks_off_mid_event_says_so() {
-    let case = Case::new(&[]).await;
+    let case = Case::new("").await;
     for last in [Step::Close, Step::Reset] {
         let places = Arc::new(Semaphore::new(0));
-        case.play(vec![
-            Step::write(SSE_HEAD),
-            Step::write(chunk(format!("{EVENT}data: {{\"ha"))),
-            Step::Held(Arc::clone(&places)),
-            last.clone(),
-        ]);
+        let held = Step::Held(Arc::clone(&places));
+        let mut script = sse(format!("{EVENT}data: {{\"ha"), held);
+        script.push(last.clone());
+        case.play(script);
         let before = case.calls();
         let mut connection = Connection::open(case.gateway.public).await;
-        connection.send(&case.request().wire("localhost")).await;
+        connection.ask(&case.request()).await;
         let head = connection.read_head().await.unwrap();
         let mut text = connection.next_chunk().await.unwrap();
         places.add_permits(1);
@@ -242,12 +223,8 @@ async fn a_stream_that_breaks_off_mid_event_says_so() {
 #[tokio::test]
 async fn a_stream_that_the_agent_ends_gets_no_last_event() {
     // Each thread keeps connections of its own.
-    let case = Case::new(&[("server.threads", "1")]).await;
-    let script = vec![
-        Step::write(SSE_HEAD),
-        Step::write(chunk("data: 1\n\ndata: 2\n\n")),
-        Step::write(LAST_CHUNK),
-    ];
+    let case = Case::new("server.threads=1").await;
+    let script = sse("data: 1\n\ndata: 2\n\n", Step::write(LAST_CHUNK));
     // The connection is kept, for the next call.
     for _ in 0..2 {
         let answer = case.call(script.clone(), "answered").await.unnumbered();
@@ -261,26 +238,19 @@ async fn a_stream_that_the_agent_ends_gets_no_last_event() {
 #[tokio::test]
 async fn a_final_event_closes_a_stream_that_the_agent_leaves_open() {
     const GRACE: Duration = Duration::from_millis(300);
-    let case = Case::new(&[("stream.final_grace", "300ms")]).await;
+    let case = Case::new("stream.final_grace=300ms").await;
     let event = |state: &str| {
         let status = format!(r#""status":{{"state":"{state}"}},"final":true"#);
         let update = format!(r#""kind":"status-update","taskId":"t","contextId":"c",{status}"#);
         format!("data: {{\"jsonrpc\":\"2.0\",\"id\":\"c-1\",\"result\":{{{update}}}}}\n\n")
     };
     let ping = "event: ping\ndata: {}\n\n: ping\n\n";
-    let mut pings = vec![Step::write(SSE_HEAD)];
-    pings.push(Step::Write(chunk(event("canceled") + ping)));
+    let pause = || Step::Wait(Duration::from_millis(50));
+    let mut pings = sse(event("canceled") + ping, pause());
     for _ in 0..1200 {
-        pings.extend([
-            Step::Wait(Duration::from_millis(50)),
-            Step::write(chunk(ping)),
-        ]);
+        pings.extend([Step::write(chunk(ping)), pause()]);
     }
-    let open = vec![
-        Step::write(SSE_HEAD),
-        Step::Write(chunk(event("completed"))),
-        Step::Hang,
-    ];
+    let open = sse(event("completed"), Step::Hang);
     for (script, pings) in [(open, false), (pings, true)] {
         let began = Instant::now();
         let answer = case.broken(script, "answered").await;
@@ -293,20 +263,16 @@ async fn a_final_event_closes_a_stream_that_the_agent_leaves_open() {
 #[tokio::test]
 async fn an_oversized_answer_is_refused_by_its_length_and_broken_off_without() {
     const SIZE: usize = 11 * 1024 * 1024;
-    let case = Case::new(&[]).await;
+    let case = Case::new("").await;
     let script = vec![Step::Write(ok_json(&"x".repeat(SIZE)))];
     let answer = case.broken(script, "response_too_large").await;
     assert_ends(&answer, 502, "response_too_large", "with a length");
 
     let head =
         "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n";
-    let script = vec![
-        Step::write(head),
-        Step::Write(chunk(vec![b'x'; SIZE])),
-        Step::write(LAST_CHUNK),
-    ];
-    let answer = case.broken(script, "response_too_large").await;
-    assert_eq!(answer.status, 200);
+    let all = Step::Write(chunk(vec![b'x'; SIZE]));
+    let script = vec![Step::write(head), all, Step::write(LAST_CHUNK)];
+    let answer = case.broken(script, "response_too_large").await.has(200);
     assert!(!answer.whole, "a cut is never taken for the whole");
     assert!(answer.body.len() <= 10 * 1024 * 1024);
 
@@ -323,59 +289,38 @@ async fn an_oversized_answer_is_refused_by_its_length_and_broken_off_without() {
 
 #[tokio::test]
 async fn what_is_no_answer_is_refused_and_never_sent_again() {
-    let case = Case::new(&[]).await;
+    let case = Case::new("").await;
     let half = "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf";
     let gzip = "Content-Type: text/event-stream\r\nContent-Encoding: gzip\r\n";
     let framed = |head: &str| {
         let answer = format!("HTTP/1.1 200 OK\r\n{head}\r\n2\r\n{{}}\r\n0\r\n\r\n");
         vec![Step::write(answer)]
     };
+    let says = |text: &str, then: Step| vec![Step::write(text), then];
+    let mut reset = says(half, Step::Wait(Duration::from_millis(50)));
+    reset.push(Step::Reset);
+    let chunked = "Transfer-Encoding: chunked\r\n";
+    let bad = format!("HTTP/1.1 200 OK\r\n{chunked}\r\nzz\r\nhalf");
+    let switch = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\n";
+    let two_framings = format!("Content-Length: 2\r\n{chunked}");
     for (name, script) in [
         ("closed before the head", vec![Step::Close]),
         ("reset before the head", vec![Step::Reset]),
-        (
-            "no HTTP",
-            vec![Step::write("SSH-2.0-OpenSSH_9.2\r\n\r\n"), Step::Close],
-        ),
+        ("no HTTP", says("SSH-2.0-OpenSSH_9.2\r\n\r\n", Step::Close)),
         (
             "half a head",
-            vec![Step::write("HTTP/1.1 200 OK\r\nContent-"), Step::Close],
+            says("HTTP/1.1 200 OK\r\nContent-", Step::Close),
         ),
-        ("half a body", vec![Step::write(half), Step::Close]),
-        (
-            "a reset in the body",
-            vec![
-                Step::write(half),
-                Step::Wait(Duration::from_millis(50)),
-                Step::Reset,
-            ],
-        ),
-        (
-            "a bad chunk",
-            vec![
-                Step::write("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\nhalf"),
-                Step::Close,
-            ],
-        ),
-        (
-            "a switch of protocols",
-            vec![
-                Step::write("HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\n"),
-                Step::Hang,
-            ],
-        ),
-        (
-            "two framings",
-            framed("Content-Length: 2\r\nTransfer-Encoding: chunked\r\n"),
-        ),
+        ("half a body", says(half, Step::Close)),
+        ("a reset in the body", reset),
+        ("a bad chunk", says(&bad, Step::Close)),
+        ("a switch of protocols", says(switch, Step::Hang)),
+        ("two framings", framed(&two_framings)),
         (
             "another framing",
             framed("Transfer-Encoding: gzip, chunked\r\n"),
         ),
-        (
-            "a coded stream",
-            framed(&format!("{gzip}Transfer-Encoding: chunked\r\n")),
-        ),
+        ("a coded stream", framed(&format!("{gzip}{chunked}"))),
     ] {
         let answer = case.broken(script, "agent_protocol_error").await;
         assert_ends(&answer, 502, "agent_protocol_error", name);
@@ -386,7 +331,7 @@ async fn what_is_no_answer_is_refused_and_never_sent_again() {
 #[tokio::test]
 async fn half_an_event_tells_a_broken_stream_from_an_ended_one_where_no_framing_does() {
     const HEAD: &str = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n";
-    let case = Case::new(&[]).await;
+    let case = Case::new("").await;
     let script = |body: &str| vec![Step::write(HEAD), Step::write(body), Step::Close];
     let half = script("data: a\n\ndata: ha");
     let answer = case.call(half, "agent_protocol_error").await.unnumbered();

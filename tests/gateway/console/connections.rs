@@ -1,16 +1,12 @@
 //! Connections to the admin listener: nobody keeps a place for nothing.
 
-use std::time::Duration;
-
-use super::{ask, told};
+use super::{ask, ticks};
+use crate::harness::warm::NEVER;
 use crate::harness::watcher::Feed;
 use crate::harness::{Connection, Gateway, Pair, Request, until_holds};
 
 /// As many as may be open at once.
 const PLACES: usize = 256;
-
-/// The time after which something counts as never.
-const NEVER: Duration = Duration::from_secs(120);
 
 const CUT: &str = "a2a_gateway_connections_cut_total";
 
@@ -28,7 +24,7 @@ async fn heads_have_a_clock_and_what_is_open_has_none() {
     for connection in [&mut silent, &mut slow, &mut idle] {
         assert!(connection.closed_within(NEVER).await);
     }
-    told(&mut feed, |event, _| event == "tick").await;
+    ticks(&mut feed, |_| true).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -68,7 +64,7 @@ async fn who_is_idle_makes_room_and_who_is_answered_does_not() {
         let ready = ask(gateway.admin, &Request::get("/readyz")).await;
         assert_eq!(ready.status, 200, "{}", ready.text());
     }
-    told(&mut feed, |event, _| event == "tick").await;
+    ticks(&mut feed, |_| true).await;
     assert!(gateway.metric(CUT, &["admin_full"]).await >= 1.0);
 }
 

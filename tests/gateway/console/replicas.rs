@@ -1,14 +1,10 @@
 //! What replicas tell one another for the console: all of it is judged, and the last word is said.
 
-use serde_json::{Value, json};
+use serde_json::json;
 
-use super::{feed, told};
+use super::{feed, replicas_in, ticks};
 use crate::events::Replicas;
 use crate::harness::watcher::Feed;
-
-fn replicas_in(data: &Value) -> usize {
-    data["replicas"].as_array().map_or(0, Vec::len)
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_replica_that_ends_is_gone_at_once() {
@@ -16,15 +12,9 @@ async fn a_replica_that_ends_is_gone_at_once() {
     let two = replicas.all.pop().unwrap();
     let one = &replicas.all[0];
     let mut feed = Feed::open(one.admin, &feed()).await;
-    told(&mut feed, |event, data| {
-        event == "tick" && replicas_in(data) == 2
-    })
-    .await;
+    ticks(&mut feed, |data| replicas_in(data) == 2).await;
     two.terminate();
-    told(&mut feed, |event, data| {
-        event == "tick" && replicas_in(data) == 1
-    })
-    .await;
+    ticks(&mut feed, |data| replicas_in(data) == 1).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -32,7 +22,7 @@ async fn what_no_replica_says_is_not_taken() {
     let replicas = Replicas::start(1, &[]).await;
     let one = &replicas.all[0];
     let mut feed = Feed::open(one.admin, &feed()).await;
-    told(&mut feed, |event, _| event == "tick").await;
+    ticks(&mut feed, |_| true).await;
     let since = std::time::UNIX_EPOCH.elapsed().unwrap();
     let at = u64::try_from(since.as_millis()).unwrap();
     let sample = json!({"replica": "other", "version": "1", "started": 1, "at": at, "sql": true, "shared": true,
@@ -48,21 +38,18 @@ async fn what_no_replica_says_is_not_taken() {
         redis.call('PUBLISH', KEYS[1], 'no JSON') \
         return redis.call('PUBLISH', KEYS[1], ARGV[1] .. string.rep(' ', 1048576))";
     let [good, strange, large] = [sample, strange, large].map(|sample| sample.to_string());
-    replicas
-        .redis
-        .command(&["EVAL", script, "1", "gw:console", &good, &strange, &large]);
+    let publish = ["EVAL", script, "1", "gw:console", &good, &strange, &large];
+    replicas.redis.command(&publish);
     // Two good ones, which together are more than can be counted.
-    let tick = told(&mut feed, |event, data| {
-        event == "tick" && replicas_in(data) == 2
-    })
-    .await;
+    let tick = ticks(&mut feed, |data| replicas_in(data) == 2).await;
+    let count = &tick["counts"][0];
     assert_eq!(
-        (&tick["counts"][0][0], &tick["counts"][0][1]),
-        (&json!("a"), &json!(u32::MAX)),
+        [&count[0], &count[1]],
+        [&json!("a"), &json!(u32::MAX)],
         "{tick}"
     );
     let name = "a2a_gateway_console_samples_lost_total";
     one.until_counted(name, &["malformed"], 3.0).await;
     one.until_counted(name, &["too_long"], 1.0).await;
-    told(&mut feed, |event, _| event == "tick").await;
+    ticks(&mut feed, |_| true).await;
 }

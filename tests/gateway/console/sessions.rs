@@ -6,10 +6,11 @@ use std::os::unix::fs::PermissionsExt as _;
 
 use serde_json::json;
 
-use super::{ask, told};
+use super::{ask, refused, ticks, told};
 use crate::audit::recorded;
 use crate::harness::watcher::Feed;
 use crate::harness::{ADMIN, Agent, Builder, Gateway, Pair, Request, until_holds};
+use crate::operators::paired;
 
 /// What a browser has of a session.
 struct Session {
@@ -56,23 +57,17 @@ impl Session {
     }
 }
 
-/// The status and, of a refusal, the reason.
-async fn outcome(gateway: &Gateway, request: &Request) -> (u16, String) {
+/// The page sees an answer to this request.
+async fn answered(gateway: &Gateway, request: &Request) {
     let answer = ask(gateway.admin, request).await;
-    let reason = answer.json()["reason"]
-        .as_str()
-        .unwrap_or_default()
-        .to_owned();
-    (answer.status, reason)
+    assert_eq!(answer.status, 200, "{request:?}: {}", answer.text());
 }
 
-fn refused(status: u16, reason: &str) -> (u16, String) {
-    (status, reason.to_owned())
+async fn is_nobodys(gateway: &Gateway, request: &Request) {
+    refused(gateway, request, 401, "unauthenticated").await;
 }
 
-fn done() -> (u16, String) {
-    refused(200, "")
-}
+const KEYS: &str = "/console/keys";
 
 #[tokio::test]
 async fn a_session_stands_for_its_token_until_its_operator_logs_out() {
@@ -85,24 +80,20 @@ async fn a_session_stands_for_its_token_until_its_operator_logs_out() {
         "/audit",
         "/explain?caller=operator&target=w1",
     ] {
-        let read = outcome(&gateway, &session.request("GET", path)).await;
-        assert_eq!(read, done(), "{path}");
+        answered(&gateway, &session.request("GET", path)).await;
     }
     let pause = session.request("POST", "/api/workspaces/w1/pause");
-    let pause = pause.field("X-Request-Id", "by-session");
-    assert_eq!(outcome(&gateway, &pause).await, done());
+    answered(&gateway, &pause.field("X-Request-Id", "by-session")).await;
     let records = recorded(&gateway, "request_id=by-session", 1).await;
     assert_eq!(records[0]["caller"], json!("operator:"), "{records:?}");
     let mut feed = Feed::open(gateway.admin, &session.request("GET", "/console/feed")).await;
-    told(&mut feed, |event, _| event == "tick").await;
-    let end = session.request("DELETE", "/console/session");
-    assert_eq!(outcome(&gateway, &end).await, done());
+    ticks(&mut feed, |_| true).await;
+    answered(&gateway, &session.request("DELETE", "/console/session")).await;
     let why = told(&mut feed, |event, _| event == "end").await;
     assert_eq!(why["reason"], "unauthenticated", "{why}");
     // Also where a request without any credential is let in, on loopback.
     for path in ["/console/keys", "/audit", "/console/feed"] {
-        let gone = outcome(&gateway, &session.request("GET", path)).await;
-        assert_eq!(gone, refused(401, "unauthenticated"), "{path}");
+        is_nobodys(&gateway, &session.request("GET", path)).await;
     }
     let log = gateway.log();
     let cookie = session.cookie.split_once('=').unwrap().1;
@@ -112,37 +103,26 @@ async fn a_session_stands_for_its_token_until_its_operator_logs_out() {
 #[tokio::test]
 async fn a_session_needs_both_of_its_secrets() {
     let gateway = Gateway::start(Pair::Embedded).await;
-    let [one, other] = [
-        Session::begin(&gateway, ADMIN).await,
-        Session::begin(&gateway, ADMIN).await,
-    ];
-    let keys = "/console/keys";
-    assert_eq!(outcome(&gateway, &one.request("GET", keys)).await, done());
-    let mixed = Session::sent("GET", keys, &one.cookie, &other.page);
-    let only_page = Request::get(keys).field("X-A2A-Session", &one.page);
-    // What another server of the same host name gets to see.
-    let only_cookie = Request::get(keys).field("Cookie", &one.cookie);
-    let (_, value) = one.cookie.split_once('=').unwrap();
-    let as_tokens = [&one.page, value].map(|secret| Request::get(keys).bearer(secret));
-    let [first, second] = as_tokens;
-    let named_otherwise = Session::sent("GET", keys, &format!("a2a_console={value}"), &one.page);
-    let twice = Session::sent("GET", keys, &one.cookie, "x").field("X-A2A-Session", "y");
+    let one = Session::begin(&gateway, ADMIN).await;
+    let other = Session::begin(&gateway, ADMIN).await;
+    answered(&gateway, &one.request("GET", KEYS)).await;
+    let (name, value) = one.cookie.split_once('=').unwrap();
+    let sent = |cookie: &str, page: &str| Session::sent("GET", KEYS, cookie, page);
     for stolen in [
-        mixed,
-        only_page,
-        only_cookie,
-        first,
-        second,
-        named_otherwise,
-        twice,
+        sent(&one.cookie, &other.page),
+        Request::get(KEYS).field("X-A2A-Session", &one.page),
+        // What another server of the same host name gets to see.
+        Request::get(KEYS).field("Cookie", &one.cookie),
+        Request::get(KEYS).bearer(&one.page),
+        Request::get(KEYS).bearer(value),
+        sent(&format!("a2a_console={value}"), &one.page),
+        sent(&one.cookie, "x").field("X-A2A-Session", "y"),
     ] {
-        let got = outcome(&gateway, &stolen).await;
-        assert_eq!(got, refused(401, "unauthenticated"), "{stolen:?}");
+        is_nobodys(&gateway, &stolen).await;
     }
     // A cookie that somebody put beside it keeps nobody out.
-    let name = one.cookie.split_once('=').unwrap().0;
-    let tossed = Session::sent("GET", keys, &format!("{name}=x; {}", one.cookie), &one.page);
-    assert_eq!(outcome(&gateway, &tossed).await, done());
+    let tossed = sent(&format!("{name}=x; {}", one.cookie), &one.page);
+    answered(&gateway, &tossed).await;
     // It opens the admin listener alone.
     let public = one.request("GET", "/workspaces").without("Origin");
     let public = gateway.call(&public).await;
@@ -165,84 +145,55 @@ async fn no_other_page_uses_a_session() {
         ("Sec-Fetch-Site", "cross-site".to_owned()),
     ] {
         for (method, path) in [
-            ("GET", "/console/keys"),
+            ("GET", KEYS),
             ("POST", "/api/workspaces/w1/pause"),
             ("DELETE", "/console/session"),
         ] {
-            let request = session
-                .request(method, path)
-                .without("Origin")
-                .field(name, &value);
-            let got = outcome(&gateway, &request).await;
-            assert_eq!(
-                got,
-                refused(403, "origin_forbidden"),
-                "{method} {path} {name}: {value}"
-            );
+            let request = session.request(method, path).without("Origin");
+            let request = request.field(name, &value);
+            refused(&gateway, &request, 403, "origin_forbidden").await;
         }
     }
     // No browser leaves it out of a change.
-    let unnamed = session
-        .request("POST", "/api/workspaces/w1/pause")
-        .without("Origin");
-    let got = outcome(&gateway, &unnamed).await;
-    assert_eq!(got, refused(403, "origin_forbidden"));
+    let unnamed = session.request("POST", "/api/workspaces/w1/pause");
+    let unnamed = unnamed.without("Origin");
+    refused(&gateway, &unnamed, 403, "origin_forbidden").await;
     let still = ask(gateway.admin, &session.request("GET", "/api/workspaces/w1")).await;
     assert_eq!(still.json()["status"], "online", "nothing was done");
 }
 
 #[tokio::test]
 async fn only_an_admin_token_begins_a_session() {
-    let gateway = Gateway::start(Pair::Embedded).await;
-    let (caller, _target) = gateway.pair(Agent::json("{}").await).await;
+    let (gateway, caller, _target) = paired(Pair::Embedded, Agent::json("{}").await).await;
     let session = Session::begin(&gateway, ADMIN).await;
     let begin = || Request::post("/console/session", "{}");
     let own = format!("http://{}", gateway.admin);
+    let foreign = begin().bearer(ADMIN);
+    let foreign = foreign.field("Origin", "http://elsewhere.example");
+    // So nobody makes a session last for ever.
+    let again = session.request("POST", "/console/session");
     for (request, status, reason) in [
         (begin(), 401, "unauthenticated"),
         (begin().bearer(&caller.token), 403, "not_permitted"),
-        // So nobody makes a session last for ever.
-        (
-            session.request("POST", "/console/session"),
-            403,
-            "not_permitted",
-        ),
-        (
-            begin()
-                .bearer(ADMIN)
-                .field("Origin", "http://elsewhere.example"),
-            403,
-            "origin_forbidden",
-        ),
+        (again, 403, "not_permitted"),
+        (foreign, 403, "origin_forbidden"),
     ] {
-        let answer = ask(gateway.admin, &request).await;
-        assert_eq!(
-            (answer.status, answer.reason()),
-            (status, reason.to_owned()),
-            "{request:?}"
-        );
+        let answer = refused(&gateway, &request, status, reason).await;
         assert_eq!(answer.field("set-cookie"), None, "{request:?}");
     }
     for (origin, secure) in [
         (own.clone(), ""),
         (own.replace("http:", "https:"), "; Secure"),
     ] {
-        let answer = ask(
-            gateway.admin,
-            &begin().bearer(ADMIN).field("Origin", origin),
-        )
-        .await;
+        let request = begin().bearer(ADMIN).field("Origin", origin);
+        let answer = ask(gateway.admin, &request).await;
         let cookie = answer.field("set-cookie").unwrap();
         let (pair, attributes) = cookie.split_once("; ").unwrap();
-        assert_eq!(
-            attributes,
-            format!("Path=/; HttpOnly; SameSite=Strict{secure}")
-        );
+        let expected = format!("Path=/; HttpOnly; SameSite=Strict{secure}");
+        assert_eq!(attributes, expected);
         let (name, value) = pair.split_once('=').unwrap();
-        assert_eq!(
-            (name, value.len()),
-            (&*format!("a2a_console_{}", gateway.admin.port()), 43)
-        );
+        let expected = format!("a2a_console_{}", gateway.admin.port());
+        assert_eq!((name, value.len()), (&*expected, 43));
         assert_eq!(answer.field("cache-control"), Some("no-store"));
     }
 }
@@ -256,19 +207,13 @@ async fn tabs_of_a_browser_have_sessions_of_their_own() {
     assert_ne!(first.page, second.page);
     let unknown = first.cookie.replace(|c: char| c.is_ascii_lowercase(), "x");
     let planted = Session::begin_beside(&gateway, ADMIN, Some(&unknown)).await;
-    assert_ne!(
-        planted.cookie, unknown,
-        "a cookie that is not ours is not taken over"
-    );
+    assert_ne!(planted.cookie, unknown, "it is not ours");
     // The token's own request, with the session that it has: that one makes way.
     let again = first.request("POST", "/console/session").bearer(ADMIN);
-    assert_eq!(outcome(&gateway, &again).await, done());
-    let keys = |session: &Session| session.request("GET", "/console/keys");
-    assert_eq!(
-        outcome(&gateway, &keys(&first)).await,
-        refused(401, "unauthenticated")
-    );
-    assert_eq!(outcome(&gateway, &keys(&second)).await, done());
+    answered(&gateway, &again).await;
+    let keys = |session: &Session| session.request("GET", KEYS);
+    is_nobodys(&gateway, &keys(&first)).await;
+    answered(&gateway, &keys(&second)).await;
     let end = ask(gateway.admin, &second.request("DELETE", "/console/session")).await;
     assert_eq!(end.field("set-cookie"), None, "another tab has it");
     let end = ask(
@@ -276,10 +221,8 @@ async fn tabs_of_a_browser_have_sessions_of_their_own() {
         &planted.request("DELETE", "/console/session"),
     )
     .await;
-    assert!(
-        end.field("set-cookie").unwrap().ends_with("; Max-Age=0"),
-        "{end:?}"
-    );
+    let cookie = end.field("set-cookie").unwrap();
+    assert!(cookie.ends_with("; Max-Age=0"), "{end:?}");
 }
 
 #[tokio::test]
@@ -294,29 +237,19 @@ async fn a_session_ends_with_its_token_and_with_the_process() {
     };
     let [before, after] = ["b", "c"].map(|letter| format!("a2aa_{}", letter.repeat(43)));
     write(&before);
-    let mut gateway = Builder::new(Pair::Embedded)
-        .env("A2A_GATEWAY_ADMIN_TOKEN", "")
-        .env("A2A_GATEWAY_ADMIN_TOKEN_FILE", file.to_str().unwrap())
-        .start()
-        .await;
+    let builder = Builder::new(Pair::Embedded).env("A2A_GATEWAY_ADMIN_TOKEN", "");
+    let builder = builder.env("A2A_GATEWAY_ADMIN_TOKEN_FILE", file.to_str().unwrap());
+    let mut gateway = builder.start().await;
     let session = Session::begin(&gateway, &before).await;
-    let keys = session.request("GET", "/console/keys");
-    assert_eq!(outcome(&gateway, &keys).await, done());
+    let keys = session.request("GET", KEYS);
+    answered(&gateway, &keys).await;
     write(&after);
-    until_holds("its token is another", async || {
-        outcome(&gateway, &keys).await != done()
-    })
-    .await;
-    assert_eq!(
-        outcome(&gateway, &keys).await,
-        refused(401, "unauthenticated")
-    );
+    let is_over = async || ask(gateway.admin, &keys).await.status != 200;
+    until_holds("its token is another", is_over).await;
+    is_nobodys(&gateway, &keys).await;
     let session = Session::begin(&gateway, &after).await;
-    let keys = session.request("GET", "/console/keys");
-    assert_eq!(outcome(&gateway, &keys).await, done());
+    let keys = session.request("GET", KEYS);
+    answered(&gateway, &keys).await;
     gateway.restart().await;
-    assert_eq!(
-        outcome(&gateway, &keys).await,
-        refused(401, "unauthenticated")
-    );
+    is_nobodys(&gateway, &keys).await;
 }

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use super::{Replicas, seat, token, until_heard};
+use crate::answers::words;
 use crate::harness::watcher::{Feed, Socket, handshake};
 use crate::harness::{ADMIN, Agent, CALL, Gateway, Request, card, holds_for, until_holds};
 
@@ -144,12 +145,12 @@ impl Stage {
 }
 
 async fn done(gateway: &Gateway, method: &str, path: &str, body: Value, token: &str) -> Value {
-    let mut request = Request::new(method, path).bearer(token);
+    let mut request = Request::new(method, path);
     if body != Value::Null {
-        request = Request::post(path, body.to_string()).bearer(token);
-        request.method = method.into();
+        request = request.field("Content-Type", "application/json");
+        request.body = body.to_string().into();
     }
-    let answer = gateway.call(&request).await;
+    let answer = gateway.call(&request.bearer(token)).await;
     let status = answer.status;
     assert!((200..300).contains(&status), "{path}: {}", answer.text());
     answer.json()
@@ -160,10 +161,8 @@ async fn until_refused(replicas: &Replicas, caller: &str) {
     // A call would be an event as long as it is let through.
     let question = format!("/explain?caller={caller}&target=dev");
     for gateway in &replicas.all {
-        let is_in_force = async || {
-            let explained = gateway.admin_get(&question).await.unwrap();
-            explained.json()["admitted"] == false
-        };
+        let explained = async || gateway.admin_get(&question).await.unwrap().json();
+        let is_in_force = async || explained().await["admitted"] == false;
         until_holds("the change is in force", is_in_force).await;
     }
 }
@@ -188,17 +187,15 @@ async fn each_change_is_heard_once_on_each_replica_by_those_who_may_know_and_by_
     seat(one, "qa", Some("pm"), Some("acme")).await;
     let (qa, qa_id) = token(one, "/workspaces/qa/tokens", json!({})).await;
     let canvas = |org: Value, list: Value| json!({"user": "ada", "org": org, "workspaces": list});
-    let acme = token(one, "/orgs/acme/tokens", json!({})).await.0;
-    let other = token(one, "/orgs/other/tokens", json!({})).await.0;
-    let ada = token(one, "/canvas/tokens", canvas(json!("acme"), json!(null)))
-        .await
-        .0;
-    let bob = token(one, "/canvas/tokens", canvas(json!("other"), json!(null)))
-        .await
-        .0;
-    let list = token(one, "/canvas/tokens", canvas(json!(null), json!(["dev"])))
-        .await
-        .0;
+    let acme = one.token("/orgs/acme/tokens", "{}").await;
+    let other = one.token("/orgs/other/tokens", "{}").await;
+    let canvas = async |org, list| {
+        one.token("/canvas/tokens", &canvas(org, list).to_string())
+            .await
+    };
+    let ada = canvas(json!("acme"), json!(null)).await;
+    let bob = canvas(json!("other"), json!(null)).await;
+    let list = canvas(json!(null), json!(["dev"])).await;
     let grant = json!({"caller_id": "friend", "target_id": "dev"});
     let grant = done(one, "POST", "/grants", grant, ADMIN).await;
     let tokens = [
@@ -213,17 +210,14 @@ async fn each_change_is_heard_once_on_each_replica_by_those_who_may_know_and_by_
     };
     for (n, gateway) in replicas.all.iter().enumerate() {
         for (who, token) in WHO.into_iter().zip(tokens) {
-            stage
-                .watchers
-                .push(Watcher::open(gateway, n, who, token).await);
+            let watcher = Watcher::open(gateway, n, who, token).await;
+            stage.watchers.push(watcher);
         }
     }
     let agent = Agent::json(r#"{"jsonrpc":"2.0","id":"c-1","result":{"secret":"ANSWER"}}"#).await;
     let status = |word: &str| json!({"status": word});
     let near = ["operator", "acme", "ada", "dev", "pm", "qa"];
-    let all = [
-        "operator", "acme", "ada", "dev", "pm", "qa", "list", "friend",
-    ];
+    let all: [_; 8] = words("operator acme ada dev pm qa list friend");
 
     // Created below `pm`, so a sibling of `dev` and `qa`.
     let kid = json!({"id": "kid", "name": "kid", "parent_id": "pm", "org": "acme"});
@@ -232,26 +226,15 @@ async fn each_change_is_heard_once_on_each_replica_by_those_who_may_know_and_by_
     stage.settle().await;
 
     // Registered; again with the same card; another card.
-    let register = |card: Value| json!({"id": "dev", "url": agent.url(), "agent_card": card});
-    done(
-        three,
-        "POST",
-        "/registry/register",
-        register(edition("1")),
-        &dev,
-    )
-    .await;
+    let register = async |at: &Gateway| {
+        let body = json!({"id": "dev", "url": agent.url(), "agent_card": edition("1")});
+        done(at, "POST", "/registry/register", body, &dev).await;
+    };
+    register(three).await;
     stage.due("WORKSPACE_ONLINE", "dev", &status("online"), &all);
     stage.due("AGENT_CARD_UPDATED", "dev", &json!({"card": "1"}), &all);
     stage.settle().await;
-    done(
-        one,
-        "POST",
-        "/registry/register",
-        register(edition("1")),
-        &dev,
-    )
-    .await;
+    register(one).await;
     stage.due("WORKSPACE_ONLINE", "dev", &status("online"), &all);
     stage.settle().await;
     let update = |number: &str| json!({"workspace_id": "dev", "agent_card": edition(number)});
@@ -324,10 +307,8 @@ async fn each_change_is_heard_once_on_each_replica_by_those_who_may_know_and_by_
     // Moved to another org: those who saw it hear that it went, and not where to.
     let there = json!({"parent_id": "ext", "org": "other"});
     done(one, "PATCH", "/workspaces/dev", there.clone(), ADMIN).await;
-    let (stay, left) = (
-        ["operator", "other", "bob", "dev", "ext", "list"],
-        ["acme", "ada", "pm", "qa"],
-    );
+    let stay = ["operator", "other", "bob", "dev", "ext", "list"];
+    let left = ["acme", "ada", "pm", "qa"];
     stage.due("WORKSPACE_MOVED", "dev", &there, &stay);
     stage.due("WORKSPACE_MOVED", "dev", &json!({}), &left);
     stage.settle().await;
@@ -370,12 +351,8 @@ async fn each_change_is_heard_once_on_each_replica_by_those_who_may_know_and_by_
         let mut watchers = stage.watchers.iter();
         watchers.all(|watcher| watcher.frames().len() <= stage.due_of(watcher).len())
     };
-    holds_for(
-        Duration::from_millis(500),
-        "nothing more is heard",
-        heard_no_more,
-    )
-    .await;
+    let span = Duration::from_millis(500);
+    holds_for(span, "nothing more is heard", heard_no_more).await;
     stage.assert_heard();
 
     let operators = stage.watchers.iter().filter(|w| w.who == "operator");

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::{Replicas, seat, ticket, token, until_heard};
 use crate::harness::watcher::{Feed, Socket, handshake};
-use crate::harness::{ADMIN, Builder, Gateway, Pair, Request, until_holds};
+use crate::harness::{ADMIN, Agent, Builder, CALL, Gateway, Pair, Request, until_holds};
 
 async fn revoke(gateway: &Gateway, path: &str) {
     let answer = gateway.as_operator(Request::new("DELETE", path)).await;
@@ -80,52 +80,33 @@ async fn more_than_there_may_be_are_refused_and_one_that_leaves_makes_room() {
     let _feed = Feed::open(gateway.public, &feed.clone().bearer(ADMIN)).await;
     for request in [open(ADMIN), feed.clone().bearer(ADMIN)] {
         let answer = gateway.call(&request).await;
-        assert_eq!(
-            (answer.status, answer.reason().as_str()),
-            (429, "rate_limited")
-        );
+        answer.refuses(429, "rate_limited");
         assert!(answer.field("retry-after").is_some());
     }
     let _third = Socket::open(gateway.public, &open(&other)).await;
     let answer = gateway.call(&feed.bearer(&other)).await;
-    assert_eq!(
-        (answer.status, answer.reason().as_str()),
-        (503, "overloaded")
-    );
+    answer.refuses(503, "overloaded");
     assert_eq!(answer.field("retry-after"), Some("1"));
     // Watching takes no place among the exchanges.
     let own = Request::get("/workspaces/w").bearer(&other);
     assert_eq!(gateway.call(&own).await.status, 200);
     drop(first);
-    let sockets = async || {
-        gateway
-            .metric("a2a_gateway_event_readers", &["socket"])
-            .await
-    };
-    until_holds("the reader that left is gone", async || {
-        sockets().await == 1.0
-    })
-    .await;
+    let is_gone = async || gateway.counts("event_readers", "socket").await == 1.0;
+    until_holds("the reader that left is gone", is_gone).await;
     drop(Socket::open(gateway.public, &open(ADMIN)).await);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_call_is_told_to_those_who_watch_its_target_and_costs_nothing_when_nobody_does() {
-    use crate::harness::{Agent, CALL, Step, ok_json};
     let gateway = Gateway::start(Pair::Embedded).await;
-    let answer = || Step::Write(ok_json(r#"{"jsonrpc":"2.0","id":"c-1","result":{}}"#));
-    let (caller, target) = gateway
-        .pair(Agent::scripted(move |_| vec![answer()]).await)
-        .await;
+    let agent = Agent::json(r#"{"jsonrpc":"2.0","id":"c-1","result":{}}"#).await;
+    let (caller, target) = gateway.pair(agent).await;
     let call = Request::post(target.path(), CALL).bearer(&caller.token);
     assert_eq!(gateway.call(&call).await.status, 200);
     let published = "a2a_gateway_events_published_total";
     assert_eq!(gateway.metric(published, &["passing"]).await, 0.0);
-    let mut feed = Feed::open(
-        gateway.public,
-        &Request::get("/events").bearer(&caller.token),
-    )
-    .await;
+    let events = Request::get("/events").bearer(&caller.token);
+    let mut feed = Feed::open(gateway.public, &events).await;
     assert_eq!(gateway.call(&call).await.status, 200);
     loop {
         let event = feed.event().await;
@@ -145,33 +126,18 @@ async fn a_call_is_told_to_those_who_watch_its_target_and_costs_nothing_when_nob
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_drain_closes_them_at_once_and_ends_without_waiting() {
-    let mut gateway = Builder::new(Pair::Embedded)
-        .set("server.drain", "10min")
-        .start()
-        .await;
+    let mut gateway = Gateway::with("server.drain=10min").await;
     let mut socket = Socket::open(gateway.public, &handshake("/ws").bearer(ADMIN)).await;
     let mut mute = Socket::open(gateway.public, &handshake("/ws").bearer(ADMIN)).await;
     let mut feed = Feed::open(gateway.public, &Request::get("/events").bearer(ADMIN)).await;
-    assert_eq!(
-        gateway
-            .metric("a2a_gateway_event_readers", &["socket"])
-            .await,
-        2.0
-    );
-    assert_eq!(
-        gateway
-            .metric("a2a_gateway_event_readers", &["stream"])
-            .await,
-        1.0
-    );
+    assert_eq!(gateway.counts("event_readers", "socket").await, 2.0);
+    assert_eq!(gateway.counts("event_readers", "stream").await, 1.0);
     gateway.terminate();
     let (code, reason) = socket.next().await.unwrap_err();
     assert_eq!(code, 1001, "{reason}");
     let end = feed.event().await;
-    assert_eq!(
-        (end.event.as_deref(), &end.data["reason"]),
-        (Some("end"), &json!("shutting_down"))
-    );
+    assert_eq!(end.event.as_deref(), Some("end"));
+    assert_eq!(end.data["reason"], "shutting_down");
     assert_eq!(feed.next().await, None);
     // One that never answers the close does not hold it up either.
     assert!(gateway.wait(Duration::from_secs(60)).success());

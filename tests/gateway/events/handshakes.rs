@@ -8,47 +8,34 @@ use tokio::io::AsyncWriteExt;
 use tokio_tungstenite::tungstenite::Message;
 
 use crate::harness::watcher::{Feed, Socket, handshake};
-use crate::harness::{ADMIN, Builder, CALL, Connection, Gateway, Pair, Request};
+use crate::harness::{ADMIN, CALL, Connection, Gateway, Pair, Request};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_malformed_handshake_is_told_what_is_wrong_and_its_connection_closes() {
     let gateway = Gateway::start(Pair::Embedded).await;
     let good = || handshake("/ws").bearer(ADMIN);
+    let version = good().without("Sec-WebSocket-Version");
+    let key = good().without("Sec-WebSocket-Key");
+    let second_key = good().field("Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ==");
     let cases = [
         (Request::get("/ws").bearer(ADMIN), 426),
         (good().without("Upgrade"), 426),
         (good().without("Connection"), 426),
         (good().without("Upgrade").field("Upgrade", "h2c"), 426),
-        (good().without("Sec-WebSocket-Version"), 426),
-        (
-            good()
-                .without("Sec-WebSocket-Version")
-                .field("Sec-WebSocket-Version", "8"),
-            426,
-        ),
+        (version.clone(), 426),
+        (version.field("Sec-WebSocket-Version", "8"), 426),
         (good().field("Sec-WebSocket-Version", "13"), 426),
-        (good().without("Sec-WebSocket-Key"), 400),
-        (
-            good()
-                .without("Sec-WebSocket-Key")
-                .field("Sec-WebSocket-Key", "short"),
-            400,
-        ),
-        (
-            good().field("Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ=="),
-            400,
-        ),
+        (key.clone(), 400),
+        (key.field("Sec-WebSocket-Key", "short"), 400),
+        (second_key, 400),
         (good().field("Content-Length", "5"), 400),
         (handshake("/ws"), 401),
         (good().field("X-Workspace-ID", "w"), 403),
         (good().field("Origin", "https://evil.example"), 403),
     ];
     for (mut request, status) in cases {
-        if request
-            .fields
-            .iter()
-            .any(|(name, _)| name == "Content-Length")
-        {
+        let mut fields = request.fields.iter();
+        if fields.any(|(name, _)| name == "Content-Length") {
             request.body = b"GET /".to_vec();
         }
         let answer = gateway.call(&request).await;
@@ -82,20 +69,10 @@ async fn a_malformed_handshake_is_told_what_is_wrong_and_its_connection_closes()
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_other_route_becomes_a_socket() {
     let gateway = Gateway::start(Pair::Embedded).await;
-    for path in [
-        "/workspaces/w",
-        "/ws/",
-        "/ws/tickets",
-        "/events/x",
-        "/workspaces/w/a2a",
-        "/",
-    ] {
+    for path in "/workspaces/w /ws/ /ws/tickets /events/x /workspaces/w/a2a /".split(' ') {
         let answer = gateway.call(&handshake(path).bearer(ADMIN)).await;
-        assert!(
-            (400..500).contains(&answer.status),
-            "{path}: {}",
-            answer.status
-        );
+        let status = answer.status;
+        assert!((400..500).contains(&status), "{path}: {status}");
     }
     let mut post = handshake("/workspaces/w/a2a").bearer(ADMIN);
     post.method = "POST".into();
@@ -107,30 +84,22 @@ async fn no_other_route_becomes_a_socket() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pings_are_answered_texts_are_ignored_and_more_than_that_closes() {
-    let gateway = Builder::new(Pair::Embedded)
-        .set("cors.origins", "https://canvas.example")
-        .start()
-        .await;
+    let gateway = Gateway::with("cors.origins=https://canvas.example").await;
     let page = |request: Request| request.field("Origin", "https://canvas.example");
     let open = || page(handshake("/ws").bearer(ADMIN));
     let mut socket = Socket::open(gateway.public, &open()).await;
     let stream = &mut socket.stream;
     stream.send(Message::text("hello")).await.unwrap();
     stream.send(Message::binary(vec![0_u8, 1])).await.unwrap();
-    stream
-        .send(Message::Ping("are you there".into()))
-        .await
-        .unwrap();
+    let ping = Message::Ping("are you there".into());
+    stream.send(ping).await.unwrap();
     let answer = stream.next().await.unwrap().unwrap();
     assert_eq!(answer, Message::Pong("are you there".into()));
     stream.close(None).await.unwrap();
     while let Some(Ok(_)) = stream.next().await {}
     let mut large = Socket::open(gateway.public, &open()).await;
-    large
-        .stream
-        .send(Message::text("x".repeat(5_000)))
-        .await
-        .unwrap();
+    let text = Message::text("x".repeat(5_000));
+    large.stream.send(text).await.unwrap();
     assert_eq!(large.next().await.unwrap_err().0, 1009);
     let mut flood = Socket::open(gateway.public, &open()).await;
     for _ in 0..300 {

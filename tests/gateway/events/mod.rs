@@ -19,9 +19,8 @@ use crate::harness::{ADMIN, Builder, Gateway, Pair, Request};
 /// Waits until a gateway has heard of an event: who comes later hears nothing of it.
 pub(crate) async fn until_heard(gateway: &Gateway, event: &str, workspace: &str) {
     // No event has this id: the answer is a gap, and all that is kept.
-    let request = Request::get("/events")
-        .bearer(ADMIN)
-        .field("Last-Event-ID", "unknown");
+    let request = Request::get("/events").field("Last-Event-ID", "unknown");
+    let request = request.bearer(ADMIN);
     let mut feed = Feed::open(gateway.public, &request).await;
     loop {
         let heard = feed.event().await.data;
@@ -107,13 +106,8 @@ impl Replicas {
     /// A numbered change of a root workspace without an org.
     pub(crate) fn change(&self, workspace: &str, n: usize) {
         let payload = json!({"status": "online", "n": n});
-        self.tell(
-            "WORKSPACE_ONLINE",
-            workspace,
-            payload,
-            place(None, &[]),
-            Value::Null,
-        );
+        let now = place(None, &[]);
+        self.tell("WORKSPACE_ONLINE", workspace, payload, now, Value::Null);
     }
 }
 
@@ -131,28 +125,21 @@ pub(crate) async fn seat(
 ) -> String {
     let workspace = json!({"id": id, "name": id, "parent_id": parent, "org": org});
     gateway.create(workspace).await;
-    token(gateway, &format!("/workspaces/{id}/tokens"), json!({}))
-        .await
-        .0
+    let path = format!("/workspaces/{id}/tokens");
+    gateway.token(&path, "{}").await
 }
 
 /// Makes a token; answers it and its id.
 pub(crate) async fn token(gateway: &Gateway, path: &str, body: Value) -> (String, String) {
-    let answer = gateway
-        .as_operator(Request::post(path, body.to_string()))
-        .await;
-    assert_eq!(answer.status, 201, "{}", answer.text());
+    let answer = gateway.post(path, body).await.has(201);
     let text = |name: &str| answer.json()[name].as_str().unwrap_or_default().to_owned();
     (text("token"), text("id"))
 }
 
 /// A ticket of whoever holds `token`.
 pub(crate) async fn ticket(gateway: &Gateway, token: &str) -> String {
-    let answer = gateway
-        .call(&Request::post("/ws/tickets", "").bearer(token))
-        .await;
-    assert_eq!(answer.status, 201, "{}", answer.text());
-    let json = answer.json();
+    let request = Request::post("/ws/tickets", "").bearer(token);
+    let json = gateway.call(&request).await.has(201).json();
     assert_eq!(json["expires_in"], 30);
     assert!(json["expires_at"].as_str().unwrap().ends_with('Z'));
     json["ticket"].as_str().unwrap().to_owned()

@@ -129,25 +129,16 @@ async fn who_may_message_a_workspace_hears_of_it_and_of_a_move_only_what_they_ma
     }
     let below = place(Some("acme"), &["pm"]);
     let online = json!({"status": "online"});
-    replicas.tell(
-        "WORKSPACE_ONLINE",
-        "dev",
-        online.clone(),
-        below.clone(),
-        Value::Null,
-    );
+    let tell = |event: &str, id: &str, payload: &Value, now: &Value, was: &Value| {
+        replicas.tell(event, id, payload.clone(), now.clone(), was.clone());
+    };
+    tell("WORKSPACE_ONLINE", "dev", &online, &below, &Value::Null);
     for n in [0, 1, 3] {
         assert_eq!(watchers[n].event().await["payload"], online);
     }
     let moved = json!({"parent_id": "ext", "org": "other"});
     let there = place(Some("other"), &["ext"]);
-    replicas.tell(
-        "WORKSPACE_MOVED",
-        "dev",
-        moved.clone(),
-        there,
-        below.clone(),
-    );
+    tell("WORKSPACE_MOVED", "dev", &moved, &there, &below);
     for n in [0, 3] {
         let frame = watchers[n].event().await;
         assert_eq!(frame["event"], "WORKSPACE_MOVED");
@@ -158,12 +149,10 @@ async fn who_may_message_a_workspace_hears_of_it_and_of_a_move_only_what_they_ma
     }
     let mut gone = below.clone();
     gone["removed"] = true.into();
-    replicas.tell("WORKSPACE_REMOVED", "qa", json!({}), gone, below);
+    tell("WORKSPACE_REMOVED", "qa", &json!({}), &gone, &below);
     for n in [0, 1, 3] {
         assert_eq!(watchers[n].event().await["event"], "WORKSPACE_REMOVED");
     }
-    let silent = watchers
-        .iter_mut()
-        .map(|watcher| watcher.is_silent(A_WHILE));
+    let silent = watchers.iter_mut().map(|one| one.is_silent(A_WHILE));
     assert_eq!(join_all(silent).await, [true; 5]);
 }

@@ -5,61 +5,53 @@ use std::process::{Command, Stdio};
 use serde_json::{Value, json};
 
 use crate::harness::{ADMIN, Agent, Builder, Gateway, Pair};
+use crate::operators::paired;
 
 /// Exit status, standard output, standard error.
-pub(super) fn run(
-    gateway: &Gateway,
-    arguments: &[&str],
-    token: Option<&str>,
-) -> (Option<i32>, String, String) {
+type Ended = (Option<i32>, String, String);
+
+pub(super) fn run(gateway: &Gateway, arguments: &[&str], token: Option<&str>) -> Ended {
     run_at(&format!("http://{}", gateway.admin), arguments, token)
 }
 
-fn run_at(admin: &str, arguments: &[&str], token: Option<&str>) -> (Option<i32>, String, String) {
+fn run_at(admin: &str, arguments: &[&str], token: Option<&str>) -> Ended {
     let mut command = Command::new(env!("CARGO_BIN_EXE_a2a-gateway"));
     command
         .arg("explain")
         .args(arguments)
-        .env_clear()
-        .stdin(Stdio::null());
-    command.args(["--admin", admin]);
-    if let Some(token) = token {
-        command.env("A2A_GATEWAY_ADMIN_TOKEN", token);
-    }
+        .args(["--admin", admin]);
+    command.env_clear().stdin(Stdio::null());
+    command.envs(token.map(|token| ("A2A_GATEWAY_ADMIN_TOKEN", token)));
     let output = command.output().unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-    (
-        output.status.code(),
-        text(output.stdout),
-        text(output.stderr),
-    )
+    let (out, err) = (text(output.stdout), text(output.stderr));
+    (output.status.code(), out, err)
+}
+
+fn has_all(out: &str, parts: [&str; 4]) {
+    for part in parts {
+        assert!(out.contains(part), "{part}: {out}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_command_prints_the_way_of_a_message_and_what_to_do() {
-    let gateway = Builder::new(Pair::Embedded).start().await;
-    let (_caller, target) = gateway.pair(Agent::json("{}").await).await;
+    let (gateway, _caller, target) = paired(Pair::Embedded, Agent::json("{}").await).await;
     let (code, out, err) = run(&gateway, &["caller", "target"], None);
     assert_eq!((code, err.as_str()), (Some(0), ""), "{out}");
-    for part in [
-        "caller to target\n",
-        "ok  rule",
-        "rule=root_sibling",
-        "A message would be sent to the agent.",
-    ] {
-        assert!(out.contains(part), "{part}: {out}");
-    }
+    let goes = "A message would be sent to the agent.";
+    has_all(
+        &out,
+        ["caller to target\n", "ok  rule", "rule=root_sibling", goes],
+    );
     gateway.patch("target", json!({"status": "failed"})).await;
     let (code, out, _) = run(&gateway, &["caller", "target"], Some(ADMIN));
     assert_eq!(code, Some(1), "{out}");
-    for part in [
-        "NO  state",
-        "status=failed",
-        "refused with 503 workspace_offline",
-        "What to do: ",
-    ] {
-        assert!(out.contains(part), "{part}: {out}");
-    }
+    let refused = "refused with 503 workspace_offline";
+    has_all(
+        &out,
+        ["NO  state", "status=failed", refused, "What to do: "],
+    );
     let (code, out, _) = run(&gateway, &["caller", "target", "--json"], None);
     assert_eq!(code, Some(1));
     let json: Value = serde_json::from_str(&out).unwrap();
@@ -77,10 +69,8 @@ async fn the_command_says_what_is_wrong_with_the_question_and_who_may_ask() {
     assert_eq!(run(&gateway, &["caller"], Some(ADMIN)).0, Some(64));
     let (code, _, err) = run(&gateway, &["caller", "target"], None);
     assert_eq!(code, Some(1));
-    assert!(
-        err.contains("unauthenticated") && err.contains("A2A_GATEWAY_ADMIN_TOKEN"),
-        "{err}"
-    );
+    let says = err.contains("unauthenticated") && err.contains("A2A_GATEWAY_ADMIN_TOKEN");
+    assert!(says, "{err}");
     let wrong = "a2aa_9999999999abcdefghijklmnopqrstuvwxyzABCDEFG";
     let (code, _, err) = run(&gateway, &["caller", "target"], Some(wrong));
     assert_eq!(code, Some(1));

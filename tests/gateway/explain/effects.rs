@@ -5,6 +5,7 @@ use serde_json::json;
 use super::{Met, call, explain, step};
 use crate::harness::{Agent, Builder, Connection, Pair, Request};
 use crate::on_embedded;
+use crate::operators::staged;
 
 /// Families that say what messages do.
 const FAMILIES: [&str; 6] = [
@@ -19,8 +20,7 @@ const FAMILIES: [&str; 6] = [
 on_embedded! {
     async fn explaining_counts_nothing_takes_nothing_and_sends_nothing() {
         let builder = Builder::new(Pair::Embedded).set("rate.caller_per_second", "1").set("rate.caller_burst", "50");
-        let gateway = builder.set("server.max_exchanges", "4").start().await;
-        let (caller, target) = gateway.pair(Agent::json("{}").await).await;
+        let (gateway, caller, target) = staged(builder.set("server.max_exchanges", "4"), Agent::json("{}").await).await;
         gateway.patch("target", json!({"max_concurrent": 1})).await;
         let remaining = async |connection: &mut Connection| {
             let answer = connection.call(&call("target", &caller.token)).await;

@@ -1,29 +1,25 @@
 //! Who may ask: whoever reaches a loopback listener, or operators alone (`admin.auth`).
 
-use crate::harness::until_found;
 use crate::harness::{
-    ADMIN, Agent, Answer, Builder, Connection, Gateway, Pair, Request, assert_refusal,
+    ADMIN, Agent, Answer, Builder, Connection, Gateway, Pair, Request, assert_refusal, until_found,
 };
 use crate::on_embedded;
+use crate::operators::{paired, staged};
 
 const PATH: &str = "/explain?caller=caller&target=target";
 
 async fn ask(gateway: &Gateway, token: Option<&str>) -> Answer {
-    let mut request = Request::get(PATH).field("X-Request-Id", "seen");
-    if let Some(token) = token {
-        request = request.bearer(token);
-    }
-    let mut connection = Connection::open(gateway.admin).await;
-    connection
-        .send(&request.wire(&gateway.admin.to_string()))
-        .await;
-    connection.try_answer().await.unwrap()
+    let request = Request::get(PATH).field("X-Request-Id", "seen");
+    let request = match token {
+        Some(token) => request.bearer(token),
+        None => request,
+    };
+    Connection::open(gateway.admin).await.call(&request).await
 }
 
 on_embedded! {
     async fn a_loopback_listener_asks_for_nothing_and_takes_no_wrong_credential() {
-        let gateway = Gateway::start(Pair::Embedded).await;
-        let (caller, _target) = gateway.pair(Agent::json("{}").await).await;
+        let (gateway, caller, _target) = paired(Pair::Embedded, Agent::json("{}").await).await;
         assert_eq!(ask(&gateway, None).await.status, 200);
         assert_eq!(ask(&gateway, Some(ADMIN)).await.status, 200);
         assert_eq!(gateway.admin_get("/config").await.unwrap().status, 200);
@@ -33,8 +29,7 @@ on_embedded! {
 
     async fn with_token_only_operators_may_ask_and_guessing_is_bounded() {
         let builder = Builder::new(Pair::Embedded).set("admin.auth", "token");
-        let gateway = builder.set("rate.failures_per_second", "3").start().await;
-        let (caller, _target) = gateway.pair(Agent::json("{}").await).await;
+        let (gateway, caller, _target) = staged(builder.set("rate.failures_per_second", "3"), Agent::json("{}").await).await;
         assert_eq!(ask(&gateway, Some(ADMIN)).await.status, 200);
         // It names issuers, guards and stores.
         let config = gateway.admin_get("/config").await.unwrap();

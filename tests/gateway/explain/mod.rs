@@ -33,9 +33,8 @@ impl Met {
         let json = answer.json();
         let error = &json["error"];
         let metadata = error["data"][0]["metadata"].as_object().unwrap();
-        let facts = metadata
-            .iter()
-            .filter(|(name, _)| !["requestId", "retryAfter"].contains(&name.as_str()));
+        let facts = metadata.iter();
+        let facts = facts.filter(|(name, _)| !["requestId", "retryAfter"].contains(&name.as_str()));
         Self {
             reason: answer.reason(),
             status: answer.status,
@@ -51,10 +50,7 @@ impl Met {
         let refused: Vec<_> = steps.iter().filter(|step| step["ok"] == false).collect();
         if json["admitted"] == true {
             assert_eq!(refused.len(), 0, "{json:#}");
-            assert_eq!(
-                (&json["reason"], &json["status"]),
-                (&Value::Null, &Value::Null)
-            );
+            assert_eq!([&json["reason"], &json["status"]], [&Value::Null; 2]);
             return Self::sent();
         }
         assert_eq!(refused, [steps.last().unwrap()], "{json:#}");
@@ -81,9 +77,8 @@ impl Met {
 
 fn sorted<'a>(facts: impl Iterator<Item = (&'a String, &'a Value)>) -> Vec<(String, String)> {
     let text = |value: &Value| value.as_str().unwrap().to_owned();
-    let mut facts: Vec<_> = facts
-        .map(|(name, value)| (name.clone(), text(value)))
-        .collect();
+    let facts = facts.map(|(name, value)| (name.clone(), text(value)));
+    let mut facts: Vec<_> = facts.collect();
     facts.sort();
     facts
 }
@@ -91,10 +86,7 @@ fn sorted<'a>(facts: impl Iterator<Item = (&'a String, &'a Value)>) -> Vec<(Stri
 /// The explanation of a message of `caller` to `target`; both are spelled for a query.
 pub(crate) async fn explain(gateway: &Gateway, caller: &str, target: &str) -> Value {
     let path = format!("/explain?caller={caller}&target={target}");
-    let answer = gateway
-        .admin_get(&path)
-        .await
-        .expect("the admin listener answers");
+    let answer = gateway.admin_get(&path).await.unwrap();
     assert_eq!(answer.status, 200, "{path}: {}", answer.text());
     assert_eq!(answer.field("cache-control"), Some("no-store"));
     answer.json()

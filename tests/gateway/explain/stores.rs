@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 use super::{Met, agree, call, explain, last, step};
 use crate::harness::relay::Relay;
 use crate::harness::servers::{self, Redis};
-use crate::harness::until_found;
-use crate::harness::{ADMIN, Agent, Builder, Gateway, Pair, Seat, until_holds};
+use crate::harness::{ADMIN, Agent, Builder, Gateway, Pair, Seat, until_found, until_holds};
+use crate::operators::staged;
 
 /// A gateway whose stores can go away.
 struct Site {
@@ -22,27 +22,22 @@ struct Site {
 }
 
 impl Site {
-    async fn new(sets: &[(&str, &str)]) -> Self {
+    async fn new() -> Self {
         let redis = Redis::start();
         let (shared, shared_url) = redis.relayed();
         let (sql, sql_url) = servers::postgres().relayed();
         let builder = Builder::new(Pair::Embedded).stores(&sql_url, &shared_url);
         let builder = builder.set("stores.timeout", "1s");
-        let builder = sets
-            .iter()
-            .fold(builder, |builder, (key, value)| builder.set(key, value));
-        let gateway = builder.start().await;
-        let (caller, target) = gateway.pair(Agent::json("{}").await).await;
-        let site = Self {
+        let (gateway, caller, target) = staged(builder, Agent::json("{}").await).await;
+        gateway.until_coherent().await;
+        Self {
             gateway,
             caller,
             target,
             sql,
             shared,
             redis,
-        };
-        site.gateway.until_coherent().await;
-        site
+        }
     }
 
     async fn explain(&self) -> Value {
@@ -50,13 +45,8 @@ impl Site {
     }
 
     async fn agree(&self, what: &str) -> (String, Value) {
-        agree(
-            &self.gateway,
-            ("caller", &self.caller.token),
-            "target",
-            what,
-        )
-        .await
+        let who = ("caller", &*self.caller.token);
+        agree(&self.gateway, who, "target", what).await
     }
 
     /// Asks until the place of `target` is in memory: of a caller who may not reach it, so that no more
@@ -71,12 +61,12 @@ impl Site {
     }
 
     /// Asks and sends until both say the same, since a store's absence is found out step by step.
-    async fn agree_soon(&self, target: &str, what: &str) -> Met {
+    async fn agree_soon(&self, target: &str, what: &str) -> String {
         until_found(what, async || {
             let explained = explain(&self.gateway, "caller", target).await;
             let met = self.gateway.call(&call(target, &self.caller.token)).await;
             let met = Met::of_message(&met);
-            (Met::of_explanation(&explained) == met).then_some(met)
+            (Met::of_explanation(&explained) == met).then_some(met.reason)
         })
         .await
     }
@@ -84,21 +74,17 @@ impl Site {
 
 fn from<'a>(explained: &'a Value, name: &str) -> (&'a str, u64) {
     let step = step(explained, name);
-    (
-        step["source"].as_str().unwrap(),
-        step["age_ms"].as_u64().unwrap(),
-    )
+    let (source, age) = (step["source"].as_str(), step["age_ms"].as_u64());
+    (source.unwrap(), age.unwrap())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_read_says_where_and_what_is_remembered_how_long_ago() {
-    let site = Site::new(&[]).await;
+    let site = Site::new().await;
     // Whatever a registration left in memory is dropped with the move and the change.
-    for (id, body) in [
-        ("caller", json!({"org": "o"})),
-        ("target", json!({"org": "o"})),
-    ] {
-        assert_eq!(site.gateway.patch(id, body).await.status, 200);
+    for id in ["caller", "target"] {
+        let moved = site.gateway.patch(id, json!({"org": "o"})).await;
+        assert_eq!(moved.status, 200);
     }
     // Both come back by Redis, and what is read before that would be read again.
     tokio::time::sleep(Duration::from_millis(500)).await;
@@ -124,59 +110,38 @@ async fn what_is_read_says_where_and_what_is_remembered_how_long_ago() {
         assert!(age < 60_000, "{name}: {cold:#}");
     }
     let liveness = &step(&cold, "liveness")["fact"];
-    let (left, beat) = (
-        liveness["lapses_in_ms"].as_u64(),
-        liveness["heartbeat_age_ms"].as_u64(),
-    );
-    assert!(
-        matches!((left, beat), (Some(left), Some(beat)) if left + beat == 90_000 && left > 60_000),
-        "{cold:#}"
-    );
+    let beat = liveness["heartbeat_age_ms"].as_u64().unwrap();
+    let left = liveness["lapses_in_ms"].as_u64().unwrap();
+    assert!(left + beat == 90_000 && left > 60_000, "{cold:#}");
     assert_eq!(step(&cold, "url")["fact"]["from"], "ws:target:url");
     assert_eq!(site.target.agent.count(), 0, "nothing was sent");
     until_holds("all is in memory", async || {
         let (met, warm) = site.agree("in memory").await;
         assert_eq!(met, "sent");
-        let facts = [
-            "caller_place",
-            "target_place",
-            "state",
-            "liveness",
-            "url",
-            "upstream",
-        ];
-        facts
-            .map(|name| from(&warm, name))
-            .iter()
-            .all(|(source, age)| *source == "memory" && *age > 0)
+        let mut facts = "caller_place target_place state liveness url upstream".split(' ');
+        facts.all(|name| matches!(from(&warm, name), ("memory", 1..)))
     })
     .await;
     // Another program writes the URL.
-    site.redis
-        .command(&["SET", "ws:target:url", "http://user:planted@127.0.0.1:1/"]);
+    let planted = "http://user:planted@127.0.0.1:1/";
+    site.redis.command(&["SET", "ws:target:url", planted]);
     let explained = until_found("the new URL", async || {
         let explained = site.explain().await;
         (explained["admitted"] == false).then_some(explained)
     })
     .await;
-    assert_eq!(
-        (last(&explained), &explained["reason"]),
-        ("url", &json!("address_forbidden"))
-    );
-    assert_eq!(
-        step(&explained, "url")["fact"]["url"],
-        "http://***@127.0.0.1:1/"
-    );
+    assert_eq!(last(&explained), "url");
+    assert_eq!(explained["reason"], "address_forbidden");
+    let url = &step(&explained, "url")["fact"]["url"];
+    assert_eq!(url, "http://***@127.0.0.1:1/");
     assert!(!explained.to_string().contains("planted"), "{explained:#}");
-    assert_eq!(
-        site.agree("a URL that is refused").await.0,
-        "address_forbidden"
-    );
+    let (met, _) = site.agree("a URL that is refused").await;
+    assert_eq!(met, "address_forbidden");
 }
 
 /// Both agree while a store is away, whatever they say.
 pub(super) async fn away(seen: &mut BTreeSet<String>) {
-    let site = Site::new(&[("directory.stale", "60s")]).await;
+    let site = Site::new().await;
     let cold = site.gateway.seat("cold", "", Agent::json("{}").await).await;
     let agent = Agent::json("{}").await;
     let child = site.gateway.seat("child", "target", agent).await;
@@ -187,53 +152,40 @@ pub(super) async fn away(seen: &mut BTreeSet<String>) {
     site.place_known(&child, "cold").await;
     site.sql.cut();
     // In memory, and linked: it goes on.
-    assert_eq!(
-        site.agree_soon("target", "SQL away, in memory")
-            .await
-            .reason,
-        "sent"
-    );
-    let met = site.agree_soon("cold", "SQL away, unknown").await;
-    assert_eq!(met.reason, "store_unavailable");
+    let known = site.agree_soon("target", "SQL away, in memory").await;
+    assert_eq!(known, "sent");
+    let unknown = site.agree_soon("cold", "SQL away, unknown").await;
+    assert_eq!(unknown, "store_unavailable");
     let explained = explain(&site.gateway, "caller", "cold").await;
     // Its place is in memory; its row was never read.
     let (at, source) = (last(&explained), from(&explained, last(&explained)).0);
     assert_eq!((at, source), ("state", "sql"), "{explained:#}");
     let because = &step(&explained, "state")["fact"]["because"];
-    assert!(
-        because.as_str().unwrap().starts_with("sql store: "),
-        "{explained:#}"
-    );
+    let because = because.as_str().unwrap();
+    assert!(because.starts_with("sql store: "), "{explained:#}");
     // A caller whose credential nobody remembers.
     let explained = explain(&site.gateway, "cold", "target").await;
     let met = site.gateway.call(&call("target", &cold.token)).await;
-    assert_eq!(
-        Met::of_explanation(&explained),
-        Met::of_message(&met),
-        "{explained:#}"
-    );
-    assert_eq!(
-        (last(&explained), from(&explained, "caller").0),
-        ("caller", "sql")
-    );
-    seen.insert(met.reason());
+    let met = Met::of_message(&met);
+    assert_eq!(Met::of_explanation(&explained), met, "{explained:#}");
+    let (at, source) = (last(&explained), from(&explained, "caller").0);
+    assert_eq!((at, source), ("caller", "sql"));
+    seen.insert(met.reason);
     // The entry goes, and what was known of it counts. Of an operator, who needs no place to be known.
-    site.redis
-        .command(&["PUBLISH", "gw:invalidate", "address:target"]);
+    let gone = ["PUBLISH", "gw:invalidate", "address:target"];
+    site.redis.command(&gone);
     let stale = until_found("what was known counts", async || {
         let explained = site.explain().await;
-        let is_stale =
-            explained["admitted"] == true && step(&explained, "state")["fact"]["stale"] == true;
-        is_stale.then_some(explained)
+        let is_stale = step(&explained, "state")["fact"]["stale"] == true;
+        (explained["admitted"] == true && is_stale).then_some(explained)
     })
     .await;
     assert!(from(&stale, "state").1 > 0, "{stale:#}");
-    assert_eq!(site.agree_soon("target", "stale").await.reason, "sent");
+    assert_eq!(site.agree_soon("target", "stale").await, "sent");
     site.sql.resume();
     site.shared.cut();
     // No lease can be read: the status counts.
-    let met = site.agree_soon("target", "Redis away").await;
-    assert_eq!(met.reason, "sent");
+    assert_eq!(site.agree_soon("target", "Redis away").await, "sent");
     until_holds("no lease can be read", async || {
         let explained = site.explain().await;
         let liveness = &step(&explained, "liveness")["fact"];
@@ -244,9 +196,8 @@ pub(super) async fn away(seen: &mut BTreeSet<String>) {
     .await;
     site.sql.cut();
     // Nothing counts for longer than a second without a link.
-    let refused =
-        async || site.agree_soon("target", "both away").await.reason == "store_unavailable";
-    until_holds("no store, no message", refused).await;
+    let away = async || site.agree_soon("target", "both away").await == "store_unavailable";
+    until_holds("no store, no message", away).await;
     let operator = explain(&site.gateway, "operator", "target").await;
     let met = Met::of_message(&site.gateway.call(&call("target", ADMIN)).await);
     assert_eq!(Met::of_explanation(&operator), met, "{operator:#}");

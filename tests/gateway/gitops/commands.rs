@@ -21,19 +21,13 @@ fn run(gateway: &Gateway, arguments: &[&str], input: &str) -> (Option<i32>, Stri
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
-    child
-        .stdin
-        .take()
-        .unwrap()
-        .write_all(input.as_bytes())
-        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    stdin.write_all(input.as_bytes()).unwrap();
+    drop(stdin);
     let output = child.wait_with_output().unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-    (
-        output.status.code(),
-        text(output.stdout),
-        text(output.stderr),
-    )
+    let (out, err) = (text(output.stdout), text(output.stderr));
+    (output.status.code(), out, err)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -46,64 +40,43 @@ async fn a_policy_is_reviewed_and_applied_from_the_command_line() {
     let (code, out, err) = run(&gateway, &dry, "");
     assert_eq!(code, Some(2), "{err}");
     assert!(out.contains("+ workspace pm\n    org: \"acme\"\n"), "{out}");
-    assert!(
-        out.ends_with("2 to create, 0 to change, 0 to remove; 0 as the policy says.\n"),
-        "{out}"
-    );
+    let sum = "2 to create, 0 to change, 0 to remove; 0 as the policy says.\n";
+    assert!(out.ends_with(sum), "{out}");
     let (code, _, err) = run(&gateway, &["apply", "policy.yaml"], "");
     assert_eq!(code, Some(64), "{err}");
     assert!(err.contains("--yes"), "{err}");
     assert_eq!(export(&gateway).await["workspaces"], json!([]));
     let (code, out, err) = run(&gateway, &["apply", "policy.yaml", "--yes"], "");
-    assert_eq!(
-        (code, out.ends_with("Applied 2 changes.\n")),
-        (Some(0), true),
-        "{out}{err}"
-    );
+    assert_eq!(code, Some(0), "{out}{err}");
+    assert!(out.ends_with("Applied 2 changes.\n"), "{out}{err}");
     let (code, out, _) = run(&gateway, &dry, "");
-    assert_eq!(
-        (code, out.as_str()),
-        (Some(0), "No changes; 2 as the policy says.\n")
-    );
+    assert_eq!(code, Some(0));
+    assert_eq!(out, "No changes; 2 as the policy says.\n");
 
     let (code, yaml, err) = run(&gateway, &["export"], "");
     assert_eq!(code, Some(0), "{err}");
-    assert!(
-        yaml.contains("id: dev") && !yaml.contains("\nrevision"),
-        "{yaml}"
-    );
-    let (code, out, err) = run(
-        &gateway,
-        &["apply", "-", "--yes", "--prune", "--json"],
-        &yaml,
-    );
+    assert!(yaml.contains("id: dev"), "{yaml}");
+    assert!(!yaml.contains("\nrevision"), "{yaml}");
+    let pruned = ["apply", "-", "--yes", "--prune", "--json"];
+    let (code, out, err) = run(&gateway, &pruned, &yaml);
     assert_eq!(code, Some(0), "{err}");
-    assert_eq!(
-        serde_json::from_str::<Value>(&out).unwrap()["changes"],
-        json!([])
-    );
+    let out: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(out["changes"], json!([]));
 
     // A file with a revision is refused once the gateway was changed.
     let (_, pinned, _) = run(&gateway, &["export", "--with-revision"], "");
-    assert_eq!(
-        gateway.patch("pm", json!({"role": "plans"})).await.status,
-        200
-    );
+    gateway.patch("pm", json!({"role": "plans"})).await.has(200);
     let (code, _, err) = run(&gateway, &["apply", "-", "--yes"], &pinned);
     assert_eq!(code, Some(1), "{err}");
-    assert!(
-        err.contains("409 conflict") && err.contains("changed: workspace pm"),
-        "{err}"
-    );
+    assert!(err.contains("409 conflict"), "{err}");
+    assert!(err.contains("changed: workspace pm"), "{err}");
 
+    let orphan = "version: 1\nworkspaces:\n- id: x\n  parent_id: y\n";
+    let why = "workspaces[0] (x): the parent `y` does not exist";
     for (input, status, says) in [
         ("workspaces: [", 64, "no YAML"),
         ("- 1", 64, "version: 1"),
-        (
-            "version: 1\nworkspaces:\n- id: x\n  parent_id: y\n",
-            1,
-            "workspaces[0] (x): the parent `y` does not exist",
-        ),
+        (orphan, 1, why),
     ] {
         let (code, _, err) = run(&gateway, &["apply", "-", "--yes"], input);
         assert_eq!(code, Some(status), "{err}");
@@ -112,10 +85,8 @@ async fn a_policy_is_reviewed_and_applied_from_the_command_line() {
     // The examples of the help are commands that can be parsed.
     let (code, help, _) = run(&gateway, &["apply", "--help"], "");
     assert_eq!(code, Some(0));
-    assert!(
-        help.contains("a2a-gateway apply policy.yaml --dry-run"),
-        "{help}"
-    );
+    let example = "a2a-gateway apply policy.yaml --dry-run";
+    assert!(help.contains(example), "{help}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -124,29 +95,21 @@ async fn an_export_has_no_secret() {
     let secret = json!({"id": "dev", "name": "dev", "liveness": "assumed", "url": "http://127.0.0.1:9/",
         "upstream_auth": {"type": "bearer", "token": "planted-upstream-secret"},
         "wake": {"url": "http://127.0.0.1:9/wake", "headers": {"X-Key": "planted-wake-secret"}}});
-    let answer = crate::harness::Request::post("/workspaces", secret.to_string());
-    let answer = gateway.as_operator(answer).await;
-    assert_eq!(answer.status, 201, "{}", answer.text());
+    gateway.post("/workspaces", secret).await.has(201);
     let (_, yaml, _) = run(&gateway, &["export"], "");
     assert!(yaml.contains("id: dev"), "{yaml}");
     for secret in ["planted", "upstream_auth", "wake", "a2ae_"] {
         assert!(!yaml.contains(secret), "{yaml}");
     }
     // A member that is not in the policy stays.
-    let line = yaml
-        .lines()
-        .find(|line| line.trim_start().starts_with("liveness:"))
-        .unwrap();
+    let mut lines = yaml.lines();
+    let line = lines.find(|line| line.trim_start().starts_with("liveness:"));
+    let line = line.unwrap();
     let indent = &line[..line.len() - line.trim_start().len()];
     let changed = yaml.replacen(line, &format!("{line}\n{indent}role: writes"), 1);
     let (code, _, err) = run(&gateway, &["apply", "-", "--yes"], &changed);
     assert_eq!(code, Some(0), "{err}");
-    let seen = gateway
-        .as_operator(crate::harness::Request::get("/workspaces/dev"))
-        .await
-        .json();
-    assert_eq!(
-        (&seen["role"], &seen["wake"]["url"]),
-        (&json!("writes"), &json!("http://127.0.0.1:9/wake"))
-    );
+    let seen = gateway.read("/workspaces/dev").await;
+    assert_eq!(seen["role"], "writes");
+    assert_eq!(seen["wake"]["url"], "http://127.0.0.1:9/wake");
 }

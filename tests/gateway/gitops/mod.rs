@@ -21,14 +21,12 @@ async fn post(gateway: &Gateway, query: &str, policy: &Value) -> Answer {
 
 /// Applies a policy, which must be possible, and returns the difference.
 async fn apply(gateway: &Gateway, query: &str, policy: &Value) -> Value {
-    let answer = post(gateway, query, policy).await;
-    assert_eq!(answer.status, 200, "{}", answer.text());
+    let answer = post(gateway, query, policy).await.has(200);
     answer.json()
 }
 
 async fn export(gateway: &Gateway) -> Value {
-    let answer = gateway.as_operator(Request::get("/policy")).await;
-    assert_eq!(answer.status, 200, "{}", answer.text());
+    let answer = gateway.as_operator(Request::get("/policy")).await.has(200);
     answer.json()
 }
 

@@ -88,8 +88,7 @@ on_embedded! {
         let answer = post(&again, crate::harness::ADMIN).await;
         assert_eq!((answer.status, answer.reason().as_str()), (409, "conflict"), "{}", answer.text());
         again["parent_id"] = Value::Null;
-        let answer = post(&again, crate::harness::ADMIN).await;
-        assert_eq!(answer.status, 201, "{}", answer.text());
+        let answer = post(&again, crate::harness::ADMIN).await.has(201);
         assert!(removed.elapsed() >= GAP, "a request of the earlier life may act on this one: {:?}", removed.elapsed());
         let seen = answer.json();
         assert_eq!((&seen["status"], &seen["agent_card"]), (&json!("provisioning"), &Value::Null));
@@ -127,10 +126,8 @@ async fn a_stop_of_a_removed_workspace_counts_again_when_its_id_comes_back() {
     let exported = crate::gitops::export(&gateway).await;
     assert_eq!(exported["stops"], json!([]));
     let difference = apply(&gateway, "?prune=true", &exported).await;
-    assert_eq!(
-        (&difference["changes"], &difference["unmanaged"]),
-        (&json!([]), &json!([]))
-    );
+    assert_eq!(difference["changes"], json!([]));
+    assert_eq!(difference["unmanaged"], json!([]));
     assert_eq!(stops().await, made, "it stays in force");
     policy["recreate"] = true.into();
     let difference = apply(&gateway, "?prune=true", &policy).await;
@@ -217,8 +214,7 @@ async fn everything_is_dead(one: &Gateway, two: &Gateway) {
     assert!(two.call(&inbox(&old.token)).await.text().contains("old"));
     let delegation = json!({"target_id": "pm", "task": "later", "idempotency_key": "d-1"});
     let delegated = Request::post("/workspaces/dev/delegate", delegation.to_string());
-    let delegated = one.call(&delegated.bearer(&old.token)).await;
-    assert_eq!(delegated.status, 202, "{}", delegated.text());
+    one.call(&delegated.bearer(&old.token)).await.has(202);
 
     remove(one, "dev").await;
     let new = recreate(one, json!({"id": "dev", "name": "dev"}), counting().await).await;
@@ -250,8 +246,7 @@ async fn everything_is_dead(one: &Gateway, two: &Gateway) {
             "its grant"
         );
         // Inbox.
-        let held = gateway.call(&inbox(&new.token)).await;
-        assert_eq!(held.status, 200, "{}", held.text());
+        let held = gateway.call(&inbox(&new.token)).await.has(200);
         assert!(!held.text().contains("old"), "{}", held.text());
         // Delegations.
         let listed = Request::get("/workspaces/dev/delegations").bearer(&new.token);
@@ -269,8 +264,7 @@ async fn everything_is_dead(one: &Gateway, two: &Gateway) {
         );
     }
     // A key of the earlier life is no key of this one: the call is made.
-    let called = two.call(&key(call("dev", &pm.token))).await;
-    assert_eq!(called.status, 200, "{}", called.text());
+    let called = two.call(&key(call("dev", &pm.token))).await.has(200);
     assert_eq!(called.field("x-a2a-idempotent-replay"), None);
     assert_eq!(new.agent.count(), fresh + 1);
     // The id of the old task is free for another caller of the new agent, in a life in which pm called nothing.
@@ -280,7 +274,6 @@ async fn everything_is_dead(one: &Gateway, two: &Gateway) {
     let knows = async || two.call(&inbox(&third.token)).await.status == 200;
     until_holds("the other replica knows the third life", knows).await;
     assert_eq!(two.call(&call("dev", &qa.token)).await.status, 200);
-    let seen = one.call(&get_task("dev", &qa.token)).await;
-    assert_eq!(seen.status, 200, "{}", seen.text());
+    let seen = one.call(&get_task("dev", &qa.token)).await.has(200);
     assert!(!seen.text().contains("-32001"), "{}", seen.text());
 }

@@ -2,15 +2,16 @@
 
 use super::*;
 
+/// An answer that this text says.
+fn agent_says(text: &str) -> Value {
+    json!({"kind": "message", "messageId": "m", "role": "agent", "parts": [{"kind": "text", "text": text}]})
+}
+
 /// A built-in guard that rejects the secret.
 fn own(more: Value) -> Value {
-    let mut table = json!({"name": "own", "builtin": "patterns",
+    let table = json!({"name": "own", "builtin": "patterns",
         "patterns": [{"name": "secret", "regex": "planted-for-the-guard[s]"}]});
-    table
-        .as_object_mut()
-        .unwrap()
-        .extend(more.as_object().unwrap().clone());
-    table
+    merged(table, &more)
 }
 
 /// An agent that answers all calls with these bytes.
@@ -60,10 +61,8 @@ async fn only_data_and_known_names_of_events_pass() {
     let answer = called(&guards, true, steps).await;
     let text = answer.text();
     assert!(!text.contains(SECRET), "{text}");
-    assert!(
-        text.contains("working") && text.contains("completed"),
-        "{text}"
-    );
+    assert!(text.contains("working"), "{text}");
+    assert!(text.contains("completed"), "{text}");
     assert!(text.contains("event: message\ndata: "), "{text}");
 }
 
@@ -78,12 +77,10 @@ async fn a_call_that_makes_a_guard_fail_does_not_stop_the_others() {
     })
     .await;
     let guards = json!([table("g", &guard, "", json!({"phases": ["request"]}))]);
-    let case = Case::on(builder(Pair::Embedded, &guards), agent("hello").await).await;
+    let case = Case::guarded(&guards, "hello").await;
     let call = async |text: &str| case.call(Form::Rpc03, false, text).await;
     for _ in 0..8 {
-        let answer = call(SECRET).await;
-        let said = (answer.status, answer.fact("failure"));
-        assert_eq!(said, (503, Some("invalid".into())), "{}", answer.text());
+        call(SECRET).await.has(503).tells("failure", "invalid");
     }
     assert_eq!(call("hi").await.status, 200);
 }
@@ -92,10 +89,9 @@ async fn a_call_that_makes_a_guard_fail_does_not_stop_the_others() {
 async fn a_rejection_without_a_reason_says_so() {
     let guard = Agent::scripted(|_| verdict(&json!({"action": "reject"}))).await;
     let guards = json!([table("g", &guard, "", json!({"phases": ["request"]}))]);
-    let case = Case::on(builder(Pair::Embedded, &guards), agent("hello").await).await;
-    let request = case.request(Form::Rpc03, false, "hi");
-    let answer = case.gateway.call(&request).await;
-    assert_eq!(answer.fact("why").as_deref(), Some("no reason given"));
+    let case = Case::guarded(&guards, "hello").await;
+    let answer = case.call(Form::Rpc03, false, "hi").await;
+    answer.tells("why", "no reason given");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -105,36 +101,23 @@ async fn what_stands_beside_a_message_is_judged() {
         own(json!({})),
         table("g", &guard, "reject", json!({"phases": ["request"]})),
     ] {
-        let case = Case::on(
-            builder(Pair::Embedded, &json!([table])),
-            agent("hello").await,
-        )
-        .await;
+        let case = Case::guarded(&json!([table]), "hello").await;
         let message = json!({"kind": "message", "messageId": "m-1", "role": "user", "parts": [{"kind": "text", "text": "hi"}]});
         let call = json!({"jsonrpc": "2.0", "id": "c", "method": "message/send", "params": {"message": message}});
         let send = async |call: &Value| {
             let request = Request::post(case.target.path(), call.to_string());
             case.gateway.call(&request.bearer(&case.caller.token)).await
         };
-        for (place, said) in [
-            ("/params/note", json!(SECRET)),
-            ("/params/request", json!({"a": [SECRET]})),
-            (
-                "/params/configuration",
-                json!({"acceptedOutputModes": [SECRET]}),
-            ),
-            ("/params/tenant", json!(SECRET)),
+        for (member, said) in [
+            ("note", json!(SECRET)),
+            ("request", json!({"a": [SECRET]})),
+            ("configuration", json!({"acceptedOutputModes": [SECRET]})),
+            ("tenant", json!(SECRET)),
         ] {
             let mut call = call.clone();
-            let (parent, name) = place.rsplit_once('/').unwrap();
-            call.pointer_mut(parent).unwrap()[name] = said;
+            call["params"][member] = said;
             let answer = send(&call).await;
-            assert_eq!(
-                answer.reason(),
-                "guard_rejected",
-                "{place}: {}",
-                answer.text()
-            );
+            answer.refuses_for(&member, 403, "guard_rejected");
         }
         assert_eq!(wire(&case.target.agent).matches("POST ").count(), 0);
         let mut call = call.clone();
@@ -149,51 +132,34 @@ async fn what_stands_beside_a_message_is_judged() {
 async fn answers_that_a_reader_may_read_otherwise_are_refused() {
     let guards = json!([own(json!({}))]);
     let reply = |id: &str, text: &str| {
-        let message = json!({"kind": "message", "messageId": "m", "role": "agent", "parts": [{"kind": "text", "text": text}]});
-        json!({"jsonrpc": "2.0", "id": id, "result": message}).to_string()
+        json!({"jsonrpc": "2.0", "id": id, "result": agent_says(text)}).to_string()
     };
     let secret = reply("c", SECRET);
     let utf16: Vec<u8> = secret.encode_utf16().flat_map(u16::to_le_bytes).collect();
-    let utf32: Vec<u8> = secret
-        .chars()
-        .flat_map(|c| (c as u32).to_le_bytes())
-        .collect();
+    let utf32 = secret.chars().flat_map(|c| (c as u32).to_le_bytes());
+    let other_version = reply("c", "x").replace("\"2.0\"", &format!("\"{SECRET}\""));
+    let (utf7, utf7_stream) = (
+        "application/json; charset=utf-7",
+        "text/event-stream; charset=utf-7",
+    );
     let escaped = secret.replace("planted", "\\u0070lanted");
     let lax = escaped.replace("\"jsonrpc\"", "\"x\":NaN,\"jsonrpc\"");
     let json = "application/json";
     for (content_type, body, is_stream) in [
         (json, utf16, false),
-        (json, utf32, false),
-        (
-            "application/json; charset=utf-7",
-            reply("c", "x").into(),
-            false,
-        ),
+        (json, utf32.collect(), false),
+        (utf7, reply("c", "x").into(), false),
         (json, lax.into_bytes(), false),
         (json, reply(SECRET, "x").into_bytes(), false),
-        (
-            json,
-            reply("c", "x")
-                .replace("\"2.0\"", &format!("\"{SECRET}\""))
-                .into(),
-            false,
-        ),
-        (
-            "text/event-stream; charset=utf-7",
-            event(&status("completed")).into(),
-            true,
-        ),
+        (json, other_version.into(), false),
+        (utf7_stream, event(&status("completed")).into(), true),
     ] {
-        let mut answer = format!(
-            "HTTP/1.1 200 OK\r\nContent-Type: {content_type}\r\nContent-Length: {}\r\n\r\n",
-            body.len()
-        )
-        .into_bytes();
-        answer.extend_from_slice(&body);
-        let answer = called(&guards, is_stream, vec![Step::Write(answer)]).await;
-        let said = (answer.status, answer.reason());
+        let head = format!("HTTP/1.1 200 OK\r\nContent-Type: {content_type}\r\nContent-Length");
+        let head = format!("{head}: {}\r\n\r\n", body.len()).into_bytes();
+        let steps = vec![Step::Write(head), Step::Write(body.clone())];
+        let answer = called(&guards, is_stream, steps).await;
         let place = format!("{content_type} {}", String::from_utf8_lossy(&body));
-        assert_eq!(said, (502, "agent_protocol_error".into()), "{place}");
+        answer.refuses_for(&place, 502, "agent_protocol_error");
         assert!(!answer.text().contains(SECRET), "{place}");
     }
     let other = event(&status("working")).replace("\"c\"", &format!("\"{SECRET}\""));
@@ -204,36 +170,23 @@ async fn answers_that_a_reader_may_read_otherwise_are_refused() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stream_is_no_answer_where_only_answers_are_judged() {
-    let message = json!({"kind": "message", "messageId": "m", "role": "agent", "parts": [{"kind": "text", "text": SECRET}]});
-    for more in [
-        json!({"phases": ["request", "response"]}),
-        json!({"stream": "off"}),
-    ] {
-        let steps = stream(&[event(&message)]);
+    let phases = json!({"phases": ["request", "response"]});
+    for more in [phases, json!({"stream": "off"})] {
+        let steps = stream(&[event(&agent_says(SECRET))]);
         let answer = called(&json!([own(more)]), false, steps).await;
-        let said = (answer.status, answer.reason());
-        assert_eq!(
-            said,
-            (502, "agent_protocol_error".into()),
-            "{}",
-            answer.text()
-        );
+        answer.refuses(502, "agent_protocol_error");
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_last_event_is_judged_whatever_it_says() {
     let guards = json!([own(json!({"phases": ["event"], "stream": "final"}))]);
+    let (one, secret, over) = (artifact("one"), artifact(SECRET), status("completed"));
     for events in [
         // The stream ends without a word that the task is over.
-        vec![status("working"), artifact("one"), artifact(SECRET)],
+        vec![status("working"), one.clone(), secret.clone()],
         // The agent goes on after it.
-        vec![
-            artifact("one"),
-            status("completed"),
-            artifact(SECRET),
-            status("completed"),
-        ],
+        vec![one, over.clone(), secret, over],
     ] {
         let events: Vec<_> = events.iter().map(event).collect();
         let answer = called(&guards, true, stream(&events)).await;
@@ -257,16 +210,10 @@ async fn a_sender_cannot_choose_that_a_guard_fails() {
         let more = json!({"phases": ["request"], "on_failure": "allow", "max_bytes": "2KiB"});
         json!([table("g", &guard, behaviour, more)])
     };
-    let case = Case::on(
-        builder(Pair::Embedded, &allow("pass")),
-        agent("hello").await,
-    )
-    .await;
+    let case = Case::guarded(&allow("pass"), "hello").await;
     let call = async |text: &str| case.call(Form::Rpc03, false, text).await;
     let long = format!("{SECRET}{}", "x".repeat(3000));
-    let answer = call(&long).await;
-    let said = (answer.status, answer.fact("failure").unwrap_or_default());
-    assert_eq!(said, (503, "too_large".into()), "{}", answer.text());
+    call(&long).await.has(503).tells("failure", "too_large");
     let deep = format!("{}1{}", "[".repeat(110), "]".repeat(110));
     let message = r#"{"kind":"message","messageId":"m-1","role":"user","parts":[{"kind":"text","text":"@"},{"kind":"data","data":{"a":DEEP}}]}"#;
     let send = async |case: &Case, message: String| {
@@ -278,12 +225,7 @@ async fn a_sender_cannot_choose_that_a_guard_fails() {
     };
     let asked = guard.count();
     let answer = send(&case, message.replace("DEEP", &deep)).await;
-    assert_eq!(
-        answer.fact("failure").as_deref(),
-        Some("invalid"),
-        "{}",
-        answer.text()
-    );
+    answer.tells("failure", "invalid");
     assert_eq!(guard.count(), asked);
     assert_eq!(case.target.agent.count(), 0);
     // Half a surrogate pair is a text as any other.
@@ -297,11 +239,10 @@ async fn a_sender_cannot_choose_that_a_guard_fails() {
     .await;
     let more = json!({"phases": ["request"], "on_failure": "allow"});
     let guards = json!([table("g", &masks, "", more)]);
-    let case = Case::on(builder(Pair::Embedded, &guards), agent("hello").await).await;
+    let case = Case::guarded(&guards, "hello").await;
     let text = format!("{SECRET} \\ud800");
     let message = message.replace("DEEP", "1").replace('@', &text);
-    let answer = send(&case, message).await;
-    assert_eq!(answer.status, 200, "{}", answer.text());
+    send(&case, message).await.has(200);
     let sent = wire(&case.target.agent);
     assert!(sent.contains(MASK) && !sent.contains(SECRET), "{sent}");
 }
@@ -311,28 +252,20 @@ async fn the_clock_of_a_call_and_stops_end_the_wait_for_guards() {
     let guard = guard().await;
     let more = json!({"timeout": "20s", "phases": ["request"]});
     let guards = json!([table("g", &guard, "hang", more)]);
-    let case = Case::on(builder(Pair::Embedded, &guards), agent("hello").await).await;
+    let case = Case::guarded(&guards, "hello").await;
     let request = case
         .request(Form::Rpc03, false, SECRET)
         .field("X-Timeout", "1");
     let answer = case.gateway.call(&request).await;
-    let said = (answer.status, answer.reason(), answer.fact("clock"));
-    assert_eq!(
-        said,
-        (504, "agent_timeout".into(), Some("total".into())),
-        "{}",
-        answer.text()
-    );
-    assert_eq!(answer.fact("delivered").as_deref(), Some("false"));
+    answer.refuses(504, "agent_timeout");
+    answer.tells("clock", "total");
+    answer.tells("delivered", "false");
     assert_eq!(case.target.agent.count(), 0);
-    for (phase, key) in [
-        ("request", None),
-        ("response", None),
-        ("response", Some("key")),
-    ] {
+    let rows = [("request", None), ("response", None)];
+    for (phase, key) in rows.into_iter().chain([("response", Some("key"))]) {
         let more = json!({"timeout": "20s", "phases": [phase]});
         let guards = json!([table("g", &guard, "hang", more)]);
-        let case = Case::on(builder(Pair::Embedded, &guards), agent(SECRET).await).await;
+        let case = Case::guarded(&guards, SECRET).await;
         let mut request = case.request(Form::Rpc03, false, SECRET);
         if let Some(key) = key {
             request = request.field("Idempotency-Key", key);
@@ -340,13 +273,12 @@ async fn the_clock_of_a_call_and_stops_end_the_wait_for_guards() {
         let asked = guard.count();
         let (answer, ()) = tokio::join!(case.gateway.call(&request), async {
             crate::harness::until_holds("it waits", async || guard.count() > asked).await;
-            let stop =
-                json!({"scope": {"workspace": case.target.id}, "mode": "running", "reason": "now"});
-            let made = Request::post("/stops", stop.to_string());
-            assert_eq!(case.gateway.as_operator(made).await.status, 201);
+            let scope = json!({"workspace": case.target.id});
+            let stop = json!({"scope": scope, "mode": "running", "reason": "now"});
+            case.gateway.post("/stops", stop).await.has(201);
         });
         assert_eq!(answer.reason(), "stopped", "{phase}: {}", answer.text());
         let sent = if phase == "request" { "false" } else { "true" };
-        assert_eq!(answer.fact("delivered").as_deref(), Some(sent));
+        answer.tells("delivered", sent);
     }
 }

@@ -25,7 +25,7 @@ async fn the_example_rejects_cards_and_masks_addresses() {
         .spawn()
         .unwrap();
     let listens = async || tokio::net::TcpStream::connect(address).await.is_ok();
-    until_holds("what is told in the end", listens).await;
+    until_holds("it is told", listens).await;
     let guards = json!([{"name": "example", "url": format!("http://{address}/"),
         "header": "X-Key: planted-key-of-the-example"}]);
     let said = agent("write to me@agent.example").await;
@@ -35,8 +35,7 @@ async fn the_example_rejects_cards_and_masks_addresses() {
             let call = async |text| case.call(form, streams, text).await;
             let card = call("4111 1111 1111 1111").await;
             card.refuses(403, "guard_rejected");
-            let answer = call("I am you@caller.example").await;
-            assert_eq!(answer.status, 200, "{}", answer.text());
+            let answer = call("I am you@caller.example").await.has(200);
             answer.says("write to [email]");
             let sent = case.target.agent.take();
             assert!(sent.text().contains("I am [email]"), "{}", sent.text());

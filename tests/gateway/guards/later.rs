@@ -1,7 +1,7 @@
 //! Answers that are kept, calls that are made later, and agents that poll.
 
 use super::*;
-use crate::harness::until_holds;
+use crate::harness::{until_found, until_holds};
 use crate::on_both_pairs;
 use crate::polling::poller;
 
@@ -51,9 +51,8 @@ impl Stage {
     }
 
     async fn keyed(&self, to: &Seat, text: &str) -> Answer {
-        let request = self
-            .request(to, text)
-            .field("Idempotency-Key", to.id.as_str());
+        let request = self.request(to, text);
+        let request = request.field("Idempotency-Key", to.id.as_str());
         self.gateway.call(&request).await
     }
 
@@ -74,25 +73,23 @@ impl Stage {
 
     async fn pause(&self, id: &str, verb: &str) {
         let request = Request::new("POST", format!("/workspaces/{id}/{verb}"));
-        let answer = self.gateway.as_operator(request).await;
-        assert_eq!(answer.status, 200, "{}", answer.text());
+        self.gateway.as_operator(request).await.has(200);
     }
 
     /// The task of a call that is made later, once it is over.
     async fn deferred(&self, to: &Seat, text: &str) -> Value {
         self.pause(&to.id, "pause").await;
         let request = self.request(to, text).field("Prefer", "respond-async");
-        let kept = self.gateway.call(&request).await;
-        assert_eq!(kept.status, 202, "{}", kept.text());
+        let kept = self.gateway.call(&request).await.has(202);
         self.pause(&to.id, "resume").await;
         let id = kept.json()["activity_id"].as_str().unwrap().to_owned();
         let task = async || self.asked(to, "tasks/get", &id).await.json();
-        let ended = async || {
-            let state = task().await["result"]["status"]["state"].clone();
-            state == "completed" || state == "failed"
-        };
-        until_holds("it is over", ended).await;
-        task().await
+        until_found("it is over", async || {
+            let task = task().await;
+            let state = task["result"]["status"]["state"].as_str();
+            matches!(state, Some("completed" | "failed")).then_some(task)
+        })
+        .await
     }
 
     /// An agent that polls replies with the secret.
@@ -101,8 +98,7 @@ impl Stage {
             "parts": [{"kind": "text", "text": SECRET}]});
         let reply = json!({"jsonrpc": "2.0", "id": 1, "result": message});
         let path = format!("/workspaces/{}/activity/{activity}/reply", by.id);
-        let replied = self.post(by, path, &reply).await;
-        assert_eq!(replied.status, 200, "{}", replied.text());
+        self.post(by, path, &reply).await.has(200);
     }
 }
 
@@ -137,8 +133,7 @@ async fn what_is_kept_of_an_answer_is_what_passed() {
         ("failed", 503, "failed"),
     ] {
         let seat = stage.seat(id, SECRET).await;
-        let first = stage.keyed(&seat, "hi").await;
-        assert_eq!(first.status, status, "{}", first.text());
+        let first = stage.keyed(&seat, "hi").await.has(status);
         let again = stage.keyed(&seat, "hi").await;
         for answer in [&first, &again] {
             assert!(!answer.text().contains(SECRET), "{}", answer.text());

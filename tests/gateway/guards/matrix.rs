@@ -10,36 +10,26 @@ struct Rows {
     _guard: Agent,
 }
 
-/// The calls at an agent: its card may be read, too.
-fn calls(agent: &Agent) -> usize {
-    let requests = agent.requests();
-    let calls = requests.iter().filter(|one| one.head.starts_with("POST "));
-    calls.count()
-}
-
 const PHASES: [&str; 3] = ["request", "response", "event"];
 
 impl Rows {
     async fn new(card_of: fn(&str) -> Value) -> Self {
         let guard = guard().await;
-        let mut tables = Vec::new();
-        for phase in PHASES {
-            for behaviour in BEHAVIOURS {
-                let name = format!("{phase}-{behaviour}");
-                let more = json!({"phases": [phase], "targets": [&name]});
-                tables.push(table(&name, &guard, behaviour, more));
-            }
-        }
-        let gateway = builder(Pair::Embedded, &json!(tables)).start().await;
+        let rows = PHASES.map(|phase| BEHAVIOURS.map(|behaviour| (phase, behaviour)));
+        let tables = rows.as_flattened().iter().map(|(phase, behaviour)| {
+            let name = format!("{phase}-{behaviour}");
+            let more = json!({"phases": [phase], "targets": [&name]});
+            table(&name, &guard, behaviour, more)
+        });
+        let tables = json!(tables.collect::<Vec<_>>());
+        let gateway = builder(Pair::Embedded, &tables).start().await;
         let caller = gateway.seat("caller", "", Agent::json("{}").await).await;
         let mut seats = Vec::new();
-        for phase in PHASES {
-            for behaviour in BEHAVIOURS {
-                let name = format!("{phase}-{behaviour}");
-                let said = if phase == "request" { "hello" } else { SECRET };
-                let seat = gateway.seat_of(card_of(&name), "", agent(said).await).await;
-                seats.push((phase, behaviour, seat));
-            }
+        for &(phase, behaviour) in rows.as_flattened() {
+            let said = if phase == "request" { "hello" } else { SECRET };
+            let card = card_of(&format!("{phase}-{behaviour}"));
+            let seat = gateway.seat_of(card, "", agent(said).await).await;
+            seats.push((phase, behaviour, seat));
         }
         Self {
             gateway,
@@ -55,63 +45,46 @@ impl Rows {
                 continue;
             }
             let says = if *phase == "request" { SECRET } else { "hello" };
-            let before = calls(&seat.agent);
-            let answer = self
-                .gateway
-                .call(&form.request(seat, &self.caller, streams, says))
-                .await;
+            let before = seat.agent.calls();
+            let request = form.request(seat, &self.caller, streams, says);
+            let answer = self.gateway.call(&request).await;
             let place = format!("{form:?} {streams} {phase} {behaviour}: {}", answer.text());
-            let at_agent = wire(&seat.agent);
-            let other_side = if *phase == "request" {
-                &at_agent
-            } else {
-                &answer.text()
+            let other_side = match *phase {
+                "request" => wire(&seat.agent),
+                _ => answer.text(),
             };
-            assert_eq!(other_side.contains(SECRET), *behaviour == "pass", "{place}");
-            assert_eq!(
-                other_side.contains(MASK),
-                *behaviour == "replace",
-                "{place}"
-            );
-            let reason = match *behaviour {
-                "pass" | "replace" => None,
-                "reject" => Some(("guard_rejected", 403)),
-                _ => Some(("guard_unavailable", 503)),
-            };
-            let Some((reason, status)) = reason else {
-                assert_eq!(answer.status, 200, "{place}");
-                continue;
+            let (has_secret, has_mask) = (other_side.contains(SECRET), other_side.contains(MASK));
+            assert_eq!(has_secret, *behaviour == "pass", "{place}");
+            assert_eq!(has_mask, *behaviour == "replace", "{place}");
+            let (reason, status) = match *behaviour {
+                "pass" | "replace" => {
+                    assert_eq!(answer.status, 200, "{place}");
+                    continue;
+                }
+                "reject" => ("guard_rejected", 403),
+                _ => ("guard_unavailable", 503),
             };
             if *phase == "event" {
                 assert_eq!(answer.status, 200, "{place}");
                 let events = answer.events();
-                assert!(
-                    events[0].contains("t-1"),
-                    "the event before passes: {place}"
-                );
+                // The event before passes.
+                assert!(events[0].contains("t-1"), "{place}");
                 let last = events.last().unwrap().to_lowercase();
                 assert!(last.contains(reason) && last.contains("event-"), "{place}");
                 assert!(last.contains("\"delivered\":\"true\""), "{place}");
                 assert!(!answer.text().contains("ompleted"), "{place}");
                 continue;
             }
-            assert_eq!(
-                (answer.reason(), answer.status),
-                (reason.to_owned(), status),
-                "{place}"
-            );
+            assert_eq!(answer.reason(), reason, "{place}");
+            assert_eq!(answer.status, status, "{place}");
             let name = format!("{phase}-{behaviour}");
             assert_eq!(answer.fact("guard"), Some(name), "{place}");
             let delivered = if *phase == "request" { "false" } else { "true" };
-            assert_eq!(
-                answer.fact("delivered").as_deref(),
-                Some(delivered),
-                "{place}"
-            );
+            answer.tells_for(&place, "delivered", delivered);
             if *behaviour == "reject" {
-                assert_eq!(answer.fact("why").as_deref(), Some("not this"), "{place}");
+                answer.tells_for(&place, "why", "not this");
             }
-            let sent = calls(&seat.agent) - before;
+            let sent = seat.agent.calls() - before;
             assert_eq!(sent, usize::from(*phase != "request"), "{place}");
         }
     }
@@ -124,10 +97,8 @@ impl Rows {
             }
         }
         let log = self.gateway.log();
-        assert!(
-            !log.contains(SECRET) && !log.contains("not this"),
-            "content in the log"
-        );
+        assert!(!log.contains(SECRET), "content in the log");
+        assert!(!log.contains("not this"), "content in the log");
         self.gateway.assert_idle().await;
     }
 }

@@ -12,6 +12,7 @@ mod streams;
 
 use serde_json::{Value, json};
 
+use crate::answers::merged;
 use crate::harness::{
     Agent, Answer, Builder, Gateway, LAST_CHUNK, Pair, Recorded, Request, SSE_HEAD, Seat, Step,
     card, card_1_0, chunk, ok_json, planted,
@@ -40,20 +41,18 @@ async fn guard() -> Agent {
             return verdict(&json!({"action": "pass"}));
         }
         let payload = question["payload"].to_string();
+        let replaced = |payload: String| {
+            let payload: Value = serde_json::from_str(&payload).unwrap();
+            verdict(&json!({"action": "replace", "payload": payload}))
+        };
+        let masked = payload.replace(SECRET, MASK);
         match behaviour {
             "/pass" => verdict(&json!({"action": "pass"})),
             "/reject" => verdict(&json!({"action": "reject", "reason": "not\nthis"})),
-            "/replace" => {
-                let payload: Value = serde_json::from_str(&payload.replace(SECRET, MASK)).unwrap();
-                verdict(&json!({"action": "replace", "payload": payload}))
-            }
+            "/replace" => replaced(masked),
             "/rename" => {
-                let payload = payload
-                    .replace(SECRET, MASK)
-                    .replace("\"m-1\"", "\"m-2\"")
-                    .replace("\"c-1\"", "\"c-2\"");
-                let payload: Value = serde_json::from_str(&payload).unwrap();
-                verdict(&json!({"action": "replace", "payload": payload}))
+                let renamed = masked.replace("\"m-1\"", "\"m-2\"");
+                replaced(renamed.replace("\"c-1\"", "\"c-2\""))
             }
             "/hang" => vec![Step::Hang],
             "/die" => vec![
@@ -84,11 +83,7 @@ async fn agent(said: &'static str) -> Agent {
         let reply = |result: Value| json!({"jsonrpc": "2.0", "id": call["id"], "result": result});
         let event = |result: Value| format!("data: {}\n\n", reply(result));
         let ids = json!({"taskId": "t-1", "contextId": "c-1"});
-        let with = |more: Value| {
-            let mut event = ids.clone();
-            event.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-            event
-        };
+        let with = |more: Value| merged(ids.clone(), &more);
         let old = [json!({"kind": "text", "text": said})];
         let new = [json!({"text": said})];
         let body = match call["method"].as_str().unwrap_or_default() {
@@ -149,12 +144,8 @@ impl Form {
             (Self::Rpc10, false) => rpc("SendMessage", new).field("A2A-Version", "1.0"),
             (Self::Rpc10, true) => rpc("SendStreamingMessage", new).field("A2A-Version", "1.0"),
             (Self::Rest10, streams) => {
-                let verb = if streams {
-                    "message:stream"
-                } else {
-                    "message:send"
-                };
-                let path = format!("/workspaces/{}/a2a/{verb}", to.id);
+                let verb = if streams { "stream" } else { "send" };
+                let path = format!("/workspaces/{}/a2a/message:{verb}", to.id);
                 Request::post(path, json!({"message": new}).to_string()).field("A2A-Version", "1.0")
             }
         };
@@ -166,12 +157,8 @@ impl Form {
 fn table(name: &str, server: &Agent, behaviour: &str, more: Value) -> Value {
     let timeout = if behaviour == "hang" { "300ms" } else { "60s" };
     let url = format!("{}{behaviour}", server.url());
-    let mut table = json!({"name": name, "url": url, "timeout": timeout});
-    table
-        .as_object_mut()
-        .unwrap()
-        .extend(more.as_object().unwrap().clone());
-    table
+    let table = json!({"name": name, "url": url, "timeout": timeout});
+    merged(table, &more)
 }
 
 fn builder(pair: Pair, guards: &Value) -> Builder {
@@ -196,6 +183,19 @@ impl Case {
         }
     }
 
+    /// The same with these guards and an agent that says this.
+    async fn guarded(guards: &Value, said: &'static str) -> Self {
+        Self::on(builder(Pair::Embedded, guards), agent(said).await).await
+    }
+
+    /// How often a guard gave this verdict.
+    async fn verdicts(&self, guard: &str, verdict: &str) -> f64 {
+        let labels = [("guard", guard), ("verdict", verdict)];
+        let [guard, verdict] = labels.map(|(name, value)| format!("{name}=\"{value}\""));
+        let name = "a2a_gateway_guard_verdicts_total";
+        self.gateway.metric(name, &[&guard, &verdict]).await
+    }
+
     fn request(&self, form: Form, streams: bool, text: &str) -> Request {
         form.request(&self.target, &self.caller, streams, text)
     }
@@ -207,9 +207,7 @@ impl Case {
 
 /// Everything that an agent got, as text.
 fn wire(agent: &Agent) -> String {
-    let requests = agent.requests();
-    let texts = requests
-        .iter()
-        .map(|one| format!("{}{}", one.head, String::from_utf8_lossy(&one.body)));
-    texts.collect()
+    let requests = agent.requests().into_iter();
+    let text = |one: Recorded| one.head + &String::from_utf8_lossy(&one.body);
+    requests.map(text).collect()
 }

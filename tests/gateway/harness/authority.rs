@@ -1,6 +1,5 @@
 //! Certificate authorities, their certificates, and agents behind TLS.
 
-use std::net::IpAddr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -12,9 +11,11 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinHandle;
 use tokio_rustls::TlsAcceptor;
 
 use super::agent::Agent;
+use super::cards::answering;
 
 /// Writes a file with a secret, readable by its owner only.
 pub(crate) fn write_secret(path: &Path, text: impl AsRef<[u8]>) {
@@ -94,7 +95,7 @@ pub(crate) struct TlsAgent {
     pub(crate) port: u16,
     /// Connections that were tried, good or not.
     tried: Arc<AtomicUsize>,
-    door: tokio::task::JoinHandle<()>,
+    door: JoinHandle<()>,
 }
 
 impl Drop for TlsAgent {
@@ -106,27 +107,10 @@ impl Drop for TlsAgent {
 impl TlsAgent {
     /// Presents `certificate`, and requires one of `clients` if given.
     pub(crate) async fn start(certificate: &Issued, clients: Option<&Authority>) -> Self {
-        let agent = Agent::json(r#"{"jsonrpc":"2.0","id":"c-1","result":{}}"#).await;
+        let agent = answering().await;
         let config = server_config(certificate, clients);
-        let acceptor = TlsAcceptor::from(Arc::new(config));
-        let host: IpAddr = "127.0.0.1".parse().expect("an address");
-        let listener = TcpListener::bind((host, 0)).await.expect("a free port");
-        let port = listener.local_addr().expect("bound").port();
         let tried = Arc::new(AtomicUsize::new(0));
-        let (count, behind) = (Arc::clone(&tried), agent.port);
-        let door = tokio::spawn(async move {
-            while let Ok((stream, _)) = listener.accept().await {
-                count.fetch_add(1, Ordering::SeqCst);
-                let acceptor = acceptor.clone();
-                tokio::spawn(async move {
-                    let Ok(mut tls) = acceptor.accept(stream).await else {
-                        return;
-                    };
-                    let plain = TcpStream::connect(("127.0.0.1", behind)).await;
-                    let _ = copy_bidirectional(&mut tls, &mut plain.expect("the agent")).await;
-                });
-            }
-        });
+        let (port, door) = door("127.0.0.1", agent.port, config, Arc::clone(&tried)).await;
         Self {
             agent,
             port,
@@ -144,7 +128,33 @@ impl TlsAgent {
     }
 }
 
-fn server_config(certificate: &Issued, clients: Option<&Authority>) -> ServerConfig {
+/// Listens on a free port with TLS, and passes connections on to the port behind.
+pub(super) async fn door(
+    host: &str,
+    behind: u16,
+    config: ServerConfig,
+    tried: Arc<AtomicUsize>,
+) -> (u16, JoinHandle<()>) {
+    let acceptor = TlsAcceptor::from(Arc::new(config));
+    let listener = TcpListener::bind((host, 0)).await.expect("a free port");
+    let port = listener.local_addr().expect("bound").port();
+    let passing = tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            tried.fetch_add(1, Ordering::SeqCst);
+            let acceptor = acceptor.clone();
+            tokio::spawn(async move {
+                let Ok(mut tls) = acceptor.accept(stream).await else {
+                    return;
+                };
+                let plain = TcpStream::connect(("127.0.0.1", behind)).await;
+                let _ = copy_bidirectional(&mut tls, &mut plain.expect("it listens")).await;
+            });
+        }
+    });
+    (port, passing)
+}
+
+pub(super) fn server_config(certificate: &Issued, clients: Option<&Authority>) -> ServerConfig {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()

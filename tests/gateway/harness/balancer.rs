@@ -2,17 +2,16 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Command;
 
 use super::builder::free_address;
 use super::packages;
+use super::spawned::Spawned;
 
 /// A running balancer. Dropping it ends it.
 pub(crate) struct Balancer {
     pub(crate) address: SocketAddr,
-    child: Child,
-    dir: tempfile::TempDir,
+    running: Spawned,
 }
 
 impl Balancer {
@@ -46,7 +45,16 @@ impl Balancer {
 
     /// nginx; `http` is the contents of `http {}`.
     pub(crate) fn nginx(http: impl Fn(SocketAddr) -> String) -> Self {
-        Self::start(Path::new("/usr/sbin/nginx"), "-c", |folder, address| {
+        Self::nginx_at(free_address("127.0.0.1"), http)
+    }
+
+    /// The same at an address that is known already.
+    pub(super) fn nginx_at(address: SocketAddr, http: impl Fn(SocketAddr) -> String) -> Self {
+        // Outside of most users' PATH.
+        let mut programs = ["/usr/sbin/nginx", "/usr/local/sbin/nginx"].into_iter();
+        let program = programs.find(|program| Path::new(program).exists());
+        let program = Path::new(program.unwrap_or("nginx"));
+        Self::start_at(address, program, "-c", |folder, address| {
             let path = folder.display();
             let paths: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
                 .iter()
@@ -60,45 +68,28 @@ impl Balancer {
         })
     }
 
-    /// Runs `program` with `flags` and the file that `config` writes, given a folder and the address to listen on.
     fn start(program: &Path, flags: &str, config: impl Fn(&Path, SocketAddr) -> String) -> Self {
+        Self::start_at(free_address("127.0.0.1"), program, flags, config)
+    }
+
+    /// Runs `program` with `flags` and the file that `config` writes, given a folder and the address to listen on.
+    fn start_at(
+        address: SocketAddr,
+        program: &Path,
+        flags: &str,
+        config: impl Fn(&Path, SocketAddr) -> String,
+    ) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let address = free_address("127.0.0.1");
         let file = dir.path().join("config.yaml");
         std::fs::write(&file, config(dir.path(), address) + "\n").unwrap();
-        let log = std::fs::File::create(dir.path().join("log")).unwrap();
-        let child = Command::new(program)
-            .args(flags.split(' '))
-            .arg(&file)
-            .stdin(Stdio::null())
-            .stdout(log.try_clone().unwrap())
-            .stderr(log)
-            .spawn()
-            .unwrap_or_else(|error| {
-                panic!("{}: {error} (scripts/test installs it)", program.display())
-            });
-        let balancer = Self {
-            address,
-            child,
-            dir,
-        };
-        let deadline = Instant::now() + Duration::from_secs(20);
-        while std::net::TcpStream::connect(address).is_err() {
-            assert!(Instant::now() < deadline, "{}", balancer.log());
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        balancer
+        let mut command = Command::new(program);
+        command.args(flags.split(' ')).arg(&file);
+        let running = Spawned::start(&mut command, dir, address);
+        Self { address, running }
     }
 
     /// Its log.
     pub(crate) fn log(&self) -> String {
-        std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
-    }
-}
-
-impl Drop for Balancer {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.running.log()
     }
 }

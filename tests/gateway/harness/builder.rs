@@ -49,27 +49,22 @@ impl Builder {
             Pair::Embedded => (schema::sqlite_in(dir.path()), None),
             Pair::External => (schema::postgres(), Some(servers::lease())),
         };
-        let shared = redis
-            .as_ref()
-            .map_or("memory".to_owned(), |redis| redis.url());
+        let url = redis.as_ref().map(|redis| redis.url());
         Self {
             sets: Vec::new(),
             file: None,
             program: None,
             env: Vec::new(),
             dir,
-            shared,
+            shared: url.unwrap_or_else(|| "memory".to_owned()),
             host: "127.0.0.1".into(),
             redis,
             _database: (pair == Pair::External).then(|| Database(sql.clone())),
             sql,
         }
         // A busy machine makes a store slow, not unavailable.
-        .set("stores.timeout", "20s")
-        .set("rate.caller_per_second", "0")
-        .set("rate.failures_per_second", "0")
-        .set("rate.cards_per_second", "0")
-        .set("registry.shared_origins", "http://127.0.0.1:9")
+        .sets("stores.timeout=20s registry.shared_origins=http://127.0.0.1:9")
+        .sets("rate.caller_per_second=0 rate.failures_per_second=0 rate.cards_per_second=0")
     }
 
     /// One that listens beyond loopback. It is also reached at 127.0.0.1.
@@ -83,6 +78,13 @@ impl Builder {
     pub(crate) fn set(mut self, key: &str, value: &str) -> Self {
         self.sets.push((key.into(), value.into()));
         self
+    }
+
+    /// Sets several at once: `section.key=value`, with spaces between them.
+    pub(crate) fn sets(self, settings: &str) -> Self {
+        let pairs = settings.split_whitespace();
+        let pairs = pairs.map(|pair| pair.split_once('=').expect("key=value"));
+        pairs.fold(self, |builder, (key, value)| builder.set(key, value))
     }
 
     /// Starts it with a configuration file. Keys of the file are not set here, rates included.
@@ -106,10 +108,10 @@ impl Builder {
     /// Starts it as a process of its own, with a variable in its environment.
     pub(crate) fn env(mut self, name: &str, value: &str) -> Self {
         self.env.push((name.into(), value.into()));
-        match self.program {
-            Some(_) => self,
-            None => self.process(),
+        if self.program.is_some() {
+            return self;
         }
+        self.process()
     }
 
     /// Other stores than those of the pair.
@@ -166,12 +168,9 @@ impl Builder {
             ("stores.shared", self.shared.clone()),
             ("keys.dir", keys.display().to_string()),
         ];
-        let own = own.iter().map(|(key, value)| format!("{key}={value}"));
-        let set = self
-            .sets
-            .iter()
-            .map(|(key, value)| format!("{key}={value}"));
-        own.chain(set).collect()
+        let own = own.map(|(key, value)| (key.to_owned(), value));
+        let all = own.iter().chain(&self.sets);
+        all.map(|(key, value)| format!("{key}={value}")).collect()
     }
 
     fn log(&self) -> std::fs::File {

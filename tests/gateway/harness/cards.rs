@@ -1,6 +1,18 @@
-//! Cards of agents.
+//! Cards of agents, and the agent that most cases need.
 
 use serde_json::{Value, json};
+
+use super::agent::{Agent, SSE_HEAD, Step, chunk};
+
+/// The steps of an agent that streams `text` in one chunk, and then this.
+pub(crate) fn sse(text: impl AsRef<[u8]>, then: Step) -> Vec<Step> {
+    vec![Step::write(SSE_HEAD), Step::Write(chunk(text)), then]
+}
+
+/// An agent that answers every call with an empty result.
+pub(crate) async fn answering() -> Agent {
+    Agent::json(r#"{"jsonrpc":"2.0","id":"c-1","result":{}}"#).await
+}
 
 /// A minimal 0.3 card.
 pub(crate) fn card(name: &str) -> Value {

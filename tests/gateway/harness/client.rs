@@ -27,6 +27,13 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
+    /// Itself, with this status.
+    #[track_caller]
+    pub(crate) fn has(self, status: u16) -> Self {
+        assert_eq!(self.status, status, "{}", self.text());
+        self
+    }
+
     /// The first value of a field, or `None`.
     pub(crate) fn field(&self, name: &str) -> Option<&str> {
         self.fields
@@ -144,11 +151,8 @@ impl Request {
     /// The bytes for the wire, with Host and an exact Content-Length unless given.
     pub(crate) fn wire(&self, host: &str) -> Vec<u8> {
         planted::plant_request(&self.fields, &self.body);
-        let has = |name: &str| {
-            self.fields
-                .iter()
-                .any(|(n, _)| n.eq_ignore_ascii_case(name))
-        };
+        let names = self.fields.iter().map(|(name, _)| name);
+        let has = |name: &str| names.clone().any(|n| n.eq_ignore_ascii_case(name));
         let mut head = format!("{} {} HTTP/1.1\r\n", self.method, self.path);
         if !has("host") {
             head.push_str(&format!("Host: {host}\r\n"));
@@ -178,10 +182,10 @@ impl Connection {
     pub(crate) async fn open(to: SocketAddr) -> Self {
         let stream = TcpStream::connect(to).await.expect("the gateway listens");
         stream.set_nodelay(true).expect("nodelay");
+        let host = to.to_string();
         Self {
-            stream,
-            host: to.to_string(),
-            held: Vec::new(),
+            host,
+            ..Self::over(stream)
         }
     }
 
@@ -196,10 +200,12 @@ impl Connection {
     }
 
     pub(crate) async fn send(&mut self, bytes: &[u8]) {
-        self.stream
-            .write_all(bytes)
-            .await
-            .expect("the gateway reads");
+        self.try_send(bytes).await.expect("the gateway reads");
+    }
+
+    /// Sends a request, and reads nothing.
+    pub(crate) async fn ask(&mut self, request: &Request) {
+        self.send(&request.wire(&self.host)).await;
     }
 
     /// Sends bytes, as far as the gateway reads them.
@@ -209,25 +215,20 @@ impl Connection {
 
     /// Sends a request and reads its answer.
     pub(crate) async fn call(&mut self, request: &Request) -> Answer {
-        let wire = request.wire(&self.host);
         // A rejection may come before the body was read: then the rest of the write may fail.
-        let _ = self.stream.write_all(&wire).await;
+        let _ = self.try_send(&request.wire(&self.host)).await;
         self.answer().await
     }
 
     /// Reads one answer to its end, past informational ones.
     pub(crate) async fn answer(&mut self) -> Answer {
-        timeout(PATIENCE, self.read_answer())
-            .await
-            .expect("an answer in time")
-            .expect("an answer")
+        self.try_answer().await.expect("an answer")
     }
 
     /// Reads one answer, or `None` when the connection is closed without one.
     pub(crate) async fn try_answer(&mut self) -> Option<Answer> {
-        timeout(PATIENCE, self.read_answer())
-            .await
-            .expect("an answer or a close in time")
+        let answer = timeout(PATIENCE, self.read_answer()).await;
+        answer.expect("an answer or a close in time")
     }
 
     async fn read_answer(&mut self) -> Option<Answer> {

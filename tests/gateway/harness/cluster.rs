@@ -43,23 +43,13 @@ impl Cluster {
         let port = |_| free_address("127.0.0.1").port();
         let ports: Vec<u16> = (0..6).map(port).collect();
         let of_port = |port: &u16| {
-            node(&[
-                "--tls-port",
-                &port.to_string(),
-                "--tls-cert-file",
-                &certificate,
-                "--tls-key-file",
-                &key,
-                "--tls-ca-cert-file",
-                &certificate,
-                "--tls-auth-clients",
-                "no",
-                // Without it Redis 7.0 names the other ports, to all clients.
-                "--tls-cluster",
-                "yes",
-                "--tls-replication",
-                "yes",
-            ])
+            // Without `--tls-cluster` Redis 7.0 names the other ports, to all clients.
+            let words = format!(
+                "--tls-port {port} --tls-cert-file {certificate} --tls-key-file {key} \
+                 --tls-ca-cert-file {certificate} --tls-auth-clients no --tls-cluster yes \
+                 --tls-replication yes"
+            );
+            node(&words.split(' ').collect::<Vec<_>>())
         };
         let nodes = ports.iter().map(of_port).collect();
         Self::joined(nodes, Some(Tls { ports, folder }))
@@ -72,23 +62,21 @@ impl Cluster {
             .args(addresses)
             .args(["--cluster-replicas", "1", "--cluster-yes"]));
         let started = Self { nodes, tls };
+        let is_joined = |node: &Redis| {
+            let info = node.command(&["CLUSTER", "INFO"]);
+            let role = node.command(&["ROLE"]);
+            let mut role = role.lines();
+            let has_other = match role.next() {
+                Some("slave") => role.any(|line| line == "connected"),
+                // Its offset, then its replica.
+                _ => role.count() > 1,
+            };
+            info.contains("cluster_state:ok") && has_other
+        };
+        let joined = || started.nodes.iter().all(is_joined);
         until(
-            "each node sees the cluster, and each replica its master",
-            || {
-                started.nodes.iter().all(|node| {
-                    let is_up = node
-                        .command(&["CLUSTER", "INFO"])
-                        .contains("cluster_state:ok");
-                    let role = node.command(&["ROLE"]);
-                    let mut role = role.lines();
-                    is_up
-                        && match role.next() {
-                            Some("slave") => role.any(|line| line == "connected"),
-                            // Its offset, then its replica.
-                            _ => role.count() > 1,
-                        }
-                })
-            },
+            "each node sees the cluster and its replica or master",
+            joined,
         );
         started
     }
@@ -102,12 +90,10 @@ impl Cluster {
     /// The same by TLS, for a user, and the file of the issuer of the certificates.
     pub(crate) fn tls_url(&self, user: &str) -> (String, PathBuf) {
         let tls = self.tls.as_ref().expect("started with TLS");
-        let named: Vec<String> = tls
-            .ports
+        let named = tls.ports[..3]
             .iter()
-            .take(3)
-            .map(|port| format!("127.0.0.1:{port}"))
-            .collect();
+            .map(|port| format!("127.0.0.1:{port}"));
+        let named: Vec<String> = named.collect();
         let url = format!("rediss+cluster://{user}@{}", named.join(","));
         (url, tls.folder.path().join("cert.pem"))
     }
@@ -126,27 +112,20 @@ impl Cluster {
 
     /// The master that owns a key's slot.
     pub(crate) fn owner(&self, key: &str) -> &Redis {
-        let slot: u16 = self.nodes[0]
-            .command(&["CLUSTER", "KEYSLOT", key])
-            .parse()
-            .unwrap();
-        let owns = |node: &&Redis| {
-            own_line(node).is_some_and(|line| {
-                let ranges = line
-                    .split(' ')
-                    .skip(8)
-                    .filter(|word| !word.starts_with('['));
-                let mut ranges =
-                    ranges.map(|range| range.split_once('-').unwrap_or((range, range)));
-                ranges.any(|(first, last)| {
-                    (first.parse().unwrap()..=last.parse().unwrap()).contains(&slot)
-                })
-            })
+        let slot = self.nodes[0].command(&["CLUSTER", "KEYSLOT", key]);
+        let slot: u16 = slot.parse().unwrap();
+        let has_slot = |range: &str| {
+            let (first, last) = range.split_once('-').unwrap_or((range, range));
+            (first.parse().unwrap()..=last.parse().unwrap()).contains(&slot)
         };
-        self.nodes
-            .iter()
-            .find(owns)
-            .expect("a running master owns the slot")
+        let owns = |node: &&Redis| {
+            let line = own_line(node).unwrap_or_default();
+            let ranges = line.split(' ').skip(8);
+            let mut ranges = ranges.filter(|word| !word.starts_with('['));
+            ranges.any(has_slot)
+        };
+        let mut nodes = self.nodes.iter();
+        nodes.find(owns).expect("a running master owns the slot")
     }
 
     /// A running replica of a master.
@@ -188,40 +167,25 @@ impl Cluster {
             check.output().is_ok_and(|done| done.status.success())
         });
         let id = |node: &Redis| node.command(&["CLUSTER", "MYID"]);
-        run(Command::new("redis-cli")
-            .args([
-                "--cluster",
-                "reshard",
-                &address(from),
-                "--cluster-from",
-                &id(from),
-            ])
-            .args([
-                "--cluster-to",
-                &id(to),
-                "--cluster-slots",
-                &slots.to_string(),
-            ])
-            .arg("--cluster-yes"));
+        let words = format!(
+            "--cluster reshard {} --cluster-from {} --cluster-to {} --cluster-slots {slots} --cluster-yes",
+            address(from),
+            id(from),
+            id(to)
+        );
+        run(Command::new("redis-cli").args(words.split(' ')));
     }
 }
 
 /// Starts a node of a cluster, with more arguments.
 fn node(more: &[&str]) -> Redis {
-    let bus = free_address("127.0.0.1").port().to_string();
-    let arguments = [
-        "--cluster-enabled",
-        "yes",
-        "--cluster-port",
-        &bus,
-        "--cluster-node-timeout",
-        "1000",
-        "--cluster-replica-validity-factor",
-        "0",
-        "--repl-diskless-sync-delay",
-        "0",
-    ];
-    Redis::with(&[&arguments, more].concat())
+    let bus = free_address("127.0.0.1").port();
+    let words = format!(
+        "--cluster-enabled yes --cluster-port {bus} --cluster-node-timeout 1000 \
+         --cluster-replica-validity-factor 0 --repl-diskless-sync-delay 0"
+    );
+    let words = words.split(' ').chain(more.iter().copied());
+    Redis::with(&words.collect::<Vec<_>>())
 }
 
 fn address(node: &Redis) -> String {
@@ -231,8 +195,6 @@ fn address(node: &Redis) -> String {
 /// The line of a node about itself, if it runs.
 fn own_line(node: &Redis) -> Option<String> {
     let nodes = node.try_command(&["CLUSTER", "NODES"])?;
-    let mut lines = nodes.lines();
-    lines
-        .find(|line| line.contains("myself"))
-        .map(str::to_owned)
+    let own = nodes.lines().find(|line| line.contains("myself"))?;
+    Some(own.to_owned())
 }

@@ -1,11 +1,11 @@
 //! Stores that fail over: Redis with a replica and three sentinels, PostgreSQL with a synchronous standby.
 
 use std::path::Path;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use super::planted::DATABASE_PASSWORD;
-use super::programs::{as_postgres, initialise, program, run};
+use super::programs::{command_as_postgres, give_to_postgres, initialise, run};
+use super::redis::client;
 use super::servers::{Postgres, Redis, Server};
 
 /// The service, as the sentinels name it.
@@ -63,11 +63,8 @@ impl Sentinels {
 
     /// The URL for `stores.shared`.
     pub(crate) fn url(&self) -> String {
-        let hosts: Vec<String> = self
-            .sentinels
-            .iter()
-            .map(|one| one.address().to_string())
-            .collect();
+        let hosts = self.sentinels.iter().map(|one| one.address.to_string());
+        let hosts: Vec<String> = hosts.collect();
         format!("redis+sentinel://{}/{SERVICE}", hosts.join(","))
     }
 
@@ -94,8 +91,7 @@ impl Sentinels {
     }
 
     fn ask(&self, sentinel: usize, words: &[&str]) -> String {
-        let port = self.sentinels[sentinel].address().port().to_string();
-        run(Command::new("redis-cli").args(["-p", &port]).args(words))
+        run(&mut client(self.sentinels[sentinel].port(), words))
     }
 }
 
@@ -112,14 +108,8 @@ impl Standby {
         let primary = Postgres::made(initialise, commits);
         let port = primary.port().to_string();
         let copy = |folder: &Path, data: &str| {
-            let user = as_postgres();
-            if !user.is_empty() {
-                run(Command::new("chown").arg("postgres:postgres").arg(folder));
-            }
-            let backup = [program("pg_basebackup")];
-            let mut words = user.iter().chain(&backup);
-            run(Command::new(words.next().unwrap())
-                .args(words)
+            give_to_postgres(folder);
+            run(command_as_postgres("pg_basebackup")
                 .args(["-h", "127.0.0.1", "-U", "postgres", "-p", &port])
                 .args(["-D", data, "-R", "-X", "stream", "-c", "fast", "--no-sync"]));
         };
@@ -141,7 +131,7 @@ impl Standby {
             let known = format!("SELECT count(*) FROM pg_database WHERE datname = '{name}'");
             self.standby.statement(&known) == "1"
         });
-        let [one, other] = hosts.map(Postgres::port);
+        let [one, other] = hosts.map(|host| host.port());
         format!("postgres://postgres:{DATABASE_PASSWORD}@127.0.0.1:{one},127.0.0.1:{other}/{name}")
     }
 

@@ -9,14 +9,16 @@ use std::time::{Duration, Instant};
 
 use a2a_gateway::server::beside::ServerHandle;
 use serde_json::{Value, json};
+use sqlx::Row as _;
 
 use super::agent::Agent;
 use super::builder::Builder;
-use super::cards::card_of_both;
+use super::cards::{card, card_of_both};
 use super::client::{Answer, Connection, Request};
 use super::planted;
 use super::seat::Seat;
-use super::warm::NEVER;
+use super::spawned::until_listens;
+use super::warm::{NEVER, until_found, until_holds};
 
 /// The operator's token in all tests.
 pub(crate) const ADMIN: &str = "a2aa_0123456789abcdefghijklmnopqrstuvwxyzABCDEFG";
@@ -86,6 +88,11 @@ impl Gateway {
         Builder::new(pair).start().await
     }
 
+    /// One on the embedded stores with settings: `rate.caller_per_second=1 rate.caller_burst=3`.
+    pub(crate) async fn with(settings: &str) -> Self {
+        Builder::new(Pair::Embedded).sets(settings).start().await
+    }
+
     /// Its SQL store.
     pub(crate) fn sql_url(&self) -> String {
         self.builder.sql.clone()
@@ -104,15 +111,7 @@ impl Gateway {
     }
 
     pub(super) fn await_port(&self) {
-        let deadline = Instant::now() + NEVER;
-        while std::net::TcpStream::connect(self.public).is_err() {
-            assert!(
-                Instant::now() < deadline,
-                "the gateway does not listen:\n{}",
-                self.log()
-            );
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        until_listens(self.public, || self.log());
     }
 
     /// A size of its process in `/proc/PID/status`, such as `VmRSS`, in KiB.
@@ -134,11 +133,8 @@ impl Gateway {
                 // It may report ready a moment before it listens.
                 return self.await_port();
             }
-            assert!(
-                Instant::now() < deadline,
-                "not ready: {answer:?}\n{}",
-                self.log()
-            );
+            let log = self.log();
+            assert!(Instant::now() < deadline, "not ready: {answer:?}\n{log}");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
@@ -194,11 +190,7 @@ impl Gateway {
             if let Some(status) = ended {
                 return status;
             }
-            assert!(
-                Instant::now() < deadline,
-                "the gateway did not end:\n{}",
-                self.log()
-            );
+            assert!(Instant::now() < deadline, "no end:\n{}", self.log());
             std::thread::sleep(Duration::from_millis(10));
         }
     }
@@ -210,8 +202,7 @@ impl Gateway {
 
     /// The access lines of one request, waiting for the first.
     pub(crate) async fn access_lines(&self, request_id: &str) -> Vec<Value> {
-        let deadline = Instant::now() + NEVER;
-        loop {
+        until_found(request_id, async || {
             let lines: Vec<Value> = self
                 .log()
                 .lines()
@@ -219,11 +210,9 @@ impl Gateway {
                 .filter(|line: &Value| line["target"] == "access")
                 .filter(|line| line.to_string().contains(request_id))
                 .collect();
-            if !lines.is_empty() || Instant::now() > deadline {
-                return lines;
-            }
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
+            (!lines.is_empty()).then_some(lines)
+        })
+        .await
     }
 
     /// One request on a connection of its own.
@@ -241,6 +230,28 @@ impl Gateway {
         let request = Request::patch(format!("/workspaces/{id}"), body.to_string());
         self.as_operator(request.field("X-Request-Id", "seen"))
             .await
+    }
+
+    /// A workspace as the operator sees it.
+    pub(crate) async fn view(&self, id: &str) -> Value {
+        let request = Request::get(format!("/workspaces/{id}"));
+        self.as_operator(request).await.json()
+    }
+
+    /// The token that the operator makes at a path, such as `/orgs/acme/tokens`.
+    pub(crate) async fn token(&self, path: &str, body: &str) -> String {
+        let answer = self.as_operator(Request::post(path, body)).await.has(201);
+        answer.json()["token"].as_str().unwrap().to_owned()
+    }
+
+    /// A column of a workspace's row, as `query` reads it by id.
+    pub(crate) async fn stored(&self, query: &'static str, id: &str) -> Option<String> {
+        sqlx::any::install_default_drivers();
+        let pool = sqlx::any::AnyPoolOptions::new().max_connections(1);
+        let pool = pool.connect(&self.builder.sql).await.unwrap();
+        let row = sqlx::query(query).bind(id).fetch_one(&pool).await.unwrap();
+        pool.close().await;
+        row.try_get(0).unwrap()
     }
 
     /// A GET on the admin listener.
@@ -272,20 +283,15 @@ impl Gateway {
             "a2a_gateway_open_streams",
             "a2a_gateway_target_permits",
         ];
-        let deadline = Instant::now() + NEVER;
         for name in names {
-            while self.metric(name, &[]).await != 0.0 {
-                assert!(Instant::now() < deadline, "{name} stays above zero");
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
+            until_holds(name, async || self.metric(name, &[]).await == 0.0).await;
         }
     }
 
     /// Creates a workspace; answers its enrolment token.
     pub(crate) async fn create(&self, workspace: Value) -> String {
         let request = Request::post("/workspaces", workspace.to_string());
-        let answer = self.as_operator(request).await;
-        assert_eq!(answer.status, 201, "{}", answer.text());
+        let answer = self.as_operator(request).await.has(201);
         let token = answer.json()["enrolment_token"].as_str().map(str::to_owned);
         token.expect("an enrolment token")
     }
@@ -305,8 +311,18 @@ impl Gateway {
             // Cases share an agent on purpose, as operators may.
             answer = self.call(&request).await;
         }
-        assert_eq!(answer.status, 200, "{}", answer.text());
+        let answer = answer.has(200);
         answer.json()["token"].as_str().expect("a token").to_owned()
+    }
+
+    /// A workspace whose agent polls; answers its token.
+    pub(crate) async fn poller(&self, id: &str) -> String {
+        let new = json!({"id": id, "name": id, "delivery_mode": "poll"});
+        let enrolment = self.create(new).await;
+        let body = json!({"id": id, "delivery_mode": "poll", "agent_card": card(id)});
+        let request = Request::post("/registry/register", body.to_string()).bearer(&enrolment);
+        let answer = self.call(&request).await.has(200);
+        answer.json()["token"].as_str().unwrap().to_owned()
     }
 
     /// A workspace with a registered agent in it. `parent` empty: a root.
@@ -316,11 +332,17 @@ impl Gateway {
 
     /// The same, with a card whose name is the id.
     pub(crate) async fn seat_of(&self, card: Value, parent: &str, agent: Agent) -> Seat {
-        let id = card["name"].as_str().unwrap().to_owned();
+        let id = &card["name"];
         let mut workspace = json!({"id": id, "name": id});
         if !parent.is_empty() {
             workspace["parent_id"] = parent.into();
         }
+        self.settle(workspace, card, agent).await
+    }
+
+    /// The workspace that is described, with a registered agent in it.
+    pub(crate) async fn settle(&self, workspace: Value, card: Value, agent: Agent) -> Seat {
+        let id = workspace["id"].as_str().unwrap().to_owned();
         let enrolment = self.create(workspace).await;
         let token = self.register(&id, &enrolment, &agent.url(), card).await;
         Seat { id, token, agent }

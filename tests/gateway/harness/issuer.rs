@@ -12,13 +12,10 @@ use aws_lc_rs::signature::{
 use aws_lc_rs::{hmac, rsa};
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
-use rustls::pki_types::PrivateKeyDer;
 use serde_json::{Value, json};
-use tokio::io::copy_bidirectional;
-use tokio::net::{TcpListener, TcpStream};
-use tokio_rustls::TlsAcceptor;
 
 use super::agent::{Agent, Step, ok_json};
+use super::authority::{door, self_signed, server_config};
 
 /// `aud` of its tokens.
 pub(crate) const AUDIENCE: &str = "the-gateway";
@@ -214,30 +211,8 @@ pub(crate) fn tables(issuers: &[&Issuer]) -> String {
 /// A TLS door in front of `host`. Answers its port, and the PEM of a certificate for `localhost` that only
 /// clients which are configured to trust it accept.
 pub(crate) async fn tls_door(host: &Agent) -> (u16, String) {
-    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
-    let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).expect("a key");
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = rustls::ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .expect("versions")
-        .with_no_client_auth()
-        .with_single_cert(vec![made.cert.der().clone()], key)
-        .expect("a pair");
-    let acceptor = TlsAcceptor::from(Arc::new(config));
-    let listener = TcpListener::bind("localhost:0").await.expect("a free port");
-    let port = listener.local_addr().expect("bound").port();
-    let behind = host.port;
-    tokio::spawn(async move {
-        while let Ok((stream, _)) = listener.accept().await {
-            let acceptor = acceptor.clone();
-            tokio::spawn(async move {
-                let Ok(mut tls) = acceptor.accept(stream).await else {
-                    return;
-                };
-                let plain = TcpStream::connect(("127.0.0.1", behind)).await;
-                let _ = copy_bidirectional(&mut tls, &mut plain.expect("the host")).await;
-            });
-        }
-    });
-    (port, made.cert.pem())
+    let certificate = self_signed(&["localhost"]);
+    let config = server_config(&certificate, None);
+    let (port, _) = door("localhost", host.port, config, Arc::default()).await;
+    (port, certificate.pem)
 }

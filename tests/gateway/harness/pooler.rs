@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 
 use super::documents::block_of;
-use super::programs::{as_postgres, run};
+use super::programs::{as_postgres, give_to_postgres, run};
 use super::servers::{Server, postgres};
 
 /// A PgBouncer. Dropping it ends it.
@@ -73,17 +73,17 @@ impl PgBouncer {
 
     /// The URL for `stores.sql`.
     pub(crate) fn url(&self) -> String {
-        let address = self.server.address();
+        let address = self.server.address;
         format!("postgres://{}@{address}/{}", self.user, self.database)
     }
 
     /// Gives it another `pool_mode` while it runs.
     pub(crate) fn change_mode(&self, from: &str, to: &str) {
-        let file = self.server.folder().join("pgbouncer.ini");
+        let file = self.server.folder.join("pgbouncer.ini");
         let config = std::fs::read_to_string(&file).unwrap();
         let (from, to) = (format!("pool_mode = {from}"), format!("pool_mode = {to}"));
         assert!(config.contains(&from), "{config}");
-        write(self.server.folder(), &config.replace(&from, &to));
+        write(&self.server.folder, &config.replace(&from, &to));
         self.server.signal_all("HUP");
     }
 
@@ -102,9 +102,5 @@ pub(super) fn name_of(url: &str) -> String {
 /// Readable by PostgreSQL's user, which also runs the pooler.
 fn write(folder: &Path, config: &str) {
     std::fs::write(folder.join("pgbouncer.ini"), config).unwrap();
-    if !as_postgres().is_empty() {
-        run(Command::new("chown")
-            .args(["-R", "postgres:postgres"])
-            .arg(folder));
-    }
+    give_to_postgres(folder);
 }

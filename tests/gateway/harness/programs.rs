@@ -22,16 +22,26 @@ pub(super) fn make_folder(name: &str) -> PathBuf {
 
 /// Makes the data of a PostgreSQL server.
 pub(super) fn initialise(folder: &Path, data: &str) {
-    let user = as_postgres();
-    if !user.is_empty() {
-        run(Command::new("chown").arg("postgres:postgres").arg(folder));
-    }
-    let initdb = [program("initdb")];
-    let mut words = user.iter().chain(&initdb);
-    run(Command::new(words.next().unwrap())
-        .args(words)
+    give_to_postgres(folder);
+    run(command_as_postgres("initdb")
         .args(["-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8"])
         .args(["--locale=C", "--no-sync", "--no-instructions"]));
+}
+
+/// A PostgreSQL program, run by PostgreSQL's user.
+pub(super) fn command_as_postgres(name: &str) -> Command {
+    let mut words = as_postgres().into_iter().chain([program(name)]);
+    let mut command = Command::new(words.next().unwrap());
+    command.args(words);
+    command
+}
+
+/// Makes a file or a folder PostgreSQL's.
+pub(super) fn give_to_postgres(path: &Path) {
+    if !as_postgres().is_empty() {
+        let mut chown = Command::new("chown");
+        run(chown.args(["-R", "postgres:postgres"]).arg(path));
+    }
 }
 
 /// PostgreSQL refuses to run as root.
@@ -39,21 +49,15 @@ pub(super) fn as_postgres() -> Vec<String> {
     if std::fs::metadata("/proc/self").unwrap().uid() != 0 {
         return Vec::new();
     }
-    let words = [
-        "setpriv",
-        "--reuid=postgres",
-        "--regid=postgres",
-        "--clear-groups",
-    ];
-    words.map(String::from).into()
+    let words = "setpriv --reuid=postgres --regid=postgres --clear-groups";
+    words.split(' ').map(String::from).collect()
 }
 
 /// A PostgreSQL program: the newest under `/usr/lib/postgresql`, else the one in the path.
 pub(super) fn program(name: &str) -> String {
-    let versions = std::fs::read_dir("/usr/lib/postgresql")
-        .into_iter()
-        .flatten();
+    let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter();
     versions
+        .flatten()
         .flatten()
         .map(|version| version.path().join("bin").join(name))
         .filter(|path| path.exists())
@@ -76,17 +80,9 @@ pub(super) fn run(command: &mut Command) -> String {
     text
 }
 
-pub(super) fn redis_arguments(folder: &Path) -> Vec<String> {
+pub(super) fn redis_command(folder: &Path) -> Vec<String> {
     let folder = folder.display().to_string();
-    let words = [
-        "--bind",
-        "127.0.0.1",
-        "--dir",
-        &folder,
-        "--save",
-        "",
-        "--appendonly",
-        "no",
-    ];
-    words.map(String::from).into()
+    let words = "redis-server --bind 127.0.0.1 --appendonly no".split(' ');
+    let words = words.chain(["--dir", &folder, "--save", ""]);
+    words.map(String::from).collect()
 }

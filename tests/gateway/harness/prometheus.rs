@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use super::client::{Connection, Request};
 use super::servers::Server;
+use super::warm::until_holds;
 
 /// A running Prometheus.
 pub(crate) struct Prometheus(Server);
@@ -36,20 +37,17 @@ impl Prometheus {
                 "--enable-feature=exemplar-storage".into(),
             ]
         });
-        let deadline = Instant::now() + Duration::from_secs(20);
-        loop {
-            let mut connection = Connection::open(server.address()).await;
-            if connection.call(&Request::get("/-/ready")).await.status == 200 {
-                return Self(server);
-            }
-            assert!(Instant::now() < deadline, "Prometheus is not ready");
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
+        let is_ready = async || {
+            let mut connection = Connection::open(server.address).await;
+            connection.call(&Request::get("/-/ready")).await.status == 200
+        };
+        until_holds("Prometheus is ready", is_ready).await;
+        Self(server)
     }
 
     /// The response at a path of its API.
     pub(crate) async fn get(&self, path: &str) -> Value {
-        let mut connection = Connection::open(self.0.address()).await;
+        let mut connection = Connection::open(self.0.address).await;
         let answer = connection.call(&Request::get(path)).await;
         serde_json::from_slice(&answer.body).unwrap_or(Value::Null)
     }

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use super::programs::{redis_arguments, run, write_certificate};
+use super::programs::{redis_command, run, write_certificate};
 use super::relay::Relay;
 use super::servers::{START_MAX, Server};
 
@@ -60,8 +60,7 @@ impl Redis {
     /// Starts one with more arguments.
     pub(super) fn with(more: &[&str]) -> Self {
         let server = Server::start("redis", |folder, port| {
-            let mut command = vec!["redis-server".into()];
-            command.extend(redis_arguments(folder));
+            let mut command = redis_command(folder);
             command.extend(["--port".into(), port.to_string()]);
             command.extend(more.iter().map(ToString::to_string));
             command
@@ -74,13 +73,14 @@ impl Redis {
         let server = Server::start("redis-tls", |folder, port| {
             write_certificate(folder);
             let file = |name: &str| folder.join(name).display().to_string();
-            let mut command = vec!["redis-server".into()];
-            command.extend(redis_arguments(folder));
-            command.extend(["--port".into(), "0".into()]);
-            command.extend(["--tls-port".into(), port.to_string()]);
-            command.extend(["--tls-cert-file".into(), file("cert.pem")]);
+            let mut command = redis_command(folder);
+            command.extend(
+                "--port 0 --tls-auth-clients no --tls-port"
+                    .split(' ')
+                    .map(String::from),
+            );
+            command.extend([port.to_string(), "--tls-cert-file".into(), file("cert.pem")]);
             command.extend(["--tls-key-file".into(), file("key.pem")]);
-            command.extend(["--tls-auth-clients".into(), "no".into()]);
             command
         });
         Self { server, tls: true }
@@ -121,39 +121,27 @@ impl Redis {
         (relay, url)
     }
 
-    /// Its port.
-    pub(crate) fn port(&self) -> u16 {
-        self.server.address.port()
-    }
-
     /// Runs one command as another client and returns what `redis-cli` prints.
     pub(crate) fn command(&self, words: &[&str]) -> String {
-        let port = self.server.address.port().to_string();
-        run(Command::new("redis-cli").args(["-p", &port]).args(words))
+        run(&mut client(self.port(), words))
     }
 
     /// The same. `None` if it does not answer.
     pub(super) fn try_command(&self, words: &[&str]) -> Option<String> {
-        let port = self.port().to_string();
-        let output = Command::new("redis-cli")
-            .args(["-p", &port])
-            .args(words)
-            .output()
-            .ok()?;
+        let output = client(self.port(), words).output().ok()?;
         let text = String::from_utf8(output.stdout).ok()?;
         output.status.success().then(|| text.trim().to_owned())
     }
 
     /// Closes what listens to it, and keeps that from listening again; everything else goes on.
     pub(crate) fn cut_links(&self) {
-        let deny = [
+        self.command(&[
             "ACL",
             "SETUSER",
             "default",
             "-subscribe",
             "-client|tracking",
-        ];
-        self.command(&deny);
+        ]);
         for client in self.command(&["CLIENT", "LIST"]).lines() {
             let word = |name: &str| {
                 let found = client.split(' ').find_map(|word| word.strip_prefix(name));
@@ -181,24 +169,19 @@ impl Redis {
         });
         flushed.is_ok() && answer == *b"+OK\r\n"
     }
+}
 
-    /// SIGKILL.
-    pub(crate) fn kill(&self) {
-        self.server.kill();
-    }
+impl Deref for Redis {
+    type Target = Server;
 
-    /// Starts it again on the same port, empty, and waits until it answers.
-    pub(crate) fn restart(&self) {
-        self.server.restart();
+    fn deref(&self) -> &Server {
+        &self.server
     }
+}
 
-    /// SIGSTOP: it holds its connections and answers nothing.
-    pub(crate) fn pause(&self) {
-        self.server.signal_all("STOP");
-    }
-
-    /// SIGCONT.
-    pub(crate) fn resume(&self) {
-        self.server.signal_all("CONT");
-    }
+/// A command of `redis-cli`.
+pub(super) fn client(port: u16, words: &[&str]) -> Command {
+    let mut client = Command::new("redis-cli");
+    client.arg("-p").arg(port.to_string()).args(words);
+    client
 }

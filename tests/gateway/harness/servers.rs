@@ -4,6 +4,7 @@
 
 use std::io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
+use std::ops::Deref;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -14,7 +15,9 @@ use std::time::{Duration, Instant};
 use super::builder::free_address;
 use super::planted::DATABASE_PASSWORD;
 use super::pooler::name_of;
-use super::programs::{as_postgres, initialise, make_folder, program, run, write_certificate};
+use super::programs::{
+    as_postgres, give_to_postgres, initialise, make_folder, program, run, write_certificate,
+};
 use super::relay::Relay;
 
 /// Time that a server may take to answer for the first time, on a busy machine.
@@ -63,9 +66,7 @@ impl Postgres {
             write_certificate(folder);
             let key = folder.join("key.pem");
             run(Command::new("chmod").arg("600").arg(&key));
-            if !as_postgres().is_empty() {
-                run(Command::new("chown").arg("postgres:postgres").arg(&key));
-            }
+            give_to_postgres(&key);
             let file = |name: &str| folder.join(name).display().to_string();
             vec![
                 "ssl=on".into(),
@@ -82,20 +83,22 @@ impl Postgres {
 
     /// Runs a statement as the superuser, and returns its values.
     pub(crate) fn statement(&self, sql: &str) -> String {
-        let port = self.port().to_string();
-        let mut psql = Command::new(program("psql"));
-        psql.args(["-h", "127.0.0.1", "-U", "postgres", "-p", &port]);
-        run(psql.args(["-d", "postgres", "-qAt", "-c", sql]))
+        run(self
+            .client("psql")
+            .args(["-d", "postgres", "-qAt", "-c", sql]))
+    }
+
+    /// A client program, as the superuser.
+    fn client(&self, name: &str) -> Command {
+        let mut client = Command::new(program(name));
+        client.args(["-h", "127.0.0.1", "-U", "postgres", "-p"]);
+        client.arg(self.port().to_string());
+        client
     }
 
     /// The folder of its data.
     pub(crate) fn data(&self) -> PathBuf {
         self.server.folder.join("data")
-    }
-
-    /// Its port.
-    pub(crate) fn port(&self) -> u16 {
-        self.server.address.port()
     }
 
     fn with(more: impl Fn(&Path) -> Vec<String>) -> Self {
@@ -161,46 +164,29 @@ impl Postgres {
         super::timed::begin_case();
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let name = format!("case_{}", NUMBER.fetch_add(1, Ordering::Relaxed));
-        let port = self.port().to_string();
-        let mut createdb = Command::new(program("createdb"));
-        createdb.args(["-h", "127.0.0.1", "-U", "postgres", "-p", &port]);
-        run(createdb.args(["-T", template, &name]));
+        run(self.client("createdb").args(["-T", template, &name]));
         format!("postgres://postgres:{DATABASE_PASSWORD}@{address}/{name}")
     }
 
     /// Drops the database of a URL, which is not needed any more: all of them would take gigabytes.
     pub(super) fn drop_database(&self, url: &str) {
-        let name = name_of(url);
-        let port = self.port().to_string();
-        let mut psql = Command::new(program("psql"));
-        psql.args(["-h", "127.0.0.1", "-U", "postgres", "-p", &port]);
-        psql.args(["-d", "postgres", "-qc"]);
-        psql.arg(format!("DROP DATABASE IF EXISTS {name} WITH (FORCE)"));
+        let drop = format!("DROP DATABASE IF EXISTS {} WITH (FORCE)", name_of(url));
+        let mut psql = self.client("psql");
+        psql.args(["-d", "postgres", "-qc", &drop]);
         let _ = psql.stdout(Stdio::null()).stderr(Stdio::null()).status();
-    }
-
-    /// SIGKILL to it and to every process it has: a power cut.
-    pub(crate) fn kill(&self) {
-        self.server.kill();
-    }
-
-    /// Starts it again on the same port, with its data, and waits until it answers.
-    pub(crate) fn restart(&self) {
-        self.server.restart();
-    }
-
-    /// SIGSTOP to it and to every process it has.
-    pub(crate) fn pause(&self) {
-        self.server.signal_all("STOP");
-    }
-
-    /// SIGCONT.
-    pub(crate) fn resume(&self) {
-        self.server.signal_all("CONT");
     }
 }
 
-pub(super) struct Server {
+impl Deref for Postgres {
+    type Target = Server;
+
+    fn deref(&self) -> &Server {
+        &self.server
+    }
+}
+
+/// Any server.
+pub(crate) struct Server {
     pub(super) folder: PathBuf,
     pub(super) address: SocketAddr,
     command: Vec<String>,
@@ -225,12 +211,11 @@ impl Server {
         for _ in 0..3 {
             let address = free_address("127.0.0.1");
             let command = command(&folder, address.port());
-            let running = Running::begin(&folder, &command);
             let server = Self {
                 folder: folder.clone(),
                 address,
+                running: Mutex::new(Running::begin(&folder, &command)),
                 command,
-                running: Mutex::new(running),
             };
             if server.answers() {
                 return server;
@@ -242,12 +227,9 @@ impl Server {
         panic!("{name} does not start: {log}");
     }
 
-    pub(super) fn address(&self) -> SocketAddr {
-        self.address
-    }
-
-    pub(super) fn folder(&self) -> &Path {
-        &self.folder
+    /// Its port.
+    pub(crate) fn port(&self) -> u16 {
+        self.address.port()
     }
 
     /// Waits for the first answer. False when the server has ended instead.
@@ -275,7 +257,8 @@ impl Server {
             && !stat.is_empty()
     }
 
-    pub(super) fn restart(&self) {
+    /// Starts it again on the same port, PostgreSQL with its data, and waits until it answers.
+    pub(crate) fn restart(&self) {
         self.end("keep\n");
         *self.running.lock().unwrap() = Running::begin(&self.folder, &self.command);
         assert!(self.answers(), "{:?} does not start again", self.command);
@@ -291,14 +274,25 @@ impl Server {
         let _ = running.keeper.wait();
     }
 
-    pub(super) fn kill(&self) {
+    /// SIGKILL to it and to every process it has: a power cut.
+    pub(crate) fn kill(&self) {
         // Stopped first, so that it cannot begin further processes meanwhile.
-        self.signal_all("STOP");
+        self.pause();
         self.signal_all("KILL");
         let deadline = Instant::now() + START_MAX;
         while self.is_running() && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(5));
         }
+    }
+
+    /// SIGSTOP to it and to every process it has: it holds its connections and answers nothing.
+    pub(crate) fn pause(&self) {
+        self.signal_all("STOP");
+    }
+
+    /// SIGCONT.
+    pub(crate) fn resume(&self) {
+        self.signal_all("CONT");
     }
 
     pub(super) fn signal_all(&self, signal: &str) {
@@ -314,7 +308,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.signal_all("CONT");
+        self.resume();
         self.end("");
     }
 }

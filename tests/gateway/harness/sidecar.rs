@@ -1,8 +1,7 @@
 //! A sidecar in front of an agent, and tokens that a gateway could have signed for it.
 
 use std::net::SocketAddr;
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Command, Stdio};
 
 use aws_lc_rs::digest::{SHA256, digest};
 use base64::Engine;
@@ -14,6 +13,8 @@ use super::builder::free_address;
 use super::client::{Answer, Connection, Request};
 use super::gateway::CALL;
 use super::issuer::{Issuer, Key};
+use super::spawned::Spawned;
+use super::warm::until_holds;
 
 /// Runs `a2a-gateway sidecar` with these arguments to its end. Returns its status and output.
 pub(crate) fn ended(arguments: &[&str]) -> (Option<i32>, String) {
@@ -38,8 +39,7 @@ pub(crate) const ISSUER: &str = "https://gateway.test";
 pub(crate) struct Sidecar {
     pub(crate) address: SocketAddr,
     pub(crate) admin: SocketAddr,
-    dir: tempfile::TempDir,
-    child: Child,
+    running: Spawned,
 }
 
 impl Sidecar {
@@ -52,40 +52,25 @@ impl Sidecar {
     pub(crate) fn in_front_of(agent: &Agent, address: SocketAddr, more: &[&str]) -> Self {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let admin = free_address("127.0.0.1");
-        let log = std::fs::File::create(dir.path().join("log")).expect("a log file");
-        let child = Command::new(env!("CARGO_BIN_EXE_a2a-gateway"))
+        let mut command = Command::new(env!("CARGO_BIN_EXE_a2a-gateway"));
+        command
             .current_dir(dir.path())
-            .stdin(Stdio::null())
-            .stdout(log.try_clone().expect("a log file"))
-            .stderr(log)
             .args(["sidecar", "--workspace", GUARDED])
             .args(["--upstream", agent.url().trim_end_matches('/')])
             .args(["--listen", &address.to_string()])
             .args(["--set", &format!("admin.listen={admin}")])
-            .args(more)
-            .spawn()
-            .expect("the sidecar starts");
-        let sidecar = Self {
+            .args(more);
+        let running = Spawned::start(&mut command, dir, address);
+        Self {
             address,
             admin,
-            dir,
-            child,
-        };
-        let deadline = Instant::now() + Duration::from_secs(20);
-        while std::net::TcpStream::connect(address).is_err() {
-            assert!(Instant::now() < deadline, "{}", sidecar.log());
-            std::thread::sleep(Duration::from_millis(10));
+            running,
         }
-        sidecar
     }
 
     /// Waits until it can verify callers.
     pub(crate) async fn await_ready(&self) {
-        let deadline = Instant::now() + Duration::from_secs(20);
-        while self.ready().await != Some(200) {
-            assert!(Instant::now() < deadline, "{}", self.log());
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
+        until_holds("it is ready", async || self.ready().await == Some(200)).await;
     }
 
     /// The status of its `/readyz`. `None`: it is checking the listen address, and does not serve yet.
@@ -110,22 +95,15 @@ impl Sidecar {
 
     /// Everything it logged so far.
     pub(crate) fn log(&self) -> String {
-        std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
+        self.running.log()
     }
 
     /// SIGTERM, and the status that it ends with.
     pub(crate) fn terminate(&mut self) -> std::process::ExitStatus {
-        let id = self.child.id().to_string();
+        let id = self.running.child.id().to_string();
         let killed = Command::new("kill").args(["-s", "TERM", &id]).status();
         assert!(killed.expect("kill runs").success());
-        self.child.wait().expect("a child")
-    }
-}
-
-impl Drop for Sidecar {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.running.child.wait().expect("a child")
     }
 }
 

@@ -56,16 +56,13 @@ impl Gateway {
     /// the last change may be announced only now.
     pub(crate) async fn until_warm(&self, mut ask: impl AsyncFnMut()) {
         self.until_coherent().await;
-        let deadline = Instant::now() + NEVER;
-        loop {
+        until_found("all stays in memory", async || {
             tokio::time::sleep(ECHO).await;
             let misses = self.misses().await;
             ask().await;
-            if self.misses().await == misses {
-                return;
-            }
-            assert!(Instant::now() < deadline, "nothing stays in memory");
-        }
+            (self.misses().await == misses).then_some(())
+        })
+        .await;
     }
 
     async fn misses(&self) -> f64 {
@@ -82,7 +79,7 @@ impl Gateway {
                 return;
             }
             assert!(Instant::now() < deadline, "{name} {labels:?}: {counted}");
-            tokio::time::sleep(Duration::from_millis(20)).await;
+            tokio::time::sleep(LOOK_EVERY).await;
         }
     }
 
@@ -103,6 +100,6 @@ async fn until_told(log: impl Fn() -> String, what: &str, times: usize) {
     let deadline = Instant::now() + NEVER;
     while log().matches(what).count() < times {
         assert!(Instant::now() < deadline, "{what}: {}", log());
-        tokio::time::sleep(Duration::from_millis(20)).await;
+        tokio::time::sleep(LOOK_EVERY).await;
     }
 }

@@ -43,20 +43,20 @@ impl Case {
     async fn held(builder: Builder) -> (Self, Arc<Semaphore>) {
         let gate = Arc::new(Semaphore::new(0));
         let held = Arc::clone(&gate);
-        let answer =
-            move |_: &Recorded| vec![Step::Held(Arc::clone(&held)), Step::Write(ok_json(ONCE))];
+        let once = || Step::Write(ok_json(ONCE));
+        let answer = move |_: &Recorded| vec![Step::Held(Arc::clone(&held)), once()];
         (Self::new(builder, answer).await, gate)
     }
 
     /// Sends a call without waiting for its answer.
     async fn begin(&self, request: &Request) -> Connection {
         let mut connection = Connection::open(self.gateway.public).await;
-        connection.send(&request.wire("localhost")).await;
+        connection.ask(request).await;
         connection
     }
 
     fn request(&self, body: &str) -> Request {
-        Request::post(self.target.path(), body).bearer(&self.caller.token)
+        self.caller.sends(&self.target, body)
     }
 
     fn keyed(&self, key: &str) -> Request {
@@ -70,13 +70,8 @@ impl Case {
     /// The second answer is the first one, and the agent heard of one call.
     async fn same_again(&self, request: &Request) -> Answer {
         let count = self.target.agent.count();
-        let first = self.call(request).await;
-        assert_eq!(
-            (first.status, first.field(REPLAY)),
-            (200, None),
-            "{}",
-            first.text()
-        );
+        let first = self.call(request).await.has(200);
+        assert_eq!(first.field(REPLAY), None, "{}", first.text());
         let second = self.call(request).await;
         assert_eq!(second.field(REPLAY), Some("true"), "{}", second.text());
         assert_eq!(second.field("content-type"), first.field("content-type"));
@@ -98,10 +93,9 @@ fn counting() -> impl Fn(&Recorded) -> Vec<Step> + Send + Sync + 'static {
 
 /// A message of the client's own task.
 fn of_task(task: &str, text: &str) -> String {
-    CALL.replace("\"hi\"", &format!("\"{text}\"")).replace(
-        "\"messageId\":\"m-1\"",
-        &format!("\"messageId\":\"m-{text}\",\"task_id\":\"{task}\""),
-    )
+    let ids = format!("\"messageId\":\"m-{text}\",\"task_id\":\"{task}\"");
+    let call = CALL.replace("\"messageId\":\"m-1\"", &ids);
+    call.replace("\"hi\"", &format!("\"{text}\""))
 }
 
 on_both_pairs! {
@@ -111,8 +105,7 @@ on_both_pairs! {
         assert!(first.text().contains("\"n\":0"));
         // The same key with something else.
         let other = case.request(&CALL.replace("hi", "ho")).field("Idempotency-Key", "k-1");
-        let answer = case.call(&other).await;
-        assert_eq!((answer.status, answer.reason().as_str()), (409, "idempotency_conflict"));
+        case.call(&other).await.refuses(409, "idempotency_conflict");
         // Of somebody else, and another key: other calls.
         let theirs = case.keyed("k-1").without("authorization").bearer(ADMIN);
         case.same_again(&theirs).await;
@@ -212,10 +205,7 @@ async fn a_call_that_a_dead_process_had_sent_is_unknown_and_never_sent_again() {
 
 /// The process that made the call is gone.
 fn assert_unknown(answer: &Answer) {
-    assert_eq!(
-        (answer.status, answer.reason().as_str()),
-        (502, "agent_protocol_error")
-    );
+    answer.refuses(502, "agent_protocol_error");
     assert_eq!(answer.fact("delivered").as_deref(), Some("unknown"));
 }
 
@@ -229,17 +219,13 @@ async fn the_clients_own_task_is_a_key_until_the_agent_asks_back() {
         vec![Step::Write(ok_json(&body))]
     })
     .await;
-    case.same_again(&case.request(&of_task("own-1", "first")))
-        .await;
+    let own = |text: &str| case.request(&of_task("own-1", text));
+    case.same_again(&own("first")).await;
     // The agent waits for more: another body goes on with it.
-    case.same_again(&case.request(&of_task("own-1", "second")))
-        .await;
+    case.same_again(&own("second")).await;
     // Now it is done.
-    let third = case.call(&case.request(&of_task("own-1", "third"))).await;
-    assert_eq!(
-        (third.status, third.reason().as_str()),
-        (409, "idempotency_conflict")
-    );
+    let third = case.call(&own("third")).await;
+    third.refuses(409, "idempotency_conflict");
     assert_eq!(case.target.agent.count(), 2);
     // A field comes first, and has no such exception.
     let by_field = |text: &str| {
@@ -253,27 +239,20 @@ async fn the_clients_own_task_is_a_key_until_the_agent_asks_back() {
 #[tokio::test]
 async fn a_message_id_is_a_key_only_where_it_is_wanted_and_was_given() {
     for wanted in [false, true] {
-        let builder =
-            Builder::new(Pair::Embedded).set("idempotency.message_id", &wanted.to_string());
+        let setting = format!("idempotency.message_id={wanted}");
+        let builder = Builder::new(Pair::Embedded).sets(&setting);
         let case = Case::new(builder, counting()).await;
-        for spelled in [
-            CALL.to_owned(),
-            CALL.replace("messageId", "message_id")
-                .replace("m-1", "m-2"),
-        ] {
-            let answers = [
-                case.call(&case.request(&spelled)).await,
-                case.call(&case.request(&spelled)).await,
-            ];
-            assert_eq!(answers[0].text() == answers[1].text(), wanted, "{spelled}");
+        let is_one = async |body: &str| {
+            let first = case.call(&case.request(body)).await.text();
+            first == case.call(&case.request(body)).await.text()
+        };
+        let spelled = CALL.replace("messageId", "message_id");
+        for body in [CALL, &spelled.replace("m-1", "m-2")] {
+            assert_eq!(is_one(body).await, wanted, "{body}");
         }
         // One that the gateway made is none.
         let without = CALL.replace("\"messageId\":\"m-1\",", "");
-        let answers = [
-            case.call(&case.request(&without)).await,
-            case.call(&case.request(&without)).await,
-        ];
-        assert_ne!(answers[0].text(), answers[1].text());
+        assert!(!is_one(&without).await);
     }
 }
 
@@ -282,11 +261,8 @@ async fn keys_are_visible_text_stand_once_and_count_for_calls_that_send() {
     let case = Case::new(Builder::new(Pair::Embedded), counting()).await;
     for bad in ["", "a b", "ü", &"x".repeat(256)] {
         let answer = case.call(&case.keyed(bad)).await;
-        assert_eq!(
-            (answer.status, answer.reason().as_str()),
-            (400, "invalid_request"),
-            "{bad:?}"
-        );
+        let told = (answer.status, answer.reason());
+        assert_eq!(told, (400, "invalid_request".to_owned()), "{bad:?}");
     }
     let twice = case.keyed("a").field("Idempotency-Key", "b");
     assert_eq!(case.call(&twice).await.status, 400);

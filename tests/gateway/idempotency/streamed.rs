@@ -7,15 +7,10 @@ use crate::harness::{Builder, LAST_CHUNK, Pair, SSE_HEAD, Step, chunk, unnumbere
 
 fn steps() -> Vec<Step> {
     let event = |n: usize| Step::Write(chunk(format!("data: {n}\n\n")));
-    vec![
-        Step::write(SSE_HEAD),
-        event(1),
-        event(2),
-        Step::Wait(Duration::from_millis(300)),
-        event(3),
-        event(4),
-        Step::write(LAST_CHUNK),
-    ]
+    let mut steps = vec![Step::write(SSE_HEAD), event(1), event(2)];
+    steps.push(Step::Wait(Duration::from_millis(300)));
+    steps.extend([event(3), event(4), Step::write(LAST_CHUNK)]);
+    steps
 }
 
 const ALL: &str = "data: 1\n\ndata: 2\n\ndata: 3\n\ndata: 4\n\n";
@@ -57,19 +52,15 @@ async fn a_stream_that_is_not_kept_any_more_was_delivered() {
     let is_gone = async || case.call(&request).await.status != 200;
     until_holds("the log is forgotten", is_gone).await;
     let answer = case.call(&request).await;
-    assert_eq!(
-        (answer.status, answer.reason().as_str()),
-        (502, "agent_protocol_error")
-    );
+    answer.refuses(502, "agent_protocol_error");
     assert_eq!(answer.fact("delivered").as_deref(), Some("true"));
     assert_eq!(case.target.agent.count(), 1);
 }
 
 #[tokio::test]
 async fn whoever_makes_the_call_misses_nothing_of_a_stream_that_is_longer_than_its_log() {
-    let mut events: Vec<String> = (0..3000)
-        .map(|n| format!("data: {n} {}\n\n", "x".repeat(1200)))
-        .collect();
+    let event = |n: usize| format!("data: {n} {}\n\n", "x".repeat(1200));
+    let mut events: Vec<String> = (0..3000).map(event).collect();
     events.push(format!("data: {}\n\n", "y".repeat(1_500_000)));
     let sent = events.concat();
     let case = Case::new(Builder::new(Pair::Embedded), move |_| {
@@ -83,13 +74,8 @@ async fn whoever_makes_the_call_misses_nothing_of_a_stream_that_is_longer_than_i
     assert!(answer.whole);
     assert!(unnumbered(&answer.text()).0 == sent, "something is missing");
     // Whoever comes later is told what is missing.
-    let again = case.call(&case.keyed("long")).await;
-    assert!(
-        again
-            .text()
-            .starts_with("event: gap\ndata: {\"missed\":3001}"),
-        "{:.200}",
-        again.text()
-    );
+    let again = case.call(&case.keyed("long")).await.text();
+    let gap = "event: gap\ndata: {\"missed\":3001}";
+    assert!(again.starts_with(gap), "{again:.200}");
     case.gateway.assert_idle().await;
 }

@@ -2,7 +2,6 @@
 //! later, anywhere: in a head, in an event, between two. Whoever goes on after the last whole event, at
 //! either gateway, misses nothing and gets nothing twice.
 
-use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,15 +11,11 @@ use futures_util::future::join_all;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use super::{Room, messages};
+use super::{READERS, Room, assert_alike, messages, write};
 use crate::events::seat;
 use crate::harness::servers;
 use crate::harness::watcher::Feed;
 use crate::harness::{Builder, Pair, Request};
-
-const WRITERS: usize = 50;
-
-const READERS: usize = 10;
 
 /// Connections that were cut, by what they were cut in.
 #[derive(Default)]
@@ -88,7 +83,7 @@ async fn way(gateway: SocketAddr, octets: usize, cuts: &Arc<Cuts>) -> SocketAddr
 
 /// The texts of all messages, in the order in which one reader got them.
 async fn follow(
-    gateways: [SocketAddr; 2],
+    to: [SocketAddr; 2],
     token: &str,
     messages: usize,
     cuts: &Arc<Cuts>,
@@ -100,7 +95,7 @@ async fn follow(
     let (mut seen, mut last) = (Vec::with_capacity(messages), None::<String>);
     while seen.len() < messages {
         let (which, octets) = uuid::Uuid::new_v4().as_u64_pair();
-        let gateway = gateways[usize::from(which % 2 == 0)];
+        let gateway = to[usize::from(which % 2 == 0)];
         // Some are over before much was said.
         let max = if which % 5 < 2 { 2_000 } else { octets_max };
         let octets = usize::try_from(1 + octets % max).unwrap();
@@ -135,8 +130,8 @@ async fn feeds_that_are_cut_anywhere_go_on_at_either_gateway() {
     let room = Room::open(Pair::External, |config| {
         config.inbox.max_messages = 1_000_000;
         config.stores.sql = sql.clone().into();
-    })
-    .await;
+    });
+    let room = room.await;
     let shared = room.redis.as_ref().unwrap().url();
     let start = || {
         let builder = Builder::new(Pair::Embedded).stores(&sql, &shared);
@@ -151,24 +146,15 @@ async fn feeds_that_are_cut_anywhere_go_on_at_either_gateway() {
     let rooms = [&room, &other];
     let cuts = Arc::<Cuts>::default();
     let began = Instant::now();
-    let writers = (0..WRITERS).map(|writer| async move {
-        for n in 0..messages / WRITERS {
-            rooms[writer % 2].put("dev", &format!("{writer} {n}")).await;
-        }
-    });
     let gateways = [one.public, two.public];
     let readers = (0..READERS).map(|_| {
         let (dev, cuts) = (dev.clone(), Arc::clone(&cuts));
         tokio::spawn(async move { follow(gateways, &dev, messages, &cuts).await })
     });
-    let (_, seen) = tokio::join!(join_all(writers), join_all(readers));
+    let ((), seen) = tokio::join!(write(rooms, messages), join_all(readers));
     let took = began.elapsed();
     let seen: Vec<Vec<String>> = seen.into_iter().map(|one| one.expect("all read")).collect();
-    let all: HashSet<&String> = seen[0].iter().collect();
-    assert_eq!(all.len(), messages, "each once");
-    for others in &seen[1..] {
-        assert_eq!(others, &seen[0], "every reader reads the same");
-    }
+    assert_alike(&seen, messages);
     let [head, event, between] = cuts.all();
     println!(
         "{messages} messages to {READERS} readers: {took:?}; connections cut: {head} in the head, \

@@ -4,16 +4,20 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use super::http::{acknowledge, get, tell};
+use super::http::{acknowledge, get, is_refused, tell};
 use crate::events::{seat, token};
 use crate::harness::watcher::{Feed, Sse};
 use crate::harness::{Builder, Gateway, Pair, Request};
 use crate::on_both_pairs;
 
+/// Follows this path.
+fn follow_at(path: &str, token: &str) -> Request {
+    let request = Request::get(path).field("Accept", "text/event-stream");
+    request.bearer(token)
+}
+
 fn follow(token: &str) -> Request {
-    Request::get("/workspaces/dev/activity")
-        .field("Accept", "text/event-stream")
-        .bearer(token)
+    follow_at("/workspaces/dev/activity", token)
 }
 
 async fn open(gateway: &Gateway, request: &Request) -> Feed {
@@ -24,6 +28,13 @@ fn text(event: &Sse) -> &str {
     assert_eq!(event.event.as_deref(), Some("activity"));
     assert_eq!(event.id.as_deref(), event.data["id"].as_str());
     event.data["request_body"]["message"].as_str().unwrap()
+}
+
+async fn ends(feed: &mut Feed, event: &str, reason: &str) {
+    let end = feed.event().await;
+    assert_eq!(end.event.as_deref(), Some(event));
+    assert_eq!(end.data["reason"], reason);
+    assert_eq!(feed.next().await, None);
 }
 
 on_both_pairs! {
@@ -46,14 +57,13 @@ on_both_pairs! {
 
         // Cut at any place, it goes on there; the field counts more than the query.
         drop(feed);
-        let again = Request { path: format!("/activity?since_id={first}"), ..follow(&dev) };
-        let mut again = open(&gateway, &again.field("Last-Event-ID", two.id.clone().unwrap())).await;
+        let since = follow_at(&format!("/activity?since_id={first}"), &dev);
+        let again = since.clone().field("Last-Event-ID", two.id.clone().unwrap());
+        let mut again = open(&gateway, &again).await;
         assert_eq!(text(&again.event().await), "3");
         assert_eq!(text(&again.event().await), "4");
-        let by_query = Request { path: format!("/activity?since_id={first}"), ..follow(&dev) };
-        assert_eq!(text(&open(&gateway, &by_query).await.event().await), "2");
-        let filtered = Request { path: "/activity?source=canvas".into(), ..follow(&dev) };
-        let mut filtered = open(&gateway, &filtered).await;
+        assert_eq!(text(&open(&gateway, &since).await.event().await), "2");
+        let mut filtered = open(&gateway, &follow_at("/activity?source=canvas", &dev)).await;
         assert!(filtered.is_silent(Duration::from_millis(300)).await);
 
         // A large one comes whole and in one line.
@@ -62,7 +72,7 @@ on_both_pairs! {
         assert_eq!(text(&again.event().await), long);
         for id in ["no", "\u{e4}"] {
             let gone = gateway.call(&follow(&dev).field("Last-Event-ID", id)).await;
-            assert_eq!((gone.status, &*gone.reason()), (410, "cursor_gone"));
+            is_refused(&gone, 410, "cursor_gone", id);
         }
     }
 
@@ -73,28 +83,23 @@ on_both_pairs! {
         let mut cut = open(&gateway, &follow(&goes)).await;
         let mut stays = open(&gateway, &follow(&dev)).await;
         let full = gateway.call(&follow(&goes)).await;
-        assert_eq!((full.status, &*full.reason()), (429, "rate_limited"), "both tokens are one caller");
+        is_refused(&full, 429, "rate_limited", "both tokens are one caller");
         let path = format!("/workspaces/dev/tokens/{id}");
         assert_eq!(gateway.as_operator(Request::new("DELETE", path)).await.status, 200);
-        let end = cut.event().await;
-        assert_eq!((end.event.as_deref(), &end.data["reason"]), (Some("end"), &json!("unauthenticated")));
-        assert_eq!(cut.next().await, None);
+        ends(&mut cut, "end", "unauthenticated").await;
         gateway.terminate();
-        let end = stays.event().await;
-        assert_eq!((end.event.as_deref(), &end.data["reason"]), (Some("end"), &json!("shutting_down")));
-        assert_eq!(stays.next().await, None);
+        ends(&mut stays, "end", "shutting_down").await;
         assert!(gateway.wait(Duration::from_secs(60)).success());
     }
 
     async fn a_gap_is_said_and_what_a_filter_passed_over_is_none(pair: Pair) {
-        sqlx::any::install_default_drivers();
         let gateway = Gateway::start(pair).await;
         let dev = seat(&gateway, "dev", None, None).await;
         tell(&gateway, "dev", &dev, "1").await;
         let first = get(&gateway, "/activity", &dev).await.json()[0]["id"].as_str().unwrap().to_owned();
         let mut feed = open(&gateway, &follow(&dev).field("Last-Event-ID", &*first)).await;
-        let canvas = Request { path: "/activity?source=canvas".into(), ..follow(&dev) };
-        let mut canvas = open(&gateway, &canvas.field("Last-Event-ID", &*first)).await;
+        let canvas = follow_at("/activity?source=canvas", &dev).field("Last-Event-ID", &*first);
+        let mut canvas = open(&gateway, &canvas).await;
         for n in 2..=4 {
             tell(&gateway, "dev", &dev, &n.to_string()).await;
             assert_eq!(text(&feed.event().await), n.to_string());
@@ -102,8 +107,8 @@ on_both_pairs! {
         // It has passed over them, too, while they were still an agent's.
         assert!(canvas.is_silent(Duration::from_millis(300)).await);
         // As after a long absence: what they have seen, or were never to see, is pruned.
-        let pool = sqlx::AnyPool::connect(&gateway.sql_url()).await.unwrap();
-        let run = async |text: &'static str| { sqlx::query(text).execute(&pool).await.unwrap(); };
+        let db = crate::stores::open_db(&gateway.sql_url());
+        let run = async |text: &'static str| { sqlx::query(text).execute(db.pool()).await.unwrap(); };
         run("DELETE FROM activity_logs WHERE seq < 4").await;
         run("UPDATE activity_logs SET source_kind = 'canvas'").await;
         tell(&gateway, "dev", &dev, "5").await;
@@ -113,9 +118,7 @@ on_both_pairs! {
         run("UPDATE activity_logs SET seq = seq + 10").await;
         run("UPDATE inbox_heads SET last_seq = last_seq + 10").await;
         tell(&gateway, "dev", &dev, "16").await;
-        let gap = feed.event().await;
-        assert_eq!((gap.event.as_deref(), &gap.data["reason"]), (Some("gap"), &json!("cursor_gone")));
-        assert_eq!(feed.next().await, None);
+        ends(&mut feed, "gap", "cursor_gone").await;
     }
 }
 
@@ -131,9 +134,6 @@ async fn a_silent_feed_is_kept_open_by_comments() {
         let chunk = feed.connection.next_chunk().await.expect("open");
         heard.push_str(std::str::from_utf8(&chunk).unwrap());
     }
-    assert!(
-        began.elapsed() > Duration::from_secs(14),
-        "{:?}",
-        began.elapsed()
-    );
+    let open_for = began.elapsed();
+    assert!(open_for > Duration::from_secs(14), "{open_for:?}");
 }

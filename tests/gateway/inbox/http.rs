@@ -6,18 +6,20 @@ use serde_json::{Value, json};
 
 use crate::events::{seat, token};
 use crate::harness::watcher::Feed;
-use crate::harness::{Answer, Builder, Gateway, Pair, Request, until_holds};
+use crate::harness::{ADMIN, Answer, Builder, Gateway, Pair, Request, until_holds};
 use crate::on_both_pairs;
 
+/// A request of the workspace `dev`, or of another token.
+async fn post(gateway: &Gateway, path: &str, token: &str, body: &Value) -> Answer {
+    let request = Request::post(path, body.to_string());
+    gateway.call(&request.bearer(token)).await
+}
+
 pub(super) async fn tell(gateway: &Gateway, id: &str, token: &str, text: &str) {
-    let body = json!({"message": text}).to_string();
-    let answer = gateway
-        .call(&Request::post(format!("/workspaces/{id}/notify"), body).bearer(token))
-        .await;
-    assert_eq!(
-        (answer.status, answer.json()),
-        (200, json!({"status": "sent"}))
-    );
+    let path = format!("/workspaces/{id}/notify");
+    let answer = post(gateway, &path, token, &json!({ "message": text })).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    assert_eq!(answer.json(), json!({"status": "sent"}));
 }
 
 pub(super) async fn get(gateway: &Gateway, path: &str, token: &str) -> Answer {
@@ -25,10 +27,13 @@ pub(super) async fn get(gateway: &Gateway, path: &str, token: &str) -> Answer {
 }
 
 pub(super) async fn acknowledge(gateway: &Gateway, token: &str, up_to: &str) -> Answer {
-    let body = json!({"up_to": up_to}).to_string();
-    gateway
-        .call(&Request::post("/workspaces/dev/activity/ack", body).bearer(token))
-        .await
+    let path = "/workspaces/dev/activity/ack";
+    post(gateway, path, token, &json!({ "up_to": up_to })).await
+}
+
+pub(super) fn is_refused(answer: &Answer, status: u16, reason: &str, what: &str) {
+    let said = answer.reason();
+    assert_eq!((answer.status, &*said), (status, reason), "{what}");
 }
 
 /// The texts of a page.
@@ -121,7 +126,7 @@ on_both_pairs! {
         let path = "/workspaces/dev/notify";
         let file = json!({"uri": "https://files.example/a", "name": "a.txt", "mimeType": "text/plain", "size": 3});
         let said = json!({"message": "look", "attachments": [file, {"uri": "u", "name": "n"}]});
-        let answer = gateway.call(&Request::post(path, said.to_string()).bearer(&dev)).await;
+        let answer = post(&gateway, path, &dev, &said).await;
         assert_eq!((answer.status, answer.json()), (200, json!({"status": "sent"})));
         // What becomes of the workspaces themselves may be told first.
         let event = loop {
@@ -145,15 +150,14 @@ on_both_pairs! {
             (json!({"message": "m", "attachments": [{"uri": "u".repeat(2049), "name": "n"}]}), "attachments[0]"),
             (json!({"message": "m", "attachments": [{"uri": "u", "name": "n", "size": -1}]}), "size"),
         ] {
-            let answer = gateway.call(&Request::post(path, body.to_string()).bearer(&dev)).await;
-            assert_eq!((answer.status, &*answer.reason()), (400, "invalid_params"), "{says}");
+            let answer = post(&gateway, path, &dev, &body).await;
+            is_refused(&answer, 400, "invalid_params", says);
             assert!(answer.json()["error"].as_str().unwrap().contains(says), "{}", answer.text());
         }
-        let good = json!({"message": "m"}).to_string();
-        for request in [Request::post(path, &good).bearer(&qa), Request::post(path, &good).bearer(&canvas)] {
-            assert_eq!(gateway.call(&request).await.reason(), "not_permitted");
+        let good = json!({"message": "m"});
+        for token in [&*qa, &canvas, ADMIN] {
+            assert_eq!(post(&gateway, path, token, &good).await.reason(), "not_permitted");
         }
-        assert_eq!(gateway.as_operator(Request::post(path, &good)).await.reason(), "not_permitted");
 
         // SIGKILL takes nothing that was answered.
         gateway.kill();
@@ -173,120 +177,72 @@ async fn nobody_reads_anothers_and_what_is_wrong_is_said() {
     let qa = seat(&gateway, "qa", None, None).await;
     tell(&gateway, "dev", &dev, "1").await;
     let entry = id_of(&get(&gateway, "/activity", &dev).await, 0);
-    let canvas = token(&gateway, "/canvas/tokens", json!({"user": "ada"}))
-        .await
-        .0;
+    let canvas = token(&gateway, "/canvas/tokens", json!({"user": "ada"})).await;
+    let (canvas, nobody) = (canvas.0, String::new());
     let path = "/workspaces/dev/activity";
-    let cursor = "MQ";
+    let at = |query: &str| format!("{path}?{query}");
+    let (since, misspelt) = (format!("since_id={entry}"), "/workspaces/a:b/activity");
     for (path, token, status, reason) in [
         (path.to_owned(), &qa, 403, "not_permitted"),
         (path.to_owned(), &canvas, 403, "not_permitted"),
         ("/activity".to_owned(), &canvas, 403, "not_permitted"),
-        (path.to_owned(), &String::new(), 401, "unauthenticated"),
+        (path.to_owned(), &nobody, 401, "unauthenticated"),
+        (misspelt.to_owned(), &dev, 400, "invalid_workspace_id"),
+        (format!("/activity?{since}"), &qa, 410, "cursor_gone"),
+        (at("since_id=no"), &dev, 410, "cursor_gone"),
+        (at("since_id="), &dev, 410, "cursor_gone"),
+        (at(&format!("{since}&{since}")), &dev, 400, "invalid_params"),
         (
-            "/workspaces/a:b/activity".to_owned(),
-            &dev,
-            400,
-            "invalid_workspace_id",
-        ),
-        (
-            format!("/activity?since_id={entry}"),
-            &qa,
-            410,
-            "cursor_gone",
-        ),
-        (format!("{path}?since_id=no"), &dev, 410, "cursor_gone"),
-        (format!("{path}?since_id="), &dev, 410, "cursor_gone"),
-        (
-            format!("{path}?since_id={entry}&since_id={entry}"),
+            at(&format!("{since}&cursor=MQ")),
             &dev,
             400,
             "invalid_params",
         ),
-        (
-            format!("{path}?since_id={entry}&cursor={cursor}"),
-            &dev,
-            400,
-            "invalid_params",
-        ),
-        (format!("{path}?cursor=eA"), &dev, 400, "invalid_params"),
-        (format!("{path}?limit=0"), &dev, 400, "invalid_params"),
-        (format!("{path}?limit=501"), &dev, 400, "invalid_params"),
-        (format!("{path}?wait=61"), &dev, 400, "invalid_params"),
-        (format!("{path}?wait=1.5"), &dev, 400, "invalid_params"),
-        (format!("{path}?wait=-1"), &dev, 400, "invalid_params"),
-        (
-            format!("{path}?type=A2A_RECEIVE"),
-            &dev,
-            400,
-            "invalid_params",
-        ),
-        (format!("{path}?source=user"), &dev, 400, "invalid_params"),
+        (at("cursor=eA"), &dev, 400, "invalid_params"),
+        (at("limit=0"), &dev, 400, "invalid_params"),
+        (at("limit=501"), &dev, 400, "invalid_params"),
+        (at("wait=61"), &dev, 400, "invalid_params"),
+        (at("wait=1.5"), &dev, 400, "invalid_params"),
+        (at("wait=-1"), &dev, 400, "invalid_params"),
+        (at("type=A2A_RECEIVE"), &dev, 400, "invalid_params"),
+        (at("source=user"), &dev, 400, "invalid_params"),
     ] {
-        let answer = get(&gateway, &path, token).await;
-        assert_eq!(
-            (answer.status, &*answer.reason()),
-            (status, reason),
-            "{path}"
-        );
+        is_refused(&get(&gateway, &path, token).await, status, reason, &path);
     }
-    let nobody = gateway
-        .as_operator(Request::get("/workspaces/nobody/activity"))
-        .await;
-    assert_eq!(
-        (nobody.status, &*nobody.reason()),
-        (404, "workspace_not_found")
-    );
-    let own = gateway.as_operator(Request::get("/activity")).await;
-    assert_eq!((own.status, &*own.reason()), (403, "not_permitted"));
+    let nobody = get(&gateway, "/workspaces/nobody/activity", ADMIN).await;
+    is_refused(&nobody, 404, "workspace_not_found", "nobody");
+    let own = get(&gateway, "/activity", ADMIN).await;
+    is_refused(&own, 403, "not_permitted", "an operator's own");
 
-    for (token, up_to, status, reason) in [
-        (&qa, &*entry, 403, "not_permitted"),
-        (&dev, "no", 410, "cursor_gone"),
-    ] {
-        let answer = acknowledge(&gateway, token, up_to).await;
-        assert_eq!((answer.status, &*answer.reason()), (status, reason));
+    let foreign = acknowledge(&gateway, &qa, &entry).await;
+    is_refused(&foreign, 403, "not_permitted", "another's");
+    let unknown = acknowledge(&gateway, &dev, "no").await;
+    is_refused(&unknown, 410, "cursor_gone", "no entry");
+    let missing = post(&gateway, "/workspaces/dev/activity/ack", &dev, &json!({})).await;
+    is_refused(&missing, 400, "invalid_params", "no entry is named");
+    for count in [1, 0] {
+        let done = acknowledge(&gateway, &dev, &entry).await.json();
+        assert_eq!(done, json!({"status": "ok", "acknowledged": count}));
     }
-    let missing = gateway
-        .call(&Request::post("/workspaces/dev/activity/ack", "{}").bearer(&dev))
-        .await;
-    assert_eq!(
-        (missing.status, &*missing.reason()),
-        (400, "invalid_params")
-    );
-    let done = acknowledge(&gateway, &dev, &entry).await;
-    assert_eq!(done.json(), json!({"status": "ok", "acknowledged": 1}));
-    assert_eq!(
-        acknowledge(&gateway, &dev, &entry).await.json()["acknowledged"],
-        0
-    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_wait_ends_with_its_credential_and_with_the_gateway() {
-    let mut gateway = Builder::new(Pair::Embedded)
-        .set("inbox.connections_per_caller", "1")
-        .set("server.drain", "10min")
-        .start()
-        .await;
+    let builder = Builder::new(Pair::Embedded).set("inbox.connections_per_caller", "1");
+    let mut gateway = builder.set("server.drain", "10min").start().await;
     let dev = seat(&gateway, "dev", None, None).await;
     let (goes, id) = token(&gateway, "/workspaces/dev/tokens", json!({})).await;
     let waits = get(&gateway, "/activity?wait=60", &goes);
     let ends = async {
         waiting(&gateway, 1.0).await;
         let full = get(&gateway, "/activity?wait=60", &goes).await;
-        assert_eq!((full.status, &*full.reason()), (429, "rate_limited"));
+        is_refused(&full, 429, "rate_limited", "a second one");
         let path = format!("/workspaces/dev/tokens/{id}");
-        assert_eq!(
-            gateway
-                .as_operator(Request::new("DELETE", path))
-                .await
-                .status,
-            200
-        );
+        let revoked = gateway.as_operator(Request::new("DELETE", path)).await;
+        assert_eq!(revoked.status, 200);
     };
     let (answer, ()) = tokio::join!(waits, ends);
-    assert_eq!((answer.status, &*answer.reason()), (401, "unauthenticated"));
+    is_refused(&answer, 401, "unauthenticated", "revoked");
 
     waiting(&gateway, 0.0).await;
     let began = Instant::now();
@@ -297,9 +253,7 @@ async fn a_wait_ends_with_its_credential_and_with_the_gateway() {
     };
     let (answer, ()) = tokio::join!(waits, ends);
     assert_eq!((answer.status, answer.json()), (200, json!([])));
-    assert!(
-        began.elapsed() < Duration::from_secs(55),
-        "its own time ends it, and not the signal"
-    );
+    let took = began.elapsed();
+    assert!(took < Duration::from_secs(55), "its own time ended it");
     assert!(gateway.wait(Duration::from_secs(60)).success());
 }

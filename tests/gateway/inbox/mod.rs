@@ -7,6 +7,7 @@ mod http;
 mod replicas;
 mod tasks;
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -49,16 +50,14 @@ impl Room {
                 let file = folder.path().join("gateway.db");
                 (format!("sqlite:{}", file.display()), None)
             }
-            Pair::External => (
-                servers::postgres().database(),
-                Some(Arc::new(Redis::start())),
-            ),
+            Pair::External => {
+                let redis = Arc::new(Redis::start());
+                (servers::postgres().database(), Some(redis))
+            }
         };
-        let shared = redis
-            .as_ref()
-            .map_or("memory".to_owned(), |redis| redis.url());
+        let shared = redis.as_ref().map(|redis| redis.url());
         config.stores.sql = sql.into();
-        config.stores.shared = shared.into();
+        config.stores.shared = shared.unwrap_or("memory".into()).into();
         config.stores.timeout = Duration::from_secs(10);
         change(&mut config);
         Self::over(config, redis, folder).await
@@ -76,13 +75,8 @@ impl Room {
         let live = Live::from(config.clone());
         let events = Events::new(live.clone(), shared.clone(), Arc::clone(&metrics));
         let kept = KeptBytes::new(live.clone(), db.clone(), Arc::clone(&metrics));
-        let inbox = Inbox::new(
-            live,
-            (db.clone(), shared),
-            kept,
-            events,
-            Arc::clone(&metrics),
-        );
+        let stores = (db.clone(), shared);
+        let inbox = Inbox::new(live, stores, kept, events, Arc::clone(&metrics));
         let running = Arc::clone(&inbox);
         tokio::spawn(async move { running.run().await });
         Self {
@@ -107,19 +101,14 @@ impl Room {
 
     /// All that comes after `seq`, as texts.
     async fn after(&self, of: &str, seq: i64) -> Vec<String> {
-        let page = self
-            .inbox
-            .page(&id(of), Filter::default(), Start::After(seq), 500)
-            .await
-            .unwrap();
+        let (all, from) = (Filter::default(), Start::After(seq));
+        let page = self.inbox.page(&id(of), all, from, 500).await.unwrap();
         page.items.iter().map(text).collect()
     }
 
     fn metric(&self, line: &str) -> bool {
-        self.metrics
-            .render(Format::Text)
-            .lines()
-            .any(|found| found == line)
+        let text = self.metrics.render(Format::Text);
+        text.lines().any(|found| found == line)
     }
 }
 
@@ -158,6 +147,27 @@ fn text(item: &Item) -> String {
 fn messages(default: usize) -> usize {
     let set = std::env::var("A2A_GATEWAY_INBOX_MESSAGES").ok();
     set.and_then(|text| text.parse().ok()).unwrap_or(default)
+}
+
+/// Those that write at the same moment in a case of many, and those that read.
+const WRITERS: usize = 50;
+const READERS: usize = 10;
+
+/// All messages, half of them at either replica.
+async fn write(rooms: [&Room; 2], messages: usize) {
+    let writers = (0..WRITERS).map(|writer| async move {
+        for n in 0..messages / WRITERS {
+            rooms[writer % 2].put("dev", &format!("{writer} {n}")).await;
+        }
+    });
+    futures_util::future::join_all(writers).await;
+}
+
+/// Each message once, and for every reader in the same order.
+fn assert_alike(seen: &[Vec<String>], messages: usize) {
+    let all: HashSet<&String> = seen[0].iter().collect();
+    assert_eq!(all.len(), messages, "each once");
+    assert!(seen.iter().all(|one| *one == seen[0]), "all read the same");
 }
 
 fn reason<T: std::fmt::Debug>(result: Result<T, Rejection>) -> &'static str {

@@ -1,6 +1,5 @@
 //! Two replicas on one pair of stores: many write, many follow, nobody misses anything.
 
-use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use a2a_gateway::a2a::dialect::Update;
@@ -10,61 +9,40 @@ use futures_util::future::join_all;
 use serde_json::json;
 use tokio::time::timeout;
 
-use super::{NEVER, Room, id, messages, text};
-use crate::harness::{Pair, until_holds};
-
-const WRITERS: usize = 50;
-
-const READERS: usize = 10;
+use super::{NEVER, READERS, Room, WRITERS, assert_alike, id, message, messages, text, write};
+use crate::harness::{Pair, servers, until_holds};
 
 /// Writers and readers, half of each on either replica; answers how long it took.
 async fn crowd(messages: usize) -> Duration {
     let one = Room::open(Pair::External, |config| {
-        config.inbox.max_messages = 1_000_000
-    })
-    .await;
+        config.inbox.max_messages = 1_000_000;
+    });
+    let one = one.await;
     let two = one.beside().await;
     let rooms = [&one, &two];
     let began = Instant::now();
-    let writers = (0..WRITERS).map(|writer| async move {
-        for n in 0..messages / WRITERS {
-            rooms[writer % 2].put("dev", &format!("{writer} {n}")).await;
-        }
-    });
     let readers = (0..READERS).map(|reader| async move {
         let inbox = &rooms[reader % 2].inbox;
         let (dev, mut watch) = (id("dev"), inbox.watch(&id("dev")));
         let (mut seen, mut after) = (Vec::with_capacity(messages), 0);
         while seen.len() < messages {
-            let page = inbox
-                .page(&dev, Filter::default(), Start::After(after), 500)
-                .await
-                .unwrap();
+            let (all, from) = (Filter::default(), Start::After(after));
+            let page = inbox.page(&dev, all, from, 500).await.unwrap();
             for item in &page.items {
                 assert_eq!(item.seq, after + 1, "in order, without a gap");
                 after = item.seq;
                 seen.push(text(item));
             }
             if !page.more && seen.len() < messages {
-                timeout(NEVER, watch.changed())
-                    .await
-                    .expect("a word in time");
+                let changed = timeout(NEVER, watch.changed()).await;
+                changed.expect("a word in time");
             }
         }
         seen
     });
-    let ((), seen) = tokio::join!(
-        async {
-            join_all(writers).await;
-        },
-        join_all(readers)
-    );
+    let ((), seen) = tokio::join!(write(rooms, messages), join_all(readers));
     let took = began.elapsed();
-    let all: HashSet<&String> = seen[0].iter().collect();
-    assert_eq!(all.len(), messages, "each once");
-    for others in &seen[1..] {
-        assert_eq!(others, &seen[0], "every reader reads the same");
-    }
+    assert_alike(&seen, messages);
     // Who waits for the answer to one message before it sends the next is read in that order.
     let mut next = vec![0; WRITERS];
     for text in &seen[0] {
@@ -92,9 +70,8 @@ async fn a_wait_ends_by_the_word_of_another_replica_and_without_redis_by_a_look(
     let mut task = two.inbox.watch_task(&begun.id);
     let told = async |watch: &mut Watch| timeout(NEVER, watch.changed()).await.expect("told");
     let is_quiet = async |watch: &mut Watch, span| {
-        timeout(Duration::from_millis(span), watch.changed())
-            .await
-            .is_err()
+        let span = Duration::from_millis(span);
+        timeout(span, watch.changed()).await.is_err()
     };
     // The link comes up with a wake-up, since what was told before was missed.
     let settle = async |watch: &mut Watch| while !is_quiet(watch, 1_000).await {};
@@ -133,7 +110,7 @@ async fn a_wait_ends_by_the_word_of_another_replica_and_without_redis_by_a_look(
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn senders_are_told_whether_a_message_may_be_there() {
-    let (relay, url) = crate::harness::servers::postgres().relayed();
+    let (relay, url) = servers::postgres().relayed();
     let room = Room::open(Pair::External, |config| {
         config.stores.sql = url.into();
         // Long enough for what is not slow; `slow` below is slower.
@@ -142,30 +119,21 @@ async fn senders_are_told_whether_a_message_may_be_there() {
     .await;
     room.put("dev", "1").await;
     relay.cut();
-    let refused = room
-        .inbox
-        .put(super::message("dev", "2"))
-        .await
-        .unwrap_err();
+    let put = async |text: &str| room.inbox.put(message("dev", text)).await;
+    let refused = put("2").await.unwrap_err();
     assert_eq!(refused.reason.as_str(), "store_unavailable");
     assert_eq!(refused.delivered, Some(Delivery::NotSent));
     relay.resume();
-    let is_back = async || room.inbox.put(super::message("dev", "3")).await.is_ok();
+    let is_back = async || put("3").await.is_ok();
     until_holds("the store is back", is_back).await;
     assert_eq!(room.after("dev", 0).await, ["1", "3"]);
     // Where it is the commit that does not end, nobody knows.
-    let slow = [
+    for text in [
         "CREATE FUNCTION slow() RETURNS trigger AS 'BEGIN PERFORM pg_sleep(30); RETURN NULL; END' LANGUAGE plpgsql",
-        "CREATE CONSTRAINT TRIGGER slow AFTER INSERT ON activity_logs DEFERRABLE INITIALLY DEFERRED \
-         FOR EACH ROW EXECUTE FUNCTION slow()",
-    ];
-    for text in slow {
+        "CREATE CONSTRAINT TRIGGER slow AFTER INSERT ON activity_logs DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION slow()",
+    ] {
         sqlx::query(text).execute(room.db.pool()).await.unwrap();
     }
-    let refused = room
-        .inbox
-        .put(super::message("dev", "4"))
-        .await
-        .unwrap_err();
+    let refused = put("4").await.unwrap_err();
     assert_eq!(refused.delivered, Some(Delivery::Unknown));
 }

@@ -6,12 +6,9 @@ const SECRET: &str = "s3cret-of-the-instances";
 
 /// The list of URLs of a workspace's instances, sorted.
 async fn urls_of(set: &Set, id: &str) -> Vec<String> {
-    let request = Request::get(format!("/workspaces/{id}"));
-    let view = set.gateway.as_operator(request).await.json();
-    let all = view["instances"].as_array().cloned().unwrap_or_default();
-    let urls = all
-        .iter()
-        .map(|one| one["url"].as_str().unwrap().to_owned());
+    let view = set.gateway.read(&format!("/workspaces/{id}")).await;
+    let all = view["instances"].as_array().into_iter().flatten();
+    let urls = all.map(|one| one["url"].as_str().unwrap().to_owned());
     let mut urls: Vec<_> = urls.collect();
     urls.sort_unstable();
     urls
@@ -33,12 +30,8 @@ async fn a_drain_outlives_a_concurrent_change_of_all_instances() {
          SELECT workspace_id, 'one', $1, 0, 0, registered_at, last_seen FROM workspace_instances \
          WHERE workspace_id = 'target' AND instance_id = 'two'",
     ] {
-        let changed = sqlx::query(change)
-            .bind(&url)
-            .execute(&mut *tx)
-            .await
-            .unwrap();
-        assert_eq!(changed.rows_affected(), 1, "{change}");
+        let changed = sqlx::query(change).bind(&url).execute(&mut *tx).await;
+        assert_eq!(changed.unwrap().rows_affected(), 1, "{change}");
     }
     let end = async {
         // Long enough for the drain to wait.
@@ -58,14 +51,13 @@ async fn the_urls_of_an_operator_outlive_a_deregistration() {
     let mut urls = vec![one.url(), two.url()];
     urls.sort_unstable();
     let body = json!({"id": "plain", "name": "plain", "liveness": "assumed", "urls": urls});
-    let answer = set.post("/workspaces", body).await;
-    assert_eq!(answer.status, 201, "{}", answer.text());
-    let tokens = Request::post("/workspaces/plain/tokens", "{}");
-    let token = set.gateway.as_operator(tokens).await.json()["token"].clone();
-    let body = json!({"workspace_id": "plain"}).to_string();
-    let leave = Request::post("/registry/deregister", body).bearer(token.as_str().unwrap());
-    let answer = set.gateway.call(&leave).await;
-    assert_eq!(answer.status, 200, "{}", answer.text());
+    set.post("/workspaces", body).await.has(201);
+    let path = "/workspaces/plain/tokens";
+    let token = set.gateway.token(path, "{}").await;
+    let leave = json!({"workspace_id": "plain"});
+    set.sent("/registry/deregister", &token, leave)
+        .await
+        .has(200);
     assert_eq!(urls_of(&set, "plain").await, urls);
     let resume = Request::post("/workspaces/plain/resume", "{}");
     let answer = set.gateway.as_operator(resume).await;
@@ -87,8 +79,7 @@ async fn an_instance_keeps_its_credential_when_an_operator_registers_another() {
     let [one, two, three] = &agents;
     set.register(&token, "one", one).await;
     assert_eq!(set.gateway.patch("target", auth).await.status, 200);
-    let answer = set.try_register(ADMIN, "two", &two.url()).await;
-    assert_eq!(answer.status, 200, "{}", answer.text());
+    set.try_register(ADMIN, "two", &two.url()).await.has(200);
     // It names its own place, for which no operator vouches.
     set.register(&token, "three", three).await;
     for agent in &agents {

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use crate::answers::merged;
 use crate::harness::{
     ADMIN, Agent, Answer, Builder, CALL, Gateway, Pair, Request, Seat, card, until_holds,
 };
@@ -25,9 +26,7 @@ impl Set {
     async fn on(builder: Builder) -> Self {
         let gateway = builder.start().await;
         let caller = gateway.seat("caller", "", Agent::json("{}").await).await;
-        gateway
-            .create(json!({"id": "target", "name": "target"}))
-            .await;
+        gateway.found("target").await;
         Self { gateway, caller }
     }
 
@@ -47,17 +46,12 @@ impl Set {
 
     /// A token of the workspace itself.
     async fn own_token(&self) -> String {
-        let request = Request::post("/workspaces/target/tokens", "{}");
-        let answer = self.gateway.as_operator(request).await;
-        assert_eq!(answer.status, 201, "{}", answer.text());
-        answer.json()["token"].as_str().unwrap().to_owned()
+        let path = "/workspaces/target/tokens";
+        self.gateway.token(path, "{}").await
     }
 
     async fn post(&self, path: &str, body: Value) -> Answer {
-        let request = Request::post(path, body.to_string()).bearer(ADMIN);
-        self.gateway
-            .call(&request.field("X-Request-Id", "seen"))
-            .await
+        self.sent(path, ADMIN, body).await
     }
 
     /// Registers an instance as the workspace itself; without an id if it is empty.
@@ -66,10 +60,13 @@ impl Set {
         if !instance.is_empty() {
             body["instance_id"] = instance.into();
         }
-        let request = Request::post("/registry/register", body.to_string()).bearer(token);
-        self.gateway
-            .call(&request.field("X-Request-Id", "seen"))
-            .await
+        self.sent("/registry/register", token, body).await
+    }
+
+    async fn sent(&self, path: &str, token: &str, body: Value) -> Answer {
+        let request = Request::post(path, body.to_string()).bearer(token);
+        let request = request.field("X-Request-Id", "seen");
+        self.gateway.call(&request).await
     }
 
     async fn register(&self, token: &str, instance: &str, agent: &Agent) {
@@ -88,31 +85,32 @@ impl Set {
     async fn drain(&self, instance: &str) {
         let body = json!({"workspace_id": "target", "instance_id": instance});
         let answer = self.post("/registry/drain", body).await;
-        assert_eq!(
-            (answer.status, answer.json()),
-            (200, json!({"status": "draining"}))
-        );
+        assert_eq!(answer.status, 200);
+        assert_eq!(answer.json(), json!({"status": "draining"}));
     }
 
     async fn deregister(&self, instance: &str) {
         let body = json!({"workspace_id": "target", "instance_id": instance});
-        let answer = self.post("/registry/deregister", body).await;
-        assert_eq!(answer.status, 200, "{}", answer.text());
+        self.post("/registry/deregister", body).await.has(200);
     }
 
     async fn view(&self) -> Value {
-        let request = Request::get("/workspaces/target");
-        self.gateway.as_operator(request).await.json()
+        self.gateway.read("/workspaces/target").await
     }
 
     /// Id and status of each instance.
     async fn statuses(&self) -> Vec<(String, String)> {
         let view = self.view().await;
-        let all = view["instances"].as_array().cloned().unwrap_or_default();
+        let all = view["instances"].as_array().into_iter().flatten();
         let text = |one: &Value, member: &str| one[member].as_str().unwrap().to_owned();
-        all.iter()
-            .map(|one| (text(one, "instance_id"), text(one, "status")))
+        all.map(|one| (text(one, "instance_id"), text(one, "status")))
             .collect()
+    }
+
+    async fn has_statuses(&self, expected: &[(&str, &str)]) -> bool {
+        let found = self.statuses().await;
+        let found = found.iter().map(|(a, b)| (&**a, &**b));
+        found.eq(expected.iter().copied())
     }
 
     async fn assert_statuses(&self, expected: &[(&str, &str)]) {
@@ -130,8 +128,7 @@ impl Set {
     async fn assert_calls_reach(&self, agent: &Agent) {
         let before = agent.count();
         until_holds("a call reaches the agent", async || {
-            let answer = self.call().await;
-            assert_eq!(answer.status, 200, "{}", answer.text());
+            self.call().await.has(200);
             agent.count() > before
         })
         .await;

@@ -7,12 +7,10 @@ use crate::on_both_pairs;
 on_both_pairs! {
     async fn each_instance_registers_at_its_own_url_and_takes_calls(pair: Pair) {
         let (set, _, [one, two]) = Set::of_two(pair).await;
-        let answer = set.call().await;
-        assert_eq!(answer.status, 200, "{}", answer.text());
+        set.call().await.has(200);
         assert_eq!(one.count() + two.count(), 1);
         for instance in ["one", "two"] {
-            let answer = set.beat(instance).await;
-            assert_eq!(answer.status, 200, "{}", answer.text());
+            set.beat(instance).await.has(200);
         }
         let answer = set.beat("three").await;
         assert_refusal(&answer, "", "seen", "workspace_not_found", "unknown");
@@ -124,24 +122,18 @@ async fn the_instances_are_listed_to_the_workspace_and_operators_only() {
         let all = view["instances"].as_array().unwrap();
         assert_eq!(all.len(), 2, "{view}");
         let first = &all[0];
-        assert_eq!(
-            (&first["instance_id"], &first["url"], &first["status"]),
-            (&json!("one"), &json!(one.url()), &json!("online")),
-        );
-        assert_eq!(
-            (&first["in_flight"], &first["breaker"]),
-            (&json!(0), &json!("closed"))
-        );
+        assert_eq!(first["instance_id"], "one");
+        assert_eq!(first["url"], json!(one.url()));
+        assert_eq!(first["status"], "online");
+        assert_eq!(first["in_flight"], 0);
+        assert_eq!(first["breaker"], "closed");
         assert!(first["last_seen"].is_string(), "{first}");
         assert_eq!(first.as_object().unwrap().len(), 6, "{first}");
     }
     let other = Request::get("/workspaces/target").bearer(&set.caller.token);
     let view = set.gateway.call(&other).await.json();
-    assert_eq!(
-        (&view["id"], view.get("instances")),
-        (&json!("target"), None),
-        "{view}"
-    );
+    assert_eq!(view["id"], "target", "{view}");
+    assert_eq!(view.get("instances"), None, "{view}");
     let list = set.gateway.as_operator(Request::get("/workspaces")).await;
     assert!(!list.text().contains("\"instances\""), "{}", list.text());
 }
@@ -152,8 +144,7 @@ async fn no_card_shows_the_url_of_any_instance() {
     let mut told = card("target");
     told["description"] = format!("reach {} or {} here", one.url(), two.url()).into();
     let body = json!({"workspace_id": "target", "agent_card": told});
-    let answer = set.post("/registry/update-card", body).await;
-    assert_eq!(answer.status, 200, "{}", answer.text());
+    set.post("/registry/update-card", body).await.has(200);
     let paths = [
         "/workspaces/target/.well-known/agent-card.json",
         "/workspaces/target",
@@ -172,10 +163,8 @@ async fn no_card_shows_the_url_of_any_instance() {
             one.remove("url");
         }
         let shown = shown.to_string();
-        assert!(
-            answer.status == 200 && shown.contains("here"),
-            "{path}: {shown}"
-        );
+        assert!(answer.status == 200, "{path}: {shown}");
+        assert!(shown.contains("here"), "{path}: {shown}");
         for agent in [&one, &two] {
             assert!(!shown.contains(&agent.port.to_string()), "{path}: {shown}");
         }

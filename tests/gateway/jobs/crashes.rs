@@ -6,15 +6,15 @@ use std::time::Duration;
 use a2a_gateway::workspace::Timestamp;
 
 use super::{Inboxes, delegate, delegation, delegation_in, echo, pause, texts, until};
-use crate::harness::servers::{self, Redis};
-use crate::harness::{Agent, Builder, Gateway, Pair, Step};
+use crate::events::Replicas;
+use crate::harness::{Agent, Gateway, Pair, Step};
 use crate::on_both_pairs;
+use crate::operators::paired;
 use crate::stores::open_db;
 
 on_both_pairs! {
     async fn what_was_accepted_outlives_a_kill_and_what_was_sent_is_not_sent_again(pair: Pair) {
-        let mut gateway = Gateway::start(pair).await;
-        let (caller, target) = gateway.pair(Agent::scripted(echo).await).await;
+        let (mut gateway, caller, target) = paired(pair, Agent::scripted(echo).await).await;
         let hangs = gateway.seat("hangs", "", Agent::scripted(|_| vec![Step::Hang]).await).await;
         pause(&gateway, "target", "pause").await;
         let accepted = delegate(&gateway, &caller, "target", "hello").await;
@@ -48,33 +48,26 @@ on_both_pairs! {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_replicas_send_each_once() {
     const COUNT: usize = 100;
-    let redis = Redis::start();
-    let sql = servers::postgres().database();
-    let start = async || {
-        Builder::new(Pair::Embedded)
-            .stores(&sql, &redis.url())
-            .start()
-            .await
-    };
-    let (one, other) = (start().await, start().await);
+    let replicas = Replicas::start(2, &[]).await;
+    let (one, other) = (&replicas.all[0], &replicas.all[1]);
     let (caller, target) = one.pair(Agent::scripted(echo).await).await;
     // All at once, for both.
-    pause(&one, "target", "pause").await;
+    pause(one, "target", "pause").await;
     for n in 0..COUNT {
-        let gateway = if n % 2 == 0 { &one } else { &other };
+        let gateway = if n % 2 == 0 { one } else { other };
         delegate(gateway, &caller, "target", &n.to_string()).await;
     }
-    pause(&one, "target", "resume").await;
-    let told = Inboxes::of(&one).await.results("caller", COUNT).await;
+    pause(one, "target", "resume").await;
+    let told = Inboxes::of(one).await.results("caller", COUNT).await;
     assert!(told.iter().all(|one| one["status"] == "completed"));
     let sent = texts(&target.agent);
     assert_eq!(sent.len(), COUNT, "each once");
     let different: BTreeSet<&String> = sent.iter().collect();
     assert_eq!(different.len(), COUNT);
     let mut shares = Vec::new();
-    for gateway in [&one, &other] {
-        let name = "a2a_gateway_jobs_finished_total";
-        shares.push(gateway.metric(name, &["state=\"completed\""]).await);
+    for gateway in [one, other] {
+        let (name, done) = ("a2a_gateway_jobs_finished_total", ["state=\"completed\""]);
+        shares.push(gateway.metric(name, &done).await);
     }
     assert_eq!(shares.iter().sum::<f64>(), 100.0, "{shares:?}");
 }
@@ -83,12 +76,10 @@ async fn two_replicas_send_each_once() {
 async fn a_drain_waits_for_the_answer() {
     let mut gateway = Gateway::start(Pair::Embedded).await;
     let slow = Agent::scripted(|request| {
-        let mut steps = vec![Step::Wait(Duration::from_millis(300))];
-        steps.extend(echo(request));
-        steps
-    })
-    .await;
-    let (caller, target) = gateway.pair(slow).await;
+        let wait = Step::Wait(Duration::from_millis(300));
+        [vec![wait], echo(request)].concat()
+    });
+    let (caller, target) = gateway.pair(slow.await).await;
     let id = delegate(&gateway, &caller, "target", "x").await;
     until("it is sent", async || target.agent.count() == 1).await;
     gateway.terminate();

@@ -8,8 +8,11 @@ use tokio::sync::Semaphore;
 
 use super::odd::{odd_results, rpc};
 use super::{answer, echo, pause, texts, until};
-use crate::harness::{Agent, Answer, Builder, CALL, Gateway, Pair, Request, Seat, Step, ok_json};
+use crate::harness::{
+    ADMIN, Agent, Answer, Builder, CALL, Gateway, Pair, Request, Seat, Step, ok_json, until_found,
+};
 use crate::on_both_pairs;
+use crate::operators::{paired, staged};
 use crate::stores::open_db;
 
 fn prefer(request: Request) -> Request {
@@ -46,19 +49,22 @@ async fn task(gateway: &Gateway, of: &Seat, at: &Seat, id: &str) -> Value {
     answer.json()
 }
 
-async fn state(gateway: &Gateway, of: &Seat, at: &Seat, id: &str) -> String {
-    let task = task(gateway, of, at, id).await;
-    task["result"]["status"]["state"]
-        .as_str()
-        .unwrap()
-        .to_owned()
+/// Waits until it is in this state.
+async fn state(gateway: &Gateway, of: &Seat, at: &Seat, id: &str, wished: &str) {
+    let is_so = async || task(gateway, of, at, id).await["result"]["status"]["state"] == wished;
+    until(wished, is_so).await;
+}
+
+/// A gateway with a caller and a target that repeats what it is told; the target is paused.
+async fn paused(builder: Builder) -> (Gateway, Seat, Seat) {
+    let (gateway, caller, target) = staged(builder, Agent::scripted(echo).await).await;
+    pause(&gateway, "target", "pause").await;
+    (gateway, caller, target)
 }
 
 on_both_pairs! {
     async fn a_call_to_a_target_that_is_away_is_kept_and_made(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
-        let (caller, target) = gateway.pair(Agent::scripted(echo).await).await;
-        pause(&gateway, "target", "pause").await;
+        let (gateway, caller, target) = paused(Builder::new(pair)).await;
         let request = Request::post(target.path(), CALL).bearer(&caller.token);
         let refused = gateway.call(&request).await;
         assert_eq!((refused.status, refused.reason().as_str()), (503, "workspace_offline"));
@@ -76,13 +82,13 @@ on_both_pairs! {
         assert_eq!((&json["result"]["kind"], &json["result"]["id"]), (&json!("task"), &json!(id)));
         assert_eq!(json["result"]["status"]["state"], "submitted");
 
-        assert_eq!(state(&gateway, &caller, &target, &id).await, "submitted");
+        state(&gateway, &caller, &target, &id, "submitted").await;
         let modern = about(&gateway, &caller.token, &target, "GetTask", &id).await.json();
         assert_eq!(modern["result"]["status"]["state"], "TASK_STATE_SUBMITTED");
         assert_eq!(target.agent.count(), 0);
 
         pause(&gateway, "target", "resume").await;
-        until("an answer", async || state(&gateway, &caller, &target, &id).await == "completed").await;
+        state(&gateway, &caller, &target, &id, "completed").await;
         assert_eq!(target.agent.count(), 1, "tasks/get is the gateway's to answer");
         let asked = target.agent.take();
         assert_eq!(asked.text(), CALL, "as it came");
@@ -100,9 +106,7 @@ on_both_pairs! {
     }
 
     async fn it_can_be_canceled_until_it_is_sent(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
-        let (caller, target) = gateway.pair(Agent::scripted(echo).await).await;
-        pause(&gateway, "target", "pause").await;
+        let (gateway, caller, target) = paused(Builder::new(pair)).await;
         let id = keep(&gateway, &caller, &target, CALL).await;
         let canceled = about(&gateway, &caller.token, &target, "tasks/cancel", &id).await.json();
         assert_eq!(canceled["result"]["status"]["state"], "canceled");
@@ -111,9 +115,9 @@ on_both_pairs! {
         pause(&gateway, "target", "pause").await;
         let later = keep(&gateway, &caller, &target, &say("later", None)).await;
         pause(&gateway, "target", "resume").await;
-        until("an answer", async || state(&gateway, &caller, &target, &later).await == "completed").await;
+        state(&gateway, &caller, &target, &later, "completed").await;
         assert_eq!(texts(&target.agent), ["later"]);
-        assert_eq!(state(&gateway, &caller, &target, &id).await, "canceled");
+        state(&gateway, &caller, &target, &id, "canceled").await;
     }
 
     async fn a_busy_target_gets_them_by_priority_then_by_age(pair: Pair) {
@@ -151,21 +155,19 @@ on_both_pairs! {
     }
 
     async fn a_kept_call_outlives_a_kill_and_expires(pair: Pair) {
-        let mut gateway = Builder::new(pair).set("delegation.deferred_ttl", "1s").start().await;
-        let (caller, target) = gateway.pair(Agent::scripted(echo).await).await;
-        pause(&gateway, "target", "pause").await;
+        let builder = Builder::new(pair).set("delegation.deferred_ttl", "1s");
+        let (mut gateway, caller, target) = paused(builder).await;
         let id = keep(&gateway, &caller, &target, CALL).await;
         gateway.kill();
         gateway.restart().await;
-        until("the end", async || state(&gateway, &caller, &target, &id).await == "failed").await;
+        state(&gateway, &caller, &target, &id, "failed").await;
         let task = task(&gateway, &caller, &target, &id).await;
         assert_eq!(task["result"]["metadata"]["error"]["clock"], "deadline");
         assert_eq!(target.agent.count(), 0);
     }
 
     async fn a_call_with_a_key_is_kept_once_and_made_once(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
-        let (caller, target) = gateway.pair(Agent::scripted(echo).await).await;
+        let (gateway, caller, target) = paired(pair, Agent::scripted(echo).await).await;
         let keyed = |text: &str| {
             let request = Request::post(target.path(), say(text, None)).bearer(&caller.token);
             request.field("Idempotency-Key", text.split(' ').next().unwrap())
@@ -199,25 +201,18 @@ on_both_pairs! {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_answer_that_cannot_be_read_is_a_failure() {
-    let gateway = Gateway::start(Pair::Embedded).await;
-    let (caller, _) = gateway.pair(Agent::scripted(echo).await).await;
+    let (gateway, caller, _) = paired(Pair::Embedded, Agent::scripted(echo).await).await;
     for (n, result) in odd_results().into_iter().enumerate() {
-        let odd = gateway
-            .seat(&format!("odd-{n}"), "", Agent::json(&rpc(&result)).await)
-            .await;
+        let agent = Agent::json(&rpc(&result)).await;
+        let odd = gateway.seat(&format!("odd-{n}"), "", agent).await;
         pause(&gateway, &odd.id, "pause").await;
         let id = keep(&gateway, &caller, &odd, CALL).await;
         pause(&gateway, &odd.id, "resume").await;
-        until("an end", async || {
-            state(&gateway, &caller, &odd, &id).await == "failed"
-        })
-        .await;
+        state(&gateway, &caller, &odd, &id, "failed").await;
         let task = task(&gateway, &caller, &odd, &id).await;
         let error = &task["result"]["metadata"]["error"];
-        assert_eq!(
-            (&error["reason"], &error["delivered"]),
-            (&json!("agent_protocol_error"), &json!("true"))
-        );
+        assert_eq!(error["reason"], "agent_protocol_error");
+        assert_eq!(error["delivered"], "true");
         assert_eq!(odd.agent.count(), 1);
     }
 }
@@ -230,12 +225,12 @@ async fn the_agents_task_is_shown_under_our_id() {
     pause(&gateway, "target", "pause").await;
     let id = keep(&gateway, &caller, &target, CALL).await;
     pause(&gateway, "target", "resume").await;
-    until("the result", async || {
-        task(&gateway, &caller, &target, &id).await["result"]["metadata"]["agent_task_id"]
-            == "theirs"
+    let task = until_found("the result", async || {
+        let task = task(&gateway, &caller, &target, &id).await;
+        let theirs = task["result"]["metadata"]["agent_task_id"] == "theirs";
+        theirs.then_some(task)
     })
     .await;
-    let task = task(&gateway, &caller, &target, &id).await;
     assert_eq!(task["result"]["id"], id.as_str());
     assert_eq!(task["result"]["contextId"], "c");
     assert_eq!(task["result"]["artifacts"][0]["parts"][0]["text"], "half");
@@ -243,108 +238,76 @@ async fn the_agents_task_is_shown_under_our_id() {
     let other = gateway.seat("other", "", Agent::json("{}").await).await;
     let theirs = about(&gateway, &other.token, &target, "tasks/get", "theirs").await;
     assert_eq!(theirs.reason(), "task_not_found");
-    assert_eq!(
-        about(&gateway, &caller.token, &target, "tasks/get", "theirs")
-            .await
-            .status,
-        200
-    );
+    let own = about(&gateway, &caller.token, &target, "tasks/get", "theirs").await;
+    assert_eq!(own.status, 200);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn it_belongs_to_its_caller() {
-    let gateway = Gateway::start(Pair::Embedded).await;
-    let (caller, target) = gateway.pair(Agent::scripted(echo).await).await;
+    let (gateway, caller, target) = paused(Builder::new(Pair::Embedded)).await;
     let other = gateway.seat("other", "", Agent::json("{}").await).await;
-    pause(&gateway, "target", "pause").await;
     let id = keep(&gateway, &caller, &target, CALL).await;
     for method in ["tasks/get", "tasks/cancel", "GetTask"] {
         let theirs = about(&gateway, &other.token, &target, method, &id).await;
-        assert_eq!(
-            (theirs.status, theirs.reason().as_str()),
-            (200, "task_not_found")
-        );
+        assert_eq!(theirs.status, 200);
+        assert_eq!(theirs.reason(), "task_not_found");
         assert_eq!(theirs.json()["id"], 7);
         assert_eq!(theirs.json()["error"]["code"], -32001);
     }
-    let operator = about(&gateway, crate::harness::ADMIN, &target, "tasks/get", &id).await;
+    let own = async |method: &str, at: &Seat, id: &str| {
+        about(&gateway, &caller.token, at, method, id).await
+    };
+    let operator = about(&gateway, ADMIN, &target, "tasks/get", &id).await;
     assert_eq!(operator.status, 200);
     // At another target there is no such task; that one is the agent's to say.
-    assert_eq!(
-        about(&gateway, &caller.token, &other, "tasks/get", &id)
-            .await
-            .json(),
-        json!({})
-    );
-    let watched = about(&gateway, &caller.token, &target, "tasks/resubscribe", &id).await;
+    assert_eq!(own("tasks/get", &other, &id).await.json(), json!({}));
+    let watched = own("tasks/resubscribe", &target, &id).await;
     assert_eq!(watched.json()["error"]["code"], -32004);
     // An id of this form that nobody knows: the target is away, and that is all there is to say.
     let unknown = format!("job-{}", uuid::Uuid::now_v7());
-    let unknown = about(&gateway, &caller.token, &target, "tasks/get", &unknown).await;
+    let unknown = own("tasks/get", &target, &unknown).await;
     assert_eq!(unknown.reason(), "workspace_offline");
     // Plain HTTP routes know it, too.
-    for path in [
+    let (theirs, path) = (
         format!("{}/tasks/{id}", target.path()),
         format!("/tasks/{id}"),
-    ] {
-        let answer = gateway
-            .call(&Request::get(&path).bearer(&caller.token))
-            .await;
-        assert_eq!(answer.status, 200, "{path}: {}", answer.text());
-        assert_eq!(answer.json()["status"]["state"], "submitted", "{path}");
-    }
-    let path = format!("{}/tasks/{id}/cancel", target.path());
-    let answer = gateway
-        .call(&Request::post(path, "{}").bearer(&caller.token))
-        .await;
-    assert_eq!(
-        answer.json()["status"]["state"],
-        "canceled",
-        "{}",
-        answer.text()
     );
+    let cancel = Request::post(format!("{theirs}/cancel"), "{}");
+    for (request, state) in [
+        (Request::get(&theirs), "submitted"),
+        (Request::get(path), "submitted"),
+        (cancel, "canceled"),
+    ] {
+        let answer = gateway.call(&request.bearer(&caller.token)).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        assert_eq!(answer.json()["status"]["state"], state, "{}", answer.text());
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_cannot_be_kept_is_refused_as_ever() {
-    let gateway = Builder::new(Pair::Embedded)
-        .set("delegation.max_pending", "1")
-        .start()
-        .await;
-    let (caller, target) = gateway.pair(Agent::scripted(echo).await).await;
-    let stranger = gateway
-        .create(json!({"id": "far", "name": "far", "org": "elsewhere"}))
-        .await;
-    assert!(!stranger.is_empty());
-    pause(&gateway, "target", "pause").await;
+    let builder = Builder::new(Pair::Embedded).set("delegation.max_pending", "1");
+    let (gateway, caller, target) = paused(builder).await;
+    let far = json!({"id": "far", "name": "far", "org": "elsewhere"});
+    gateway.create(far).await;
     let ask = async |path: String, body: String| {
         let request = prefer(Request::post(path, body).bearer(&caller.token));
         gateway.call(&request).await
     };
     let large = say(&"x".repeat(1 << 20), None);
     let stream = CALL.replace("message/send", "message/stream");
-    for (body, reason) in [
-        (large, "workspace_offline"),
-        (stream, "workspace_offline"),
-        (
-            r#"{"jsonrpc":"2.0","id":1,"method":"other"}"#.into(),
-            "workspace_offline",
-        ),
-        ("{".into(), "parse_error"),
+    let unknown = r#"{"jsonrpc":"2.0","id":1,"method":"other"}"#.to_owned();
+    let far = "/workspaces/far/a2a".to_owned();
+    for (path, body, reason) in [
+        (target.path(), large, "workspace_offline"),
+        (target.path(), stream, "workspace_offline"),
+        (target.path(), unknown, "workspace_offline"),
+        (target.path(), "{".into(), "parse_error"),
+        (far, CALL.into(), "not_permitted"),
     ] {
-        assert_eq!(
-            ask(target.path(), body.clone()).await.reason(),
-            reason,
-            "{:.60}",
-            body
-        );
+        let shown = format!("{path} {body:.60}");
+        assert_eq!(ask(path, body).await.reason(), reason, "{shown}");
     }
-    assert_eq!(
-        ask("/workspaces/far/a2a".into(), CALL.into())
-            .await
-            .reason(),
-        "not_permitted"
-    );
     keep(&gateway, &caller, &target, CALL).await;
     let full = ask(target.path(), CALL.into()).await;
     assert_eq!((full.status, full.reason().as_str()), (503, "agent_busy"));

@@ -1,16 +1,16 @@
 //! What a workspace may delegate, what the agent gets, and what comes back.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::{Inboxes, delegate, delegate_with, delegation_in, echo, pause, texts, until};
-use crate::harness::watcher::Socket;
+use super::{Inboxes, accepted, delegate, delegate_with, delegation_in, echo, pause, texts, until};
+use crate::harness::watcher::{Socket, handshake};
 use crate::harness::{Agent, Builder, Gateway, Pair, Request, card_1_0};
 use crate::on_both_pairs;
+use crate::operators::{paired, staged};
 
 on_both_pairs! {
     async fn a_delegation_is_answered_at_once_and_its_result_is_kept(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
-        let (caller, target) = gateway.pair(Agent::scripted(echo).await).await;
+        let (gateway, caller, target) = paired(pair, Agent::scripted(echo).await).await;
         let id = delegate(&gateway, &caller, "target", "count to three").await;
         let done = delegation_in(&gateway, &caller, &id, "completed").await;
         assert_eq!(done["delegation_id"], id.as_str());
@@ -24,7 +24,7 @@ on_both_pairs! {
         }
 
         let asked = target.agent.take();
-        let call: serde_json::Value = serde_json::from_str(asked.text()).unwrap();
+        let call: Value = serde_json::from_str(asked.text()).unwrap();
         assert_eq!((&call["jsonrpc"], &call["method"]), (&json!("2.0"), &json!("message/send")));
         let message = &call["params"]["message"];
         assert_eq!(message["messageId"], id.as_str());
@@ -47,13 +47,11 @@ on_both_pairs! {
     }
 
     async fn a_key_is_for_one_delegation(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
-        let (caller, target) = gateway.pair(Agent::scripted(echo).await).await;
+        let (gateway, caller, target) = paired(pair, Agent::scripted(echo).await).await;
         let other = gateway.seat("other", "", Agent::scripted(echo).await).await;
         let body = json!({"target_id": "target", "task": "once", "idempotency_key": "k"});
         let first = delegate_with(&gateway, &caller, &body).await;
-        assert_eq!(first.status, 202);
-        let id = first.json()["delegation_id"].as_str().unwrap().to_owned();
+        let id = accepted(&first);
         delegation_in(&gateway, &caller, &id, "completed").await;
         let again = delegate_with(&gateway, &caller, &body).await;
         assert_eq!(again.status, 200);
@@ -67,17 +65,15 @@ on_both_pairs! {
         }
         // Another caller's keys are its own.
         let theirs = delegate_with(&gateway, &other, &body).await;
-        assert_eq!(theirs.status, 202, "{}", theirs.text());
-        let theirs = theirs.json()["delegation_id"].as_str().unwrap().to_owned();
-        delegation_in(&gateway, &other, &theirs, "completed").await;
+        delegation_in(&gateway, &other, &accepted(&theirs), "completed").await;
         assert_eq!(texts(&target.agent), ["once", "once"]);
 
         // At the same moment.
         let body = json!({"target_id": "target", "task": "race", "idempotency_key": "r"});
         let racing = (0..8).map(|_| delegate_with(&gateway, &caller, &body));
         let answers = futures_util::future::join_all(racing).await;
-        let accepted = answers.iter().filter(|answer| answer.status == 202).count();
-        assert_eq!(accepted, 1);
+        let new = answers.iter().filter(|answer| answer.status == 202);
+        assert_eq!(new.count(), 1);
         assert!(answers.iter().all(|answer| matches!(answer.status, 200 | 202)));
 
         // What failed is free again.
@@ -85,16 +81,13 @@ on_both_pairs! {
         let body = json!({"target_id": "broken", "task": "x", "idempotency_key": "f"});
         for count in 1..=2 {
             let answer = delegate_with(&gateway, &caller, &body).await;
-            assert_eq!(answer.status, 202, "{}", answer.text());
-            let id = answer.json()["delegation_id"].as_str().unwrap().to_owned();
-            delegation_in(&gateway, &caller, &id, "failed").await;
+            delegation_in(&gateway, &caller, &accepted(&answer), "failed").await;
             assert_eq!(broken.agent.count(), count);
         }
     }
 
     async fn delegations_are_listed_newest_first_to_their_workspace(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
-        let (caller, target) = gateway.pair(Agent::scripted(echo).await).await;
+        let (gateway, caller, target) = paired(pair, Agent::scripted(echo).await).await;
         let mut ids = Vec::new();
         for n in 0..5 {
             ids.push(delegate(&gateway, &caller, "target", &n.to_string()).await);
@@ -121,8 +114,7 @@ on_both_pairs! {
     }
 
     async fn jobs_that_come_together_take_one_share(pair: Pair) {
-        let gateway = Builder::new(pair).set("delegation.max_pending", "8").start().await;
-        let (caller, _target) = gateway.pair(Agent::scripted(echo).await).await;
+        let (gateway, caller, _target) = staged(Builder::new(pair).set("delegation.max_pending", "8"), Agent::scripted(echo).await).await;
         pause(&gateway, "target", "pause").await;
         let body = json!({"target_id": "target", "task": "x"});
         let all = (0..24).map(|_| delegate_with(&gateway, &caller, &body));
@@ -134,8 +126,7 @@ on_both_pairs! {
     }
 
     async fn only_so_many_wait(pair: Pair) {
-        let gateway = Builder::new(pair).set("delegation.max_pending", "4").start().await;
-        let (caller, target) = gateway.pair(Agent::scripted(echo).await).await;
+        let (gateway, caller, target) = staged(Builder::new(pair).set("delegation.max_pending", "4"), Agent::scripted(echo).await).await;
         pause(&gateway, "target", "pause").await;
         let other = gateway.seat("other", "", Agent::scripted(echo).await).await;
         let third = gateway.seat("third", "", Agent::scripted(echo).await).await;
@@ -163,22 +154,15 @@ on_both_pairs! {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_agents_error_is_the_delegations() {
     let gateway = Gateway::start(Pair::Embedded).await;
-    let agent =
-        Agent::json(r#"{"jsonrpc":"2.0","id":"x","error":{"code":-32004,"message":"not mine"}}"#)
-            .await;
+    let error = json!({"code": -32004, "message": "not mine"});
+    let answer = json!({"jsonrpc": "2.0", "id": "x", "error": error});
+    let agent = Agent::json(&answer.to_string()).await;
     let (caller, target) = gateway.pair(agent).await;
     let id = delegate(&gateway, &caller, "target", "x").await;
     let failed = delegation_in(&gateway, &caller, &id, "failed").await;
-    assert_eq!(
-        failed["error"],
-        json!({"code": -32004, "message": "not mine"})
-    );
+    assert_eq!(failed["error"], error);
     assert!(failed.get("result").is_none());
-    assert_eq!(
-        target.agent.count(),
-        1,
-        "what was delivered is not sent again"
-    );
+    assert_eq!(target.agent.count(), 1, "it is not sent again");
     let told = Inboxes::of(&gateway).await.results("caller", 1).await;
     assert_eq!(told[0]["error"]["code"], -32004);
 
@@ -193,119 +177,68 @@ async fn an_agents_error_is_the_delegations() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_may_not_is_told_before_anything_is_accepted() {
-    let gateway = Gateway::start(Pair::Embedded).await;
-    let (caller, target) = gateway.pair(Agent::scripted(echo).await).await;
-    gateway
-        .create(json!({"id": "stranger", "name": "s", "org": "elsewhere"}))
-        .await;
-    let long = "x".repeat(256 * 1024 + 1);
+    let (gateway, caller, target) = paired(Pair::Embedded, Agent::scripted(echo).await).await;
+    let stranger = json!({"id": "stranger", "name": "s", "org": "elsewhere"});
+    gateway.create(stranger).await;
+    let to = |target: &str| json!({"target_id": target, "task": "x"});
+    let task = |task: Value| json!({"target_id": "target", "task": task});
+    let with = |name: &str, value: Value| {
+        let mut body = to("target");
+        body[name] = value;
+        body
+    };
     for (body, status, reason) in [
-        (
-            json!({"target_id": "stranger", "task": "x"}),
-            403,
-            "not_permitted",
-        ),
-        (
-            json!({"target_id": "nobody", "task": "x"}),
-            403,
-            "not_permitted",
-        ),
-        (
-            json!({"target_id": "caller", "task": "x"}),
-            400,
-            "invalid_params",
-        ),
-        (
-            json!({"target_id": "a:b", "task": "x"}),
-            400,
-            "invalid_workspace_id",
-        ),
+        (to("stranger"), 403, "not_permitted"),
+        (to("nobody"), 403, "not_permitted"),
+        (to("caller"), 400, "invalid_params"),
+        (to("a:b"), 400, "invalid_workspace_id"),
         (json!({"target_id": "target"}), 400, "invalid_params"),
         (json!({"task": "x"}), 400, "invalid_params"),
+        (task(json!(5)), 400, "invalid_params"),
+        (task(json!(" ")), 400, "invalid_params"),
+        (task(json!("a\0b")), 400, "invalid_params"),
         (
-            json!({"target_id": "target", "task": 5}),
+            task(json!("x".repeat(256 * 1024 + 1))),
             400,
             "invalid_params",
         ),
+        (with("idempotency_key", json!("")), 400, "invalid_params"),
+        (with("deadline_seconds", json!(0)), 400, "invalid_params"),
         (
-            json!({"target_id": "target", "task": " "}),
+            with("deadline_seconds", json!(86401)),
             400,
             "invalid_params",
         ),
-        (
-            json!({"target_id": "target", "task": "a\0b"}),
-            400,
-            "invalid_params",
-        ),
-        (
-            json!({"target_id": "target", "task": long}),
-            400,
-            "invalid_params",
-        ),
-        (
-            json!({"target_id": "target", "task": "x", "idempotency_key": ""}),
-            400,
-            "invalid_params",
-        ),
-        (
-            json!({"target_id": "target", "task": "x", "deadline_seconds": 0}),
-            400,
-            "invalid_params",
-        ),
-        (
-            json!({"target_id": "target", "task": "x", "deadline_seconds": 86401}),
-            400,
-            "invalid_params",
-        ),
-        (
-            json!({"target_id": "target", "task": "x", "deadline_seconds": "9"}),
-            400,
-            "invalid_params",
-        ),
+        (with("deadline_seconds", json!("9")), 400, "invalid_params"),
     ] {
         let answer = delegate_with(&gateway, &caller, &body).await;
         let shown = body.to_string();
-        let shown = &shown[..shown.len().min(80)];
-        assert_eq!(
-            (answer.status, answer.reason().as_str()),
-            (status, reason),
-            "{shown}"
-        );
+        let (shown, said) = (&shown[..shown.len().min(80)], answer.reason());
+        assert_eq!((answer.status, &*said), (status, reason), "{shown}");
     }
-    let body = json!({"target_id": "target", "task": "x"}).to_string();
     let path = "/workspaces/caller/delegate";
-    let request = Request::post(path, &body);
+    let request = Request::post(path, to("target").to_string());
     assert_eq!(gateway.call(&request).await.status, 401);
-    assert_eq!(
-        gateway.as_operator(request.clone()).await.reason(),
-        "not_permitted"
-    );
+    let operator = gateway.as_operator(request.clone()).await;
+    assert_eq!(operator.reason(), "not_permitted");
     let theirs = gateway.call(&request.bearer(&target.token)).await;
     assert_eq!(theirs.reason(), "not_permitted");
     let list = Request::get("/workspaces/caller/delegations");
     assert_eq!(gateway.as_operator(list.clone()).await.json(), json!([]));
-    assert_eq!(
-        gateway.call(&list.bearer(&target.token)).await.reason(),
-        "not_permitted"
-    );
+    let theirs = gateway.call(&list.bearer(&target.token)).await;
+    assert_eq!(theirs.reason(), "not_permitted");
     assert_eq!(target.agent.count(), 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_target_of_1_0_gets_it_in_its_words() {
-    let gateway = Gateway::start(Pair::Embedded).await;
-    let (caller, _) = gateway.pair(Agent::json("{}").await).await;
+    let (gateway, caller, _) = paired(Pair::Embedded, Agent::json("{}").await).await;
     let agent = Agent::json(r#"{"jsonrpc":"2.0","id":"x","result":{"message":{"messageId":"m","role":"ROLE_AGENT","parts":[{"text":"ok"}]}}}"#).await;
-    let enrolment = gateway
-        .create(json!({"id": "modern", "name": "modern"}))
-        .await;
-    gateway
-        .register("modern", &enrolment, &agent.url(), card_1_0("modern"))
-        .await;
+    let modern = gateway.seat_of(card_1_0("modern"), "", agent).await;
     let id = delegate(&gateway, &caller, "modern", "hi").await;
     delegation_in(&gateway, &caller, &id, "completed").await;
-    let asked = agent.take();
-    let call: serde_json::Value = serde_json::from_str(asked.text()).unwrap();
+    let asked = modern.agent.take();
+    let call: Value = serde_json::from_str(asked.text()).unwrap();
     assert_eq!(call["method"], "SendMessage");
     assert_eq!(call["params"]["message"]["role"], "ROLE_USER");
     assert_eq!(call["params"]["message"]["parts"], json!([{"text": "hi"}]));
@@ -315,10 +248,9 @@ async fn a_target_of_1_0_gets_it_in_its_words() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn those_who_watch_hear_of_it_without_its_content() {
-    let gateway = Gateway::start(Pair::Embedded).await;
-    let (caller, _target) = gateway.pair(Agent::scripted(echo).await).await;
+    let (gateway, caller, _target) = paired(Pair::Embedded, Agent::scripted(echo).await).await;
     let broken = gateway.seat("broken", "", Agent::json("no").await).await;
-    let request = crate::harness::watcher::handshake("/ws").bearer(&caller.token);
+    let request = handshake("/ws").bearer(&caller.token);
     let mut socket = Socket::open(gateway.public, &request).await;
     let mut heard = async |id: &str| {
         let mut heard = Vec::new();
@@ -337,14 +269,8 @@ async fn those_who_watch_hear_of_it_without_its_content() {
     let id = delegate(&gateway, &caller, "target", "very private").await;
     let events = heard(&id).await;
     let kinds: Vec<&str> = events.iter().map(|(kind, _)| kind.as_str()).collect();
-    assert_eq!(
-        kinds,
-        [
-            "DELEGATION_SENT",
-            "DELEGATION_STATUS",
-            "DELEGATION_COMPLETE"
-        ]
-    );
+    let expected = "DELEGATION_SENT DELEGATION_STATUS DELEGATION_COMPLETE";
+    assert_eq!(kinds.join(" "), expected);
     assert_eq!(events[1].1["status"], "dispatched");
     assert_eq!(events[2].1["target_id"], "target");
     let id = delegate(&gateway, &caller, &broken.id, "very private").await;

@@ -10,7 +10,7 @@ mod polled;
 mod waiting;
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use a2a_gateway::config::{self, Config, Live};
 use a2a_gateway::db::Db;
@@ -24,7 +24,7 @@ use serde_json::{Value, json};
 
 use crate::harness::until_holds as until;
 use crate::harness::warm::NEVER;
-use crate::harness::{Agent, Answer, Gateway, Recorded, Request, Seat, Step, ok_json};
+use crate::harness::{Agent, Answer, Gateway, Recorded, Request, Seat, Step, ok_json, until_found};
 
 /// Answers a message with one that repeats its text, in the generation of the call.
 pub(crate) fn echo(request: &Recorded) -> Vec<Step> {
@@ -44,14 +44,21 @@ pub(crate) fn answer(request: &Recorded) -> Value {
     json!({"jsonrpc": "2.0", "id": call["id"], "result": result})
 }
 
+fn text_of(request: &Recorded) -> String {
+    let call: Value = serde_json::from_slice(&request.body).unwrap();
+    let text = &call["params"]["message"]["parts"][0]["text"];
+    text.as_str().unwrap_or_default().to_owned()
+}
+
 /// The texts of the messages that an agent got, in their order.
 pub(crate) fn texts(agent: &Agent) -> Vec<String> {
-    let text = |request: &Recorded| {
-        let call: Value = serde_json::from_slice(&request.body).unwrap();
-        let text = &call["params"]["message"]["parts"][0]["text"];
-        text.as_str().unwrap_or_default().to_owned()
-    };
-    agent.requests().iter().map(text).collect()
+    agent.requests().iter().map(text_of).collect()
+}
+
+/// The id of a delegation that is accepted.
+fn accepted(answer: &Answer) -> String {
+    assert_eq!(answer.status, 202, "{}", answer.text());
+    answer.json()["delegation_id"].as_str().unwrap().to_owned()
 }
 
 async fn delegate_with(gateway: &Gateway, from: &Seat, body: &Value) -> Answer {
@@ -63,14 +70,10 @@ async fn delegate_with(gateway: &Gateway, from: &Seat, body: &Value) -> Answer {
 /// Delegates, which must work; answers the delegation's id.
 async fn delegate(gateway: &Gateway, from: &Seat, to: &str, task: &str) -> String {
     let answer = delegate_with(gateway, from, &json!({"target_id": to, "task": task})).await;
-    assert_eq!(answer.status, 202, "{}", answer.text());
     let json = answer.json();
-    assert_eq!(
-        (&json["status"], &json["target_id"]),
-        (&json!("delegated"), &json!(to))
-    );
+    assert_eq!([&json["status"], &json["target_id"]], ["delegated", to]);
     assert!(json.get("idempotent_hit").is_none());
-    json["delegation_id"].as_str().unwrap().to_owned()
+    accepted(&answer)
 }
 
 /// A delegation as its workspace reads it.
@@ -83,19 +86,12 @@ async fn delegation(gateway: &Gateway, of: &Seat, id: &str) -> Value {
 
 /// The same once it is in this state.
 async fn delegation_in(gateway: &Gateway, of: &Seat, id: &str, status: &str) -> Value {
-    let deadline = Instant::now() + NEVER;
-    loop {
+    let what = format!("{id} is {status}");
+    until_found(&what, async || {
         let shown = delegation(gateway, of, id).await;
-        if shown["status"] == status {
-            return shown;
-        }
-        assert!(
-            Instant::now() < deadline,
-            "{shown} is not {status}\n{}",
-            gateway.log()
-        );
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+        (shown["status"] == status).then_some(shown)
+    })
+    .await
 }
 
 /// The inboxes of a gateway, read from its store.
@@ -113,10 +109,8 @@ impl Inboxes {
         let live = Live::from(config);
         let events = Events::new(live.clone(), shared.clone(), Arc::clone(&metrics));
         let kept = KeptBytes::new(live.clone(), db.clone(), Arc::clone(&metrics));
-        Self(
-            Inbox::new(live, (db.clone(), shared), kept, events, metrics),
-            db,
-        )
+        let inbox = Inbox::new(live, (db.clone(), shared), kept, events, metrics);
+        Self(inbox, db)
     }
 
     async fn items(&self, workspace: &str) -> Vec<Item> {
@@ -126,18 +120,23 @@ impl Inboxes {
     }
 
     /// Does to the store what no gateway would.
-    async fn sql(&self, text: &'static str) {
-        sqlx::query(text).execute(self.1.pool()).await.unwrap();
+    async fn sql(&self, text: &str) {
+        let query = sqlx::query(sqlx::AssertSqlSafe(text.to_owned()));
+        query.execute(self.1.pool()).await.unwrap();
+    }
+
+    /// Waits until its inbox has so many.
+    async fn hold(&self, workspace: &str, count: usize) -> Vec<Item> {
+        until_found("so many in the inbox", async || {
+            let items = self.items(workspace).await;
+            (items.len() == count).then_some(items)
+        })
+        .await
     }
 
     /// What the workspace was told of its delegations, once there are so many.
     async fn results(&self, workspace: &str, count: usize) -> Vec<Value> {
-        until("results in the inbox", async || {
-            self.items(workspace).await.len() >= count
-        })
-        .await;
-        let items = self.items(workspace).await;
-        assert_eq!(items.len(), count);
+        let items = self.hold(workspace, count).await;
         let result = |item: &Item| {
             assert_eq!(item.activity_type, "delegate_result");
             let body = item.response_body.as_ref().unwrap().get();

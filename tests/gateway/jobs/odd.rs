@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::{Inboxes, delegate, delegation, delegation_in, echo, until};
 use crate::harness::{Agent, Builder, Gateway, Pair, Request, Seat};
 use crate::on_both_pairs;
+use crate::operators::{paired, staged};
 
 /// A message with one of these in it.
 pub(super) fn odd_results() -> [String; 3] {
@@ -29,8 +30,7 @@ async fn read(gateway: &Gateway, path: &str, seat: &Seat) -> String {
 
 on_both_pairs! {
     async fn what_is_delegated_comes_back_as_it_was_answered(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
-        let (caller, _target) = gateway.pair(Agent::scripted(echo).await).await;
+        let (gateway, caller, _target) = paired(pair, Agent::scripted(echo).await).await;
         let inboxes = Inboxes::of(&gateway).await;
         let digits = r#"{"z": 12345678901234567890.123, "a": 1.0}"#.to_owned();
         for (n, result) in odd_results().into_iter().chain([digits]).enumerate() {
@@ -43,14 +43,13 @@ on_both_pairs! {
                 let shown = read(&gateway, path, &caller).await;
                 assert!(shown.contains(&format!(r#""result":{result}"#)), "{shown}");
             }
-            until("it is told", async || inboxes.items("caller").await.len() > n).await;
-            let told = inboxes.items("caller").await.pop().unwrap();
+            let told = inboxes.hold("caller", n + 1).await.pop().unwrap();
             assert!(told.response_body.unwrap().get().contains(&result));
         }
         // And everything goes on.
         let id = delegate(&gateway, &caller, "target", "x").await;
         delegation_in(&gateway, &caller, &id, "completed").await;
-        until("it is told", async || inboxes.items("caller").await.len() == 5).await;
+        inboxes.hold("caller", 5).await;
     }
 
     async fn a_page_of_delegations_holds_so_many_octets(pair: Pair) {
@@ -79,14 +78,11 @@ on_both_pairs! {
 }
 
 /// What SQL refuses until [`allow`]: as if it went away between two statements.
-macro_rules! refuse {
-    ($column:literal) => {
-        concat!(
-            "CREATE TRIGGER refuses BEFORE UPDATE OF ",
-            $column,
-            " ON delegations BEGIN SELECT RAISE(ABORT, 'no'); END"
-        )
-    };
+async fn refuse(inboxes: &Inboxes, column: &str) {
+    let trigger = format!(
+        "CREATE TRIGGER refuses BEFORE UPDATE OF {column} ON delegations BEGIN SELECT RAISE(ABORT, 'no'); END"
+    );
+    inboxes.sql(&trigger).await;
 }
 
 async fn allow(inboxes: &Inboxes) {
@@ -99,20 +95,15 @@ async fn what_is_in_an_inbox_is_sent_once_and_answered_and_fails_when_it_is_forg
     let caller = super::polled::poller(&gateway).await;
     let inboxes = Inboxes::of(&gateway).await;
     let sent = async |count: usize| {
-        until("the message", async || {
-            inboxes.items("poller").await.len() == count
-        })
-        .await;
-        inboxes.items("poller").await.pop().unwrap().id
+        let items = inboxes.hold("poller", count).await;
+        items.last().unwrap().id.clone()
     };
     // It is not said to have failed.
-    inboxes.sql(refuse!("inbox_task")).await;
+    refuse(&inboxes, "inbox_task").await;
     let id = delegate(&gateway, &caller, "poller", "x").await;
     let entry = sent(1).await;
-    assert_eq!(
-        delegation(&gateway, &caller, &id).await["status"],
-        "pending"
-    );
+    let shown = delegation(&gateway, &caller, &id).await;
+    assert_eq!(shown["status"], "pending");
     reply(&gateway, &entry).await;
     allow(&inboxes).await;
     delegation_in(&gateway, &caller, &id, "completed").await;
@@ -122,7 +113,7 @@ async fn what_is_in_an_inbox_is_sent_once_and_answered_and_fails_when_it_is_forg
     let id = delegate(&gateway, &caller, "poller", "x").await;
     let entry = sent(2).await;
     delegation_in(&gateway, &caller, &id, "dispatched").await;
-    inboxes.sql(refuse!("result")).await;
+    refuse(&inboxes, "result").await;
     reply(&gateway, &entry).await;
     delegation_in(&gateway, &caller, &id, "dispatched").await;
     allow(&inboxes).await;
@@ -147,11 +138,8 @@ async fn reply(gateway: &Gateway, entry: &str) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_inbox_keeps_nobody_elses_results_back() {
-    let gateway = Builder::new(Pair::Embedded)
-        .set("inbox.max_messages", "1")
-        .start()
-        .await;
-    let (caller, _target) = gateway.pair(Agent::scripted(echo).await).await;
+    let builder = Builder::new(Pair::Embedded).set("inbox.max_messages", "1");
+    let (gateway, caller, _target) = staged(builder, Agent::scripted(echo).await).await;
     let other = gateway.seat("other", "", Agent::json("{}").await).await;
     let inboxes = Inboxes::of(&gateway).await;
     let inbox = std::sync::Arc::clone(&inboxes.0);
@@ -159,8 +147,8 @@ async fn a_full_inbox_keeps_nobody_elses_results_back() {
     let mut last = None;
     for id in ["caller", "other"] {
         let to = WorkspaceId::parse(id).unwrap();
-        let message =
-            NewActivity::message(&to, Source::Canvas, "x".into(), "message/send", "{}".into());
+        let (of, method) = ("x".into(), "message/send");
+        let message = NewActivity::message(&to, Source::Canvas, of, method, "{}".into());
         last = Some(inboxes.0.put(message).await.unwrap().id);
     }
     let mut ids = Vec::new();
@@ -173,19 +161,13 @@ async fn a_full_inbox_keeps_nobody_elses_results_back() {
     let id = delegate(&gateway, &other, "target", "x").await;
     delegation_in(&gateway, &other, &id, "completed").await;
     // A delegator is told behind the end, and what is told only when there is room is never put off.
-    let put_off = async || {
-        gateway
-            .metric("a2a_gateway_job_results_put_off_total", &[])
-            .await
-    };
+    let put_off = "a2a_gateway_job_results_put_off_total";
+    let put_off = async || gateway.metric(put_off, &[]).await;
     until("all are put off", async || put_off().await >= 71.0).await;
     assert_eq!(inboxes.items("other").await.len(), 1, "it is full");
     let to = WorkspaceId::parse("other").unwrap();
     inboxes.0.acknowledge(&to, &last.unwrap()).await.unwrap();
-    until("the result", async || {
-        inboxes.items("other").await.len() == 2
-    })
-    .await;
+    inboxes.hold("other", 2).await;
     assert_eq!(inboxes.items("caller").await.len(), 1);
     assert!(put_off().await >= 71.0);
     writing.abort();

@@ -6,11 +6,19 @@ use a2a_gateway::a2a::dialect::Update;
 use a2a_gateway::a2a::state::TaskState;
 use a2a_gateway::delivery::inbox::Item;
 use a2a_gateway::ids::WorkspaceId;
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::{Inboxes, delegate, delegation_in, until};
+use super::{Inboxes, delegate, delegation_in};
 use crate::harness::{Agent, Gateway, Pair, Request, Seat, card};
 use crate::on_both_pairs;
+
+/// The delegation that a message is of.
+fn delegated(item: &Item) -> String {
+    let call = item.request_body.as_ref().unwrap().get();
+    let call: Value = serde_json::from_str(call).unwrap();
+    let id = &call["params"]["message"]["metadata"]["delegation_id"];
+    id.as_str().unwrap().to_owned()
+}
 
 pub(super) async fn poller(gateway: &Gateway) -> Seat {
     let caller = gateway.seat("caller", "", Agent::json("{}").await).await;
@@ -34,11 +42,9 @@ on_both_pairs! {
         ] {
             let before = inboxes.items("poller").await.len();
             let id = delegate(&gateway, &caller, "poller", "work").await;
-            until("the message", async || inboxes.items("poller").await.len() > before).await;
-            let item = inboxes.items("poller").await.pop().unwrap();
+            let item = inboxes.hold("poller", before + 1).await.pop().unwrap();
             assert_eq!((item.activity_type.as_str(), item.source_id.as_deref()), ("a2a_receive", Some("caller")));
-            let call: serde_json::Value = serde_json::from_str(item.request_body.unwrap().get()).unwrap();
-            assert_eq!(call["params"]["message"]["metadata"]["delegation_id"], id.as_str());
+            assert_eq!(delegated(&item), id);
             // Noted once it is there.
             delegation_in(&gateway, &caller, &id, "dispatched").await;
             let poller = WorkspaceId::parse("poller").unwrap();
@@ -81,12 +87,6 @@ async fn a_kill_at_any_moment_leaves_it_in_the_inbox_once() {
         delegation_in(&gateway, &caller, id, "dispatched").await;
     }
     let items = Inboxes::of(&gateway).await.items("poller").await;
-    let delegated = |item: &Item| -> String {
-        let call: serde_json::Value =
-            serde_json::from_str(item.request_body.as_ref().unwrap().get()).unwrap();
-        let id = &call["params"]["message"]["metadata"]["delegation_id"];
-        id.as_str().unwrap().to_owned()
-    };
     let mut there: Vec<String> = items.iter().map(delegated).collect();
     there.sort();
     ids.sort();

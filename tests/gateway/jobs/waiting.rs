@@ -7,16 +7,17 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::{
-    Inboxes, answer, delegate, delegate_with, delegation, delegation_in, echo, pause, texts, until,
+    Inboxes, accepted, answer, delegate, delegate_with, delegation, delegation_in, echo, pause,
+    texts, until,
 };
 use crate::harness::{Agent, Gateway, Pair, Request, Step, ok_json};
 use crate::on_both_pairs;
+use crate::operators::paired;
 use crate::stores::open_db;
 
 on_both_pairs! {
     async fn an_agent_that_is_down_gets_it_when_it_is_up(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
-        let (caller, target) = gateway.pair(Agent::scripted(echo).await).await;
+        let (gateway, caller, target) = paired(pair, Agent::scripted(echo).await).await;
         let port = target.agent.port;
         drop(target.agent);
         let id = delegate(&gateway, &caller, "target", "hello").await;
@@ -29,8 +30,7 @@ on_both_pairs! {
     }
 
     async fn a_target_that_is_away_gets_it_at_once_when_it_is_back(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
-        let (caller, target) = gateway.pair(Agent::scripted(echo).await).await;
+        let (gateway, caller, target) = paired(pair, Agent::scripted(echo).await).await;
         pause(&gateway, "target", "pause").await;
         let id = delegate(&gateway, &caller, "target", "hello").await;
         // Without the word that it is back, the next try is minutes away.
@@ -44,15 +44,13 @@ on_both_pairs! {
     }
 
     async fn a_deadline_passes(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
-        let (caller, target) = gateway.pair(Agent::scripted(echo).await).await;
+        let (gateway, caller, target) = paired(pair, Agent::scripted(echo).await).await;
         pause(&gateway, "target", "pause").await;
         let slow = gateway.seat("slow", "", Agent::scripted(|_| vec![Step::Hang]).await).await;
         let mut ids = Vec::new();
         for to in ["target", "slow"] {
             let body = json!({"target_id": to, "task": "x", "deadline_seconds": 5, "idempotency_key": to});
-            let answer = delegate_with(&gateway, &caller, &body).await;
-            ids.push(answer.json()["delegation_id"].as_str().unwrap().to_owned());
+            ids.push(accepted(&delegate_with(&gateway, &caller, &body).await));
         }
         let away = delegation_in(&gateway, &caller, &ids[0], "expired").await;
         assert_eq!(away["error"]["delivered"], "false");
@@ -95,8 +93,7 @@ on_both_pairs! {
     }
 
     async fn a_target_that_is_away_holds_up_no_other(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
-        let (caller, target) = gateway.pair(Agent::scripted(echo).await).await;
+        let (gateway, caller, target) = paired(pair, Agent::scripted(echo).await).await;
         let other = gateway.seat("other", "", Agent::scripted(echo).await).await;
         pause(&gateway, "target", "pause").await;
         for n in 0..40 {
@@ -115,8 +112,7 @@ on_both_pairs! {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_may_no_more_when_it_is_sent_is_refused_then() {
-    let gateway = Gateway::start(Pair::Embedded).await;
-    let (caller, target) = gateway.pair(Agent::scripted(echo).await).await;
+    let (gateway, caller, target) = paired(Pair::Embedded, Agent::scripted(echo).await).await;
     pause(&gateway, "target", "pause").await;
     let id = delegate(&gateway, &caller, "target", "x").await;
     let moved = gateway.patch("caller", json!({"org": "elsewhere"})).await;
@@ -131,15 +127,11 @@ async fn who_may_no_more_when_it_is_sent_is_refused_then() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_caller_that_has_its_share_of_a_target_holds_no_other_up() {
     let gateway = Gateway::start(Pair::Embedded).await;
-    let agent =
-        Agent::scripted(
-            |request| match String::from_utf8_lossy(&request.body).contains("hold") {
-                true => vec![Step::Hang],
-                false => echo(request),
-            },
-        )
-        .await;
-    let (caller, target) = gateway.pair(agent).await;
+    let agent = Agent::scripted(|request| match request.text().contains("hold") {
+        true => vec![Step::Hang],
+        false => echo(request),
+    });
+    let (caller, target) = gateway.pair(agent.await).await;
     let other = gateway.seat("other", "", Agent::scripted(echo).await).await;
     gateway.patch("target", json!({"max_concurrent": 2})).await;
     pause(&gateway, "target", "pause").await;
@@ -148,10 +140,8 @@ async fn a_caller_that_has_its_share_of_a_target_holds_no_other_up() {
     let others = delegate(&gateway, &other, "target", "others").await;
     pause(&gateway, "target", "resume").await;
     delegation_in(&gateway, &other, &others, "completed").await;
-    assert_eq!(
-        delegation(&gateway, &caller, &own).await["status"],
-        "pending"
-    );
+    let shown = delegation(&gateway, &caller, &own).await;
+    assert_eq!(shown["status"], "pending");
     let mut sent = texts(&target.agent);
     sent.sort_unstable();
     assert_eq!(sent, ["hold", "others"]);

@@ -157,8 +157,7 @@ impl Case {
         case.entry = inbox[0]["id"].as_str().unwrap().into();
         let path = "/workspaces/target/delegate";
         let request = Request::post(path, case.delegated()).bearer(case.token(Own));
-        let delegated = case.gateway.call(&request).await;
-        assert_eq!(delegated.status, 202, "{}", delegated.text());
+        let delegated = case.gateway.call(&request).await.has(202);
         let id = delegated.json()["delegation_id"].as_str().unwrap().into();
         case.delegation = id;
         case

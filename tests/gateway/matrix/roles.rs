@@ -60,8 +60,7 @@ pub(super) fn covers(role: &str, needed: &str) -> bool {
 pub(super) async fn token(gateway: &Gateway, role: &str) -> String {
     let body = json!({"role": role, "label": format!("{role} only")});
     let request = Request::post("/operators/tokens", body.to_string());
-    let made = gateway.as_operator(request).await;
-    assert_eq!(made.status, 201, "{}", made.text());
+    let made = gateway.as_operator(request).await.has(201);
     made.json()["token"].as_str().unwrap().to_owned()
 }
 
@@ -261,8 +260,7 @@ on_embedded! {
             {"kind": "message", "role": "user", "messageId": "m", "parts": [{"kind": "text", "text": "x"}]}}});
         let keyed = || Request::post(base, call.to_string()).field("Idempotency-Key", "k-1");
         for (token, replays) in [(ADMIN, false), (ADMIN, true), (&*token(gateway, "operate").await, false)] {
-            let answer = gateway.call(&keyed().bearer(token)).await;
-            assert_eq!(answer.status, 200, "{}", answer.text());
+            let answer = gateway.call(&keyed().bearer(token)).await.has(200);
             assert_eq!(answer.field("idempotent-replay").is_some(), replays);
         }
         let records = recorded(gateway, "event_type=CONTENT_READ", 8).await;

@@ -12,7 +12,9 @@ mod waits;
 
 use serde_json::{Value, json};
 
-use crate::harness::{Agent, Answer, Builder, Gateway, Pair, Request, Seat, card, until_holds};
+use crate::harness::{
+    Agent, Answer, Builder, Gateway, Pair, Request, Seat, card, until_found, until_holds,
+};
 
 /// A caller, and a workspace that polls.
 pub(crate) struct Case {
@@ -50,8 +52,7 @@ impl Case {
 
     /// Sends a message, and answers with the name of the task that it began.
     async fn sent(&self) -> String {
-        let answer = self.call("message/send", hello()).await;
-        assert_eq!(answer.status, 200, "{}", answer.text());
+        let answer = self.call("message/send", hello()).await.has(200);
         answer.json()["activity_id"].as_str().unwrap().to_owned()
     }
 
@@ -63,16 +64,14 @@ impl Case {
 
     /// The task as its caller reads it.
     async fn task(&self, id: &str) -> Value {
-        let answer = self.call("tasks/get", json!({"id": id})).await;
-        assert_eq!(answer.status, 200, "{}", answer.text());
+        let answer = self.call("tasks/get", json!({"id": id})).await.has(200);
         answer.json()["result"].clone()
     }
 
     /// What is in the inbox, oldest first.
     async fn inbox(&self) -> Vec<Value> {
         let request = Request::get("/activity").bearer(&self.token);
-        let answer = self.gateway.call(&request).await;
-        assert_eq!(answer.status, 200, "{}", answer.text());
+        let answer = self.gateway.call(&request).await.has(200);
         let mut items: Vec<Value> = serde_json::from_slice(&answer.body).unwrap();
         items.reverse();
         items
@@ -80,12 +79,12 @@ impl Case {
 
     /// Waits until so many entries are in the inbox; answers the name of the newest.
     async fn until_sent(&self, count: usize) -> String {
-        until_holds("it is in the inbox", async || {
-            self.inbox().await.len() == count
+        until_found("it is in the inbox", async || {
+            let inbox = self.inbox().await;
+            let newest = inbox.last().filter(|_| inbox.len() == count);
+            newest.map(|one| one["id"].as_str().unwrap().to_owned())
         })
-        .await;
-        let newest = self.inbox().await.pop().unwrap();
-        newest["id"].as_str().unwrap().to_owned()
+        .await
     }
 
     /// Waits until so many callers wait for a reply.
@@ -110,8 +109,7 @@ async fn poller_below(gateway: &Gateway, parent: &str, id: &str, card: Value) ->
     let enrolment = gateway.create(workspace).await;
     let body = json!({"id": id, "delivery_mode": "poll", "agent_card": card});
     let request = Request::post("/registry/register", body.to_string()).bearer(&enrolment);
-    let answer = gateway.call(&request).await;
-    assert_eq!(answer.status, 200, "{}", answer.text());
+    let answer = gateway.call(&request).await.has(200);
     answer.json()["token"].as_str().unwrap().to_owned()
 }
 
@@ -126,13 +124,8 @@ fn hello_1_0() -> Value {
 
 /// The `data` of each event, as JSON.
 fn data(answer: &Answer) -> Vec<Value> {
-    let events = answer.events();
-    let data = events.iter().filter_map(|event| {
-        let mut lines = event.lines();
-        lines
-            .find_map(|line| line.strip_prefix("data:"))
-            .map(str::to_owned)
-    });
-    data.map(|data| serde_json::from_str(&data).unwrap())
+    let text = answer.text();
+    let data = text.lines().filter_map(|line| line.strip_prefix("data:"));
+    data.map(|data| serde_json::from_str(data).unwrap())
         .collect()
 }

@@ -16,8 +16,7 @@ on_both_pairs! {
     async fn what_is_sent_is_queued_and_said_to_be_in_the_words_of_both_kinds_of_client(pair: Pair) {
         let case = Case::new(pair).await;
         let body = json!({"jsonrpc": "2.0", "id": "x-1", "method": "message/send", "params": hello()});
-        let answer = case.gateway.call(&case.request(&body)).await;
-        assert_eq!(answer.status, 200, "{}", answer.text());
+        let answer = case.gateway.call(&case.request(&body)).await.has(200);
         assert_eq!(answer.field("content-type"), Some("application/json"));
         let said = answer.json();
         let task = &said["result"];
@@ -57,8 +56,7 @@ on_both_pairs! {
             assert_eq!((refused.status, refused.reason().as_str()), (400, "invalid_params"), "{data}");
             refused.says(why);
         }
-        let deepest = reply(&nested(98)).await;
-        assert_eq!(deepest.status, 200, "{}", deepest.text());
+        reply(&nested(98)).await.has(200);
         assert_eq!(case.task(&activity).await["status"]["state"], "working");
         let list = case.call("tasks/list", json!({"includeArtifacts": true})).await;
         assert_eq!(list.json()["result"]["tasks"][0]["id"], *activity);
@@ -96,8 +94,8 @@ async fn a_stream_begins_with_the_task_and_ends_with_its_last_update() {
     let body = json!({"jsonrpc": "2.0", "id": 2, "method": "message/stream", "params": hello()});
     let request = case.request(&body);
     let piece = |text: &str, append: bool| {
-        json!({"artifact": {"artifactId": "a",
-        "parts": [{"kind": "text", "text": text}]}, "append": append})
+        let parts = json!([{"kind": "text", "text": text}]);
+        json!({"artifact": {"artifactId": "a", "parts": parts}, "append": append})
     };
     let replying = async {
         let activity = case.until_sent(1).await;
@@ -107,8 +105,7 @@ async fn a_stream_begins_with_the_task_and_ends_with_its_last_update() {
             piece("two", true),
             json!({"status": {"state": "completed"}}),
         ] {
-            let answer = case.replied(&activity, body).await;
-            assert_eq!(answer.status, 200, "{}", answer.text());
+            case.replied(&activity, body).await.has(200);
         }
         activity
     };
@@ -118,18 +115,10 @@ async fn a_stream_begins_with_the_task_and_ends_with_its_last_update() {
     let events = data(&answer);
     let kinds: Vec<_> = events
         .iter()
-        .map(|event| event["result"]["kind"].clone())
+        .map(|event| &event["result"]["kind"])
         .collect();
-    assert_eq!(
-        kinds,
-        [
-            "task",
-            "status-update",
-            "artifact-update",
-            "artifact-update",
-            "status-update"
-        ]
-    );
+    let (status, artifact) = ("status-update", "artifact-update");
+    assert_eq!(kinds, ["task", status, artifact, artifact, status]);
     assert!(events.iter().all(|event| event["id"] == 2));
     assert_eq!(events[0]["result"]["id"], *activity);
     assert_eq!(events[4]["result"]["final"], true);
@@ -146,75 +135,51 @@ async fn callers_of_1_0_read_and_are_answered_in_its_words() {
     params["configuration"] = json!({"returnImmediately": true});
     let queued = case.call("SendMessage", params).await;
     let task = &queued.json()["result"]["task"];
-    assert_eq!(
-        task["status"]["state"],
-        "TASK_STATE_SUBMITTED",
-        "{}",
-        queued.text()
-    );
+    assert_eq!(task["status"]["state"], "TASK_STATE_SUBMITTED", "{task}");
     assert!(task.get("kind").is_none(), "{task}");
     let id = task["id"].as_str().unwrap();
     // The agent speaks the other version.
-    let artifact =
-        json!({"artifact": {"artifactId": "a", "parts": [{"kind": "text", "text": "x"}]}});
+    let parts = json!([{"kind": "text", "text": "x"}]);
+    let artifact = json!({"artifact": {"artifactId": "a", "parts": parts}});
     assert_eq!(case.replied(id, artifact).await.status, 200);
     let ask = json!({"kind": "status-update", "status": {"state": "input-required", "message": said("which?")}});
     assert_eq!(case.replied(id, ask).await.status, 200);
     let read = case.call("GetTask", json!({"id": id})).await.json();
     let task = &read["result"];
-    assert_eq!(
-        task["status"]["state"], "TASK_STATE_INPUT_REQUIRED",
-        "{read}"
-    );
+    let status = &task["status"];
+    assert_eq!(status["state"], "TASK_STATE_INPUT_REQUIRED", "{read}");
     let message = json!({"role": "ROLE_AGENT", "messageId": "a-1", "parts": [{"text": "which?"}]});
     assert_eq!(task["status"]["message"]["role"], message["role"]);
     assert_eq!(task["status"]["message"]["parts"], message["parts"]);
-    assert_eq!(
-        task["artifacts"],
-        json!([{"artifactId": "a", "parts": [{"text": "x"}]}])
-    );
+    let artifacts = json!([{"artifactId": "a", "parts": [{"text": "x"}]}]);
+    assert_eq!(task["artifacts"], artifacts);
     // A stream of it is over at once: it is the caller's turn.
     let stream = case.call("SubscribeToTask", json!({"id": id})).await;
     let events = data(&stream);
     assert_eq!(events.len(), 1);
     assert_eq!(events[0]["result"]["task"]["id"], id);
-    let listed = case
-        .call("ListTasks", json!({"status": "TASK_STATE_INPUT_REQUIRED"}))
-        .await
-        .json();
-    assert_eq!(listed["result"]["tasks"][0]["id"], id, "{listed}");
-    assert!(
-        listed["result"]["tasks"][0].get("artifacts").is_none(),
-        "{listed}"
-    );
+    let wanted = json!({"status": "TASK_STATE_INPUT_REQUIRED"});
+    let listed = case.call("ListTasks", wanted).await.json();
+    let first = &listed["result"]["tasks"][0];
+    assert_eq!(first["id"], id, "{listed}");
+    assert!(first.get("artifacts").is_none(), "{listed}");
 }
 
 #[tokio::test]
 async fn a_bare_message_and_a_method_of_nobody_wait_too() {
     let case = Case::new(Pair::Embedded).await;
-    let bare = case
-        .gateway
-        .call(&case.request(&json!({"text": "hello"})))
-        .await;
-    assert_eq!(bare.status, 200, "{}", bare.text());
+    let bare = case.request(&json!({"text": "hello"}));
+    let bare = case.gateway.call(&bare).await.has(200);
     assert_eq!(bare.json()["method"], "message/send");
     assert!(bare.field("x-a2a-completed").is_some());
-    let own = case
-        .call("platform/wake", json!({"id": 3, "message": "x"}))
-        .await;
-    assert_eq!(
-        (own.status, &own.json()["method"]),
-        (200, &json!("platform/wake"))
-    );
+    let params = json!({"id": 3, "message": "x"});
+    let own = case.call("platform/wake", params.clone()).await;
+    assert_eq!(own.status, 200);
+    assert_eq!(own.json()["method"], "platform/wake");
     let items = case.inbox().await;
-    assert_eq!(
-        items[0]["request_body"]["params"]["message"]["parts"][0]["text"],
-        "hello"
-    );
-    assert_eq!(
-        items[1]["request_body"]["params"],
-        json!({"id": 3, "message": "x"})
-    );
+    let first = &items[0]["request_body"]["params"]["message"];
+    assert_eq!(first["parts"][0]["text"], "hello");
+    assert_eq!(items[1]["request_body"]["params"], params);
 }
 
 #[tokio::test]
@@ -264,11 +229,7 @@ async fn only_the_workspace_itself_replies_and_only_what_can_be_read() {
         json!({"error": "no"}),
     ] {
         let answer = case.replied(&id, wrong.clone()).await;
-        assert_eq!(
-            (answer.status, &*answer.reason()),
-            (400, "invalid_params"),
-            "{wrong}"
-        );
+        answer.refuses_for(&wrong, 400, "invalid_params");
     }
     assert_eq!(case.task(&id).await["status"]["state"], "submitted");
     assert_eq!(case.replied(&id, done.clone()).await.status, 200);

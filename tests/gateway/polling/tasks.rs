@@ -80,12 +80,7 @@ async fn a_task_goes_on_with_another_message_until_it_is_over() {
     assert_eq!(case.replied(&second, done).await.json()["task_id"], *id);
     assert_eq!(case.task(&id).await["status"]["state"], "completed");
     let late = case.call("message/send", more).await;
-    assert_eq!(
-        (late.status, &late.json()["error"]["code"]),
-        (400, &json!(-32602)),
-        "{}",
-        late.text()
-    );
+    late.errs(400, -32602);
     assert_eq!(case.inbox().await.len(), 2);
 }
 
@@ -94,25 +89,17 @@ async fn a_task_that_is_given_up_is_over_and_its_agent_hears_of_it() {
     let case = Case::new(Pair::Embedded).await;
     let id = case.sent().await;
     let canceled = case.call("tasks/cancel", json!({"id": id})).await.json();
-    assert_eq!(
-        canceled["result"]["status"]["state"], "canceled",
-        "{canceled}"
-    );
+    let state = &canceled["result"]["status"]["state"];
+    assert_eq!(state, "canceled", "{canceled}");
     let items = case.inbox().await;
-    assert_eq!(
-        (items.len(), &items[1]["method"]),
-        (2, &json!("tasks/cancel"))
-    );
+    assert_eq!(items.len(), 2);
+    assert_eq!(items[1]["method"], "tasks/cancel");
     assert_eq!(items[1]["request_body"]["params"]["id"], *id);
-    let late = case
-        .replied(&id, json!({"status": {"state": "completed"}}))
-        .await;
+    let done = json!({"status": {"state": "completed"}});
+    let late = case.replied(&id, done).await;
     late.refuses(409, "conflict");
     let again = case.call("tasks/cancel", json!({"id": id})).await;
-    assert_eq!(
-        (again.status, &again.json()["error"]["code"]),
-        (200, &json!(-32002))
-    );
+    again.errs(200, -32002);
 }
 
 #[tokio::test]
@@ -121,22 +108,12 @@ async fn nobody_is_pushed_to_and_there_is_no_extended_card() {
     let id = case.sent().await;
     let config = json!({"taskId": id, "pushNotificationConfig": {"url": "https://example.com/"}});
     let set = case.call("tasks/pushNotificationConfig/set", config).await;
-    assert_eq!(
-        (set.status, &set.json()["error"]["code"]),
-        (200, &json!(-32003))
-    );
-    let card = case
-        .call("agent/getAuthenticatedExtendedCard", json!({}))
-        .await;
-    assert_eq!(
-        (card.status, &card.json()["error"]["code"]),
-        (200, &json!(-32007))
-    );
+    set.errs(200, -32003);
+    let method = "agent/getAuthenticatedExtendedCard";
+    let card = case.call(method, json!({})).await;
+    card.errs(200, -32007);
     let wrong = case.call("tasks/get", json!({"id": 5})).await;
-    assert_eq!(
-        (wrong.status, &wrong.json()["error"]["code"]),
-        (400, &json!(-32602))
-    );
+    wrong.errs(400, -32602);
     assert_eq!(case.inbox().await.len(), 1);
 }
 
@@ -145,21 +122,19 @@ async fn a_history_is_as_long_as_it_is_wanted() {
     let case = Case::new(Pair::Embedded).await;
     let id = case.sent().await;
     for text in ["one", "two", "three"] {
-        let message =
-            json!({"role": "agent", "messageId": text, "parts": [{"kind": "text", "text": text}]});
+        let parts = json!([{"kind": "text", "text": text}]);
+        let message = json!({"role": "agent", "messageId": text, "parts": parts});
         let update = json!({"status": {"state": "working", "message": message}});
         assert_eq!(case.replied(&id, update).await.status, 200);
     }
     let whole = case.task(&id).await;
     assert_eq!(whole["history"].as_array().unwrap().len(), 2);
-    let last = case
-        .call("tasks/get", json!({"id": id, "historyLength": 1}))
-        .await
-        .json();
+    let read = async |length: i64| {
+        let wanted = json!({"id": id, "historyLength": length});
+        case.call("tasks/get", wanted).await.json()
+    };
+    let last = read(1).await;
     assert_eq!(last["result"]["history"][0]["messageId"], "two", "{last}");
-    let none = case
-        .call("tasks/get", json!({"id": id, "historyLength": 0}))
-        .await
-        .json();
+    let none = read(0).await;
     assert!(none["result"].get("history").is_none(), "{none}");
 }

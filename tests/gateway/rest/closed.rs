@@ -3,8 +3,8 @@
 
 use serde_json::{Value, json};
 
-use super::Case;
 use super::raw::with_rest;
+use super::{Case, asking};
 use crate::harness::{Agent, Answer, Request, assert_refusal, card};
 
 async fn case() -> Case {
@@ -13,44 +13,41 @@ async fn case() -> Case {
 
 impl Case {
     async fn ask(&self, verb: &str, tail: &str, body: &str) -> Answer {
-        let mut request = Request::new(verb, self.below(tail))
-            .bearer(&self.caller.token)
-            .field("X-Request-Id", "r-1");
-        if !body.is_empty() {
-            request = request.field("Content-Type", "application/json");
-            request.body = body.into();
-        }
+        let request = asking(verb, &self.below(tail), &self.caller.token, body);
         self.gateway.call(&request).await
+    }
+
+    /// The same, which is refused.
+    async fn refused(&self, verb: &str, tail: &str, body: &str, reason: &str) -> Answer {
+        let answer = self.ask(verb, tail, body).await;
+        let what = format!("{verb} {tail} {body}");
+        assert_refusal(&answer, &self.below(tail), "r-1", reason, &what);
+        answer
     }
 }
 
 #[tokio::test]
 async fn a_path_that_a2a_does_not_define_reaches_no_agent() {
     let case = case().await;
-    for (verb, tail) in [
-        ("GET", "v1/kv/secret"),
+    for (verb, tails) in [
+        ("GET", "v1/kv/secret v1/custom/t-1 v1/anything/at/all admin"),
+        ("GET", "tasks/t-1/artifacts acme/tasks/t-1 Tasks/t-1"),
         ("PUT", "v1/kv/secret"),
         ("DELETE", "v1/agent/service/deregister/x"),
-        ("GET", "v1/custom/t-1"),
-        ("GET", "v1/anything/at/all"),
-        ("GET", "admin"),
-        ("GET", "tasks/t-1/artifacts"),
         ("PATCH", "tasks/t-1/else"),
-        ("POST", "acme/message:send"),
-        ("GET", "acme/tasks/t-1"),
-        ("GET", "Tasks/t-1"),
-        ("POST", "v1/tasks/send/stream"),
+        ("POST", "acme/message:send v1/tasks/send/stream"),
     ] {
-        let answer = case.ask(verb, tail, "{}").await;
-        let what = format!("{verb} {tail}");
-        assert_refusal(&answer, &case.below(tail), "r-1", "not_found", &what);
+        for tail in tails.split(' ') {
+            case.refused(verb, tail, "{}", "not_found").await;
+        }
     }
-    assert_eq!(case.reached(), Vec::<String>::new());
+    case.reached_nobody();
 }
 
 #[tokio::test]
 async fn a_verb_that_a_route_does_not_have_is_405_with_those_that_it_has() {
     let case = case().await;
+    let config = "tasks/t-1/pushNotificationConfigs/c";
     for (verb, tail, allow) in [
         ("GET", "message:send", "POST, OPTIONS"),
         ("PUT", "v1/message:send", "POST, OPTIONS"),
@@ -59,27 +56,15 @@ async fn a_verb_that_a_route_does_not_have_is_405_with_those_that_it_has() {
         ("POST", "tasks", "GET, HEAD, OPTIONS"),
         ("GET", "tasks/t-1:cancel", "POST, OPTIONS"),
         ("PATCH", "tasks/t-1:subscribe", "GET, HEAD, POST, OPTIONS"),
-        (
-            "PUT",
-            "tasks/t-1/pushNotificationConfigs/c",
-            "GET, HEAD, DELETE, OPTIONS",
-        ),
+        ("PUT", config, "GET, HEAD, DELETE, OPTIONS"),
         ("POST", "v1/card", "GET, HEAD, OPTIONS"),
         ("OPTIONS", "extendedAgentCard", "GET, HEAD, OPTIONS"),
         ("GET", "tasks/send", "POST, OPTIONS"),
     ] {
-        let answer = case.ask(verb, tail, "").await;
-        let what = format!("{verb} {tail}");
-        assert_refusal(
-            &answer,
-            &case.below(tail),
-            "r-1",
-            "method_not_allowed",
-            &what,
-        );
-        assert_eq!(answer.field("allow"), Some(allow), "{what}");
+        let answer = case.refused(verb, tail, "", "method_not_allowed").await;
+        assert_eq!(answer.field("allow"), Some(allow), "{verb} {tail}");
     }
-    assert_eq!(case.reached(), Vec::<String>::new());
+    case.reached_nobody();
 }
 
 #[tokio::test]
@@ -101,11 +86,9 @@ async fn anothers_task_in_a_query_reaches_no_agent() {
         ("GET", "tasks/mine:subscribe?id=t-1", ""),
         ("GET", "tasks/mine/pushNotificationConfigs?taskId=t-1", ""),
     ] {
-        let answer = case.ask(verb, tail, body).await;
-        let what = format!("{verb} {tail}");
-        assert_refusal(&answer, &case.below(tail), "r-1", "invalid_params", &what);
+        case.refused(verb, tail, body, "invalid_params").await;
     }
-    assert_eq!(case.reached(), Vec::<String>::new());
+    case.reached_nobody();
     for tail in [
         "tasks?contextId=c&status=TASK_STATE_WORKING&pageSize=1&pageToken=x&historyLength=0&includeArtifacts=true",
         "tasks/t?historyLength=1&A2A-Version=1.0",
@@ -139,14 +122,8 @@ fn forged() -> Vec<String> {
 async fn a_forged_source_in_another_case_or_twice_is_refused_over_both_bindings() {
     let case = case().await;
     for body in forged() {
-        let answer = case.ask("POST", "message:send", &body).await;
-        assert_refusal(
-            &answer,
-            &case.below("message:send"),
-            "r-1",
-            "invalid_request",
-            &body,
-        );
+        let tail = "message:send";
+        case.refused("POST", tail, &body, "invalid_request").await;
         let call = |params: &str| {
             format!(r#"{{"jsonrpc":"2.0","id":1,"method":"message/send",{params}}}"#)
         };
@@ -157,32 +134,27 @@ async fn a_forged_source_in_another_case_or_twice_is_refused_over_both_bindings(
             calls.push(call(&format!(r#""params":{plain},"{twin}":{body}"#)));
         }
         for call in calls {
-            let request = Request::post(case.target.path(), &call).bearer(&case.caller.token);
-            let answer = case
-                .gateway
-                .call(&request.field("X-Request-Id", "r-1"))
-                .await;
             let path = case.target.path();
+            let request = asking("POST", &path, &case.caller.token, &call);
+            let answer = case.gateway.call(&request).await;
             assert_refusal(&answer, &path, "r-1", "invalid_request", &call);
             assert_eq!(answer.json()["id"], 1, "{call}");
         }
     }
-    assert_eq!(case.reached(), Vec::<String>::new());
+    case.reached_nobody();
 }
 
 #[tokio::test]
 async fn the_proven_caller_takes_the_place_of_a_forged_one_over_http_json() {
     let case = case().await;
     let body = r#"{"message":{"messageId":"m","role":"user","parts":[]}, "metadata":{"source_workspace_id": "boss","n": 1.0}}"#;
-    let answer = case.ask("POST", "message:send", body).await;
-    assert_eq!(answer.status, 200, "{}", answer.text());
+    let answer = case.ask("POST", "message:send", body).await.has(200);
     assert_eq!(answer.field("x-a2a-completed"), Some("source"));
     let sent = case.target.agent.take().text().to_owned();
     assert_eq!(sent, body.replace(r#""boss""#, r#""caller""#));
     // Of who is no workspace it is left out.
     let request = Request::post(case.below("message:send"), body);
-    let answer = case.gateway.as_operator(request).await;
-    assert_eq!(answer.status, 200, "{}", answer.text());
+    case.gateway.as_operator(request).await.has(200);
     let sent: Value = serde_json::from_slice(&case.target.agent.take().body).unwrap();
     assert_eq!(sent["metadata"], json!({"n": 1.0}));
 }
@@ -209,19 +181,15 @@ async fn an_envelope_is_taken_where_a_message_alone_is() {
     let sent = case.target.agent.take().text().to_owned();
     assert!(sent.contains(r#""source_workspace_id":"caller""#), "{sent}");
     // What the gateway says of it is JSON-RPC too.
-    let other = r#"{"jsonrpc":"2.0","id":7,"method":"tasks/cancel","params":{"id":"t-1"}}"#;
-    for (call, reason) in [
-        (other, "invalid_request"),
-        (
-            r#"{"jsonrpc":"2.0","id":7,"method":"message/send","Params":{}}"#,
-            "invalid_request",
-        ),
+    for call in [
+        r#"{"jsonrpc":"2.0","id":7,"method":"tasks/cancel","params":{"id":"t-1"}}"#,
+        r#"{"jsonrpc":"2.0","id":7,"method":"message/send","Params":{}}"#,
     ] {
         let told = case.ask("POST", "tasks/send", call).await;
-        assert_refusal(&told, &case.target.path(), "r-1", reason, call);
+        assert_refusal(&told, &case.target.path(), "r-1", "invalid_request", call);
         assert_eq!(told.json()["id"], 7);
     }
-    assert_eq!(case.reached(), Vec::<String>::new());
+    case.reached_nobody();
 }
 
 #[tokio::test]
@@ -229,13 +197,11 @@ async fn one_key_on_two_paths_or_queries_is_a_conflict() {
     let case = case().await;
     let body = r#"{"message":{"messageId":"m","role":"ROLE_USER","parts":[]}}"#;
     let keyed = async |tail: &str| {
-        let request = Request::post(case.below(tail), body).bearer(&case.caller.token);
-        case.gateway
-            .call(&request.field("Idempotency-Key", "k"))
-            .await
+        let request = asking("POST", &case.below(tail), &case.caller.token, body);
+        let request = request.field("Idempotency-Key", "k");
+        case.gateway.call(&request).await
     };
-    let first = keyed("message:send").await;
-    assert_eq!(first.status, 200, "{}", first.text());
+    keyed("message:send").await.has(200);
     let again = keyed("message:send").await;
     assert_eq!(again.field("idempotent-replay"), Some("true"));
     for tail in [
@@ -245,11 +211,7 @@ async fn one_key_on_two_paths_or_queries_is_a_conflict() {
         "tasks/send",
     ] {
         let other = keyed(tail).await;
-        assert_eq!(
-            (other.status, &*other.reason()),
-            (409, "idempotency_conflict"),
-            "{tail}"
-        );
+        other.refuses_for(&tail, 409, "idempotency_conflict");
     }
     assert_eq!(case.reached().len(), 1);
 }

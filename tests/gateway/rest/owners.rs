@@ -3,18 +3,15 @@
 use serde_json::{Value, json};
 
 use super::raw::with_rest;
+use super::{asking, cardless};
 use crate::harness::{
-    ADMIN, Agent, Answer, Gateway, Pair, Recorded, Request, Seat, Step, assert_refusal, card,
-    ok_json,
+    ADMIN, Agent, Answer, Gateway, Pair, Seat, Step, assert_refusal, card, ok_json,
 };
 
 /// An agent that makes the task `t-ann`, lists two, and answers with "served" to everything else.
 async fn lister() -> Agent {
-    Agent::scripted(|request: &Recorded| {
+    cardless(|request| {
         let line = request.head.lines().next().unwrap();
-        if line.contains("/.well-known/") {
-            return vec![Step::write("HTTP/1.1 404 X\r\nContent-Length: 0\r\n\r\n")];
-        }
         let call: Value = serde_json::from_slice(&request.body).unwrap_or_default();
         let method = call["method"].as_str().unwrap_or_default();
         let task = json!({"id": "t-ann", "contextId": "c", "status": {"state": "working"}});
@@ -64,13 +61,7 @@ impl Team {
     }
 
     async fn ask(&self, verb: &str, path: &str, token: &str, body: &str) -> Answer {
-        let mut request = Request::new(verb, path).bearer(token);
-        request = request.field("X-Request-Id", "r-1");
-        if !body.is_empty() {
-            request = request.field("Content-Type", "application/json");
-            request.body = body.into();
-        }
-        self.gateway.call(&request).await
+        self.gateway.call(&asking(verb, path, token, body)).await
     }
 
     /// Ann may, and who is above her; Bob is told that there is no such task, and the agent hears nothing.
@@ -89,11 +80,8 @@ impl Team {
 }
 
 fn ids(list: &Value) -> Vec<&str> {
-    let tasks = list["tasks"].as_array().unwrap();
-    tasks
-        .iter()
-        .map(|task| task["id"].as_str().unwrap())
-        .collect()
+    let tasks = list["tasks"].as_array().unwrap().iter();
+    tasks.map(|task| task["id"].as_str().unwrap()).collect()
 }
 
 #[tokio::test]
@@ -101,15 +89,10 @@ async fn by_the_http_json_binding() {
     let team = Team::new(with_rest(true)).await;
     let base = team.dev.path();
     let message = r#"{"message":{"messageId":"m","role":"ROLE_USER","parts":[{"text":"hi"}]}}"#;
-    let sent = team
-        .ask(
-            "POST",
-            &format!("{base}/message:send"),
-            &team.ann.token,
-            message,
-        )
-        .await;
-    assert_eq!(sent.status, 200, "{}", sent.text());
+    let send = format!("{base}/message:send");
+    team.ask("POST", &send, &team.ann.token, message)
+        .await
+        .has(200);
     let continued =
         r#"{"message":{"messageId":"m","taskId":"t-ann","role":"ROLE_USER","parts":[]}}"#;
     for (verb, tail, body) in [
@@ -131,10 +114,9 @@ async fn by_the_http_json_binding() {
         team.is_anns(verb, &format!("{base}/{tail}"), body).await;
     }
     let nobodys = format!("{base}/tasks/t-nobodys");
-    assert_eq!(
-        team.ask("GET", &nobodys, &team.bob.token, "").await.status,
-        200
-    );
+    team.ask("GET", &nobodys, &team.bob.token, "")
+        .await
+        .has(200);
     let list = format!("{base}/tasks");
     for (token, seen, total) in [
         (&*team.ann.token, vec!["t-ann", "t-nobodys"], 2),
@@ -142,48 +124,31 @@ async fn by_the_http_json_binding() {
         (ADMIN, vec!["t-ann", "t-nobodys"], 2),
         (&team.bob.token, vec!["t-nobodys"], 1),
     ] {
-        let answer = team.ask("GET", &list, token, "").await;
-        assert_eq!(answer.status, 200, "{}", answer.text());
+        let answer = team.ask("GET", &list, token, "").await.has(200);
         let json = answer.json();
-        assert_eq!(
-            (ids(&json), &json["totalSize"]),
-            (seen.clone(), &json!(total))
-        );
+        assert_eq!(ids(&json), seen);
+        assert_eq!(json["totalSize"], json!(total));
         let call = r#"{"jsonrpc":"2.0","id":1,"method":"ListTasks","params":{}}"#;
         let answer = team.ask("POST", &base, token, call).await;
         assert_eq!(ids(&answer.json()["result"]), seen);
     }
-    for (path, url) in [
-        (
-            "tasks/t-ann/pushNotificationConfigs",
-            r#"{"url":"http://169.254.169.254/"}"#,
-        ),
-        (
-            "message:send",
-            r#"{"message":{},"configuration":{"taskPushNotificationConfig":{"url":"http://169.254.169.254/"}}}"#,
-        ),
-    ] {
-        let answer = team
-            .ask("POST", &format!("{base}/{path}"), &team.ann.token, url)
-            .await;
+    let configs = format!("{base}/tasks/t-ann/pushNotificationConfigs");
+    let url = r#"{"url":"http://169.254.169.254/"}"#;
+    let with_url =
+        format!(r#"{{"message":{{}},"configuration":{{"taskPushNotificationConfig":{url}}}}}"#);
+    for (path, body) in [(&configs, url), (&send, &with_url)] {
+        let answer = team.ask("POST", path, &team.ann.token, body).await;
         assert_eq!(answer.reason(), "address_forbidden", "{path}");
         assert_eq!(answer.json()["code"], -32602, "{path}");
     }
-    let off = json!({"push_notifications": false}).to_string();
-    let off = team
-        .gateway
-        .as_operator(Request::patch("/workspaces/dev", off))
-        .await;
-    assert_eq!(off.status, 200, "{}", off.text());
-    let configs = format!("{base}/tasks/t-ann/pushNotificationConfigs");
+    let off = json!({"push_notifications": false});
+    team.gateway.patch("dev", off).await.has(200);
     let answer = team.ask("GET", &configs, &team.ann.token, "").await;
     answer.refuses(400, "push_not_supported");
     let json = answer.json();
     let info = &json["error"]["details"][0];
-    assert_eq!(
-        (&json["code"], &json["error"]["code"]),
-        (&json!(-32003), &json!(400))
-    );
+    assert_eq!(json["code"], -32003);
+    assert_eq!(json["error"]["code"], 400);
     assert_eq!(info["reason"], "PUSH_NOTIFICATION_NOT_SUPPORTED");
     assert_eq!(info["domain"], "a2a-protocol.org");
 }
@@ -193,14 +158,8 @@ async fn by_the_routes_that_stand_in_for_it() {
     let team = Team::new(card("dev")).await;
     let base = team.dev.path();
     let message = r#"{"message":{"text":"hi"}}"#;
-    let sent = team
-        .ask(
-            "POST",
-            &format!("{base}/tasks/send"),
-            &team.ann.token,
-            message,
-        )
-        .await;
+    let send = format!("{base}/tasks/send");
+    let sent = team.ask("POST", &send, &team.ann.token, message).await;
     assert_eq!((sent.status, &sent.json()["id"]), (200, &json!("t-ann")));
     let continued = r#"{"message":{"text":"hi","taskId":"t-ann"}}"#;
     for (verb, path, body) in [
@@ -213,9 +172,8 @@ async fn by_the_routes_that_stand_in_for_it() {
         team.is_anns(verb, &path, body).await;
     }
     // Who started a task finds it by its id alone, and nobody else does.
-    let found = team
-        .ask("GET", "/tasks/t-ann?history_length=2", &team.ann.token, "")
-        .await;
+    let path = "/tasks/t-ann?history_length=2";
+    let found = team.ask("GET", path, &team.ann.token, "").await;
     assert_eq!((found.status, found.json()), (200, json!("served")));
     let call: Value = serde_json::from_slice(&team.dev.agent.take().body).unwrap();
     assert_eq!(call["params"], json!({"id": "t-ann", "historyLength": 2}));
@@ -227,17 +185,12 @@ async fn by_the_routes_that_stand_in_for_it() {
         let answer = team.ask("GET", path, token, "").await;
         assert_refusal(&answer, path, "r-1", "task_not_found", path);
     }
+    let (ann, wrong) = (&*team.ann.token, "/tasks/t-ann?history_length=x");
     let rows = [
         ("GET", "/tasks/t-ann", "wrong", "", 401),
-        ("POST", "/tasks/t-ann", &*team.ann.token, "{}", 405),
-        (
-            "GET",
-            "/tasks/t-ann?history_length=x",
-            &team.ann.token,
-            "",
-            400,
-        ),
-        ("GET", "/tasks/", &team.ann.token, "", 404),
+        ("POST", "/tasks/t-ann", ann, "{}", 405),
+        ("GET", wrong, ann, "", 400),
+        ("GET", "/tasks/", ann, "", 404),
     ];
     for (verb, path, token, body, status) in rows {
         let answer = team.ask(verb, path, token, body).await;

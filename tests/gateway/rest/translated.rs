@@ -27,28 +27,15 @@ async fn each_route_becomes_the_call_of_the_targets_generation() {
     let message = json!({"message": {"messageId": "m", "role": "user", "parts": []}});
     let get = ["tasks/get", "GetTask"];
     let cancel = ["tasks/cancel", "CancelTask"];
+    let send = ["message/send", "SendMessage"];
+    let of = |id: &str, length: i64| json!({"id": id, "historyLength": length});
     let rows = [
         ("GET", "tasks/t-1", get, json!({"id": "t-1"})),
         ("GET", "tasks/t-1/", get, json!({"id": "t-1"})),
-        (
-            "GET",
-            "tasks/t%3A1?history_length=0",
-            get,
-            json!({"id": "t:1", "historyLength": 0}),
-        ),
-        (
-            "GET",
-            "tasks/t-1?historyLength=7",
-            get,
-            json!({"id": "t-1", "historyLength": 7}),
-        ),
+        ("GET", "tasks/t%3A1?history_length=0", get, of("t:1", 0)),
+        ("GET", "tasks/t-1?historyLength=7", get, of("t-1", 7)),
         ("POST", "tasks/t-1/cancel", cancel, json!({"id": "t-1"})),
-        (
-            "POST",
-            "tasks/send",
-            ["message/send", "SendMessage"],
-            message.clone(),
-        ),
+        ("POST", "tasks/send", send, message.clone()),
     ];
     for (at, card) in [card("target"), card_1_0("target")].into_iter().enumerate() {
         let case = case(card, r#"{"id": "t-1",  "n": 1.0}"#).await;
@@ -62,13 +49,8 @@ async fn each_route_becomes_the_call_of_the_targets_generation() {
             let what = format!("{verb} {tail} {at}");
             assert_eq!(answer.status, 200, "{what}: {}", answer.text());
             assert_eq!(answer.text(), r#"{"id": "t-1",  "n": 1.0}"#, "{what}");
-            assert!(
-                answer
-                    .field("x-a2a-completed")
-                    .unwrap()
-                    .starts_with("envelope, method"),
-                "{what}"
-            );
+            let completed = answer.field("x-a2a-completed").unwrap();
+            assert!(completed.starts_with("envelope, method"), "{what}");
             let recorded = case.target.agent.requests().pop().unwrap();
             assert_eq!(recorded.field("a2a-version").is_some(), at == 1, "{what}");
             let (method, mut sent) = called(&case);
@@ -85,11 +67,6 @@ async fn each_route_becomes_the_call_of_the_targets_generation() {
 #[tokio::test]
 async fn a_message_is_completed_as_in_a_bare_call_also_where_nothing_else_is() {
     let case = case(card("target"), "{}").await;
-    let off = Request::new("PATCH", "/workspaces/target").field("Content-Type", "application/json");
-    let off = Request {
-        body: br#"{"complete":"off"}"#.to_vec(),
-        ..off
-    };
     for turn in ["full", "off"] {
         for body in [
             r#"{"message":{"text":"hi"}}"#,
@@ -103,8 +80,8 @@ async fn a_message_is_completed_as_in_a_bare_call_also_where_nothing_else_is() {
             assert_eq!(message["parts"], json!([{"kind": "text", "text": "hi"}]));
             assert!(message["messageId"].is_string() && message["role"] == "user");
         }
-        let patched = case.gateway.as_operator(off.clone()).await;
-        assert_eq!(patched.status, 200, "{}", patched.text());
+        let off = json!({"complete": "off"});
+        case.gateway.patch("target", off).await.has(200);
     }
 }
 
@@ -112,20 +89,12 @@ async fn a_message_is_completed_as_in_a_bare_call_also_where_nothing_else_is() {
 async fn what_is_no_message_or_no_argument_is_refused_and_reaches_nobody() {
     let case = case(card("target"), "{}").await;
     let enveloped = r#"{"jsonrpc":"2.0","id":1,"method":"tasks/cancel","params":{"id":"t"}}"#;
+    let get = r#"{"method":"tasks/get","params":{"id":"t"}}"#;
+    let stream = r#"{"method":"message/stream","params":{"message":{}}}"#;
     let posts = [
         ("tasks/send", enveloped, 400, "invalid_request"),
-        (
-            "tasks/send",
-            r#"{"method":"tasks/get","params":{"id":"t"}}"#,
-            400,
-            "invalid_request",
-        ),
-        (
-            "tasks/send",
-            r#"{"method":"message/stream","params":{"message":{}}}"#,
-            400,
-            "invalid_request",
-        ),
+        ("tasks/send", get, 400, "invalid_request"),
+        ("tasks/send", stream, 400, "invalid_request"),
         ("tasks/send", "{}", 400, "invalid_request"),
         ("tasks/send", "[]", 400, "invalid_request"),
         ("tasks/send", "{", 400, "parse_error"),
@@ -134,8 +103,7 @@ async fn what_is_no_message_or_no_argument_is_refused_and_reaches_nobody() {
     ];
     for (tail, body, status, reason) in posts {
         let answer = case.post(tail, body).await;
-        let seen = (answer.status, answer.reason());
-        assert_eq!(seen, (status, reason.to_owned()), "POST {tail} {body}");
+        answer.refuses_for(&format!("POST {tail} {body}"), status, reason);
         // It says what this path wants, or which one is meant.
         let wanted = match (status, tail) {
             (400, _) if body.starts_with("{}") => "\"message\" object",
@@ -143,98 +111,73 @@ async fn what_is_no_message_or_no_argument_is_refused_and_reaches_nobody() {
             (400, _) => "{\"message\": {…}}",
             _ => "read with GET",
         };
-        let said = answer.json()["error"]["message"].clone();
-        assert!(
-            said.as_str().unwrap().contains(wanted),
-            "POST {tail} {body}: {said}"
-        );
+        let json = answer.json();
+        let said = json["error"]["message"].as_str().unwrap();
+        assert!(said.contains(wanted), "POST {tail} {body}: {said}");
     }
+    let twice = "tasks/t-1?history_length=1&historyLength=1";
     let gets = [
         ("tasks/t-1?history_length=-1", 400, "invalid_params"),
         ("tasks/t-1?history_length=", 400, "invalid_params"),
         ("tasks/t-1?history_length=1.5", 400, "invalid_params"),
         ("tasks/t-1?history_length=4294967296", 400, "invalid_params"),
-        (
-            "tasks/t-1?history_length=1&historyLength=1",
-            400,
-            "invalid_params",
-        ),
+        (twice, 400, "invalid_params"),
         ("tasks/send/stream", 405, "method_not_allowed"),
         ("tasks/t-1/cancel", 405, "method_not_allowed"),
         ("tasks/t-1?other=1", 400, "invalid_params"),
     ];
     for (tail, status, reason) in gets {
         let answer = case.get(tail).await;
-        let seen = (answer.status, answer.reason());
-        assert_eq!(seen, (status, reason.to_owned()), "GET {tail}");
+        answer.refuses_for(&tail, status, reason);
         let says_post = answer.text().contains("with POST");
         assert_eq!(says_post, status == 405, "{}", answer.text());
     }
-    for (token, status) in [("wrong", 401), ("", 401)] {
-        let mut request = Request::get(case.below("tasks/t-1"));
-        if !token.is_empty() {
-            request = request.bearer(token);
-        }
-        assert_eq!(case.gateway.call(&request).await.status, status);
+    let anonymous = Request::get(case.below("tasks/t-1"));
+    for request in [anonymous.clone().bearer("wrong"), anonymous] {
+        case.gateway.call(&request).await.has(401);
     }
     let text = Request::post(case.below("tasks/send"), r#"{"message":{"text":"x"}}"#)
         .without("content-type")
         .field("Content-Type", "text/plain")
         .bearer(&case.caller.token);
-    assert_eq!(
-        case.gateway.call(&text).await.reason(),
-        "unsupported_media_type"
-    );
-    assert_eq!(case.reached(), Vec::<String>::new());
+    let text = case.gateway.call(&text).await;
+    text.gives("unsupported_media_type");
+    case.reached_nobody();
 }
 
 #[tokio::test]
 async fn an_agents_error_comes_back_with_a_status_and_its_own_words() {
-    let rows = [
-        (
-            200,
-            r#"{"id":1,"error":{"code":-32001,"message":"no task"}}"#,
-            404,
-        ),
-        (
-            200,
-            r#"{"id":1,"error":{"code":-32002,"message":"done"}}"#,
-            400,
-        ),
-        (
-            200,
-            r#"{"id":1,"error":{"code":-32601,"message":"what"}}"#,
-            501,
-        ),
-        (
-            200,
-            r#"{"id":1,"error":{"code":-32603,"message":"oh"}}"#,
-            500,
-        ),
-        (200, r#"{"id":1,"error":"words"}"#, 500),
-        (
-            418,
-            r#"{"id":1,"error":{"code":-32001,"message":"no task"}}"#,
-            418,
-        ),
-    ];
-    for (status, body, expected) in rows {
+    // Each case's agent answers with these bytes.
+    let answered = async |head: &str, body: &str| {
         let wire = format!(
-            "HTTP/1.1 {status} X\r\nContent-Type: application/json\r\nETag: \"e\"\r\nContent-Length: {}\r\n\r\n{body}",
+            "HTTP/1.1 {head}Content-Length: {}\r\n\r\n{body}",
             body.len()
         );
         let agent = Agent::scripted(move |_| vec![Step::write(&wire)]).await;
         let case = Case::new(card("target"), agent).await;
-        let answer = case.get("tasks/t-1").await;
+        case.get("tasks/t-1").await
+    };
+    let no_task = json!({"code": -32001, "message": "no task"});
+    let rows = [
+        (200, no_task.clone(), 404),
+        (200, json!({"code": -32002, "message": "done"}), 400),
+        (200, json!({"code": -32601, "message": "what"}), 501),
+        (200, json!({"code": -32603, "message": "oh"}), 500),
+        (200, json!("words"), 500),
+        (418, no_task, 418),
+    ];
+    for (status, error, expected) in rows {
+        let sent = json!({"id": 1, "error": error});
+        let (body, fields) = (
+            sent.to_string(),
+            "Content-Type: application/json\r\nETag: \"e\"",
+        );
+        let answer = answered(&format!("{status} X\r\n{fields}\r\n"), &body).await;
         assert_eq!(answer.status, expected, "{body}");
-        let sent: Value = serde_json::from_str(body).unwrap();
         let words = sent["error"]["message"].as_str().unwrap_or("words");
         let json = answer.json();
-        assert_eq!(
-            (&json["error"]["message"], &json["message"]),
-            (&json!(words), &json!(words)),
-            "{body}"
-        );
+        assert_eq!(json["error"]["message"], json!(words), "{body}");
+        assert_eq!(json["message"], json!(words), "{body}");
         assert_eq!(json["error"]["code"], expected, "{body}");
         if words != "words" {
             assert_eq!(json["code"], sent["error"]["code"], "{body}");
@@ -243,22 +186,13 @@ async fn an_agents_error_comes_back_with_a_status_and_its_own_words() {
         assert_eq!(*reason == "TASK_NOT_FOUND", words == "no task", "{body}");
         assert_eq!(answer.field("etag"), None);
     }
-    for (status, body) in [(200, "{}"), (200, "hello"), (200, "")] {
-        let wire = format!(
-            "HTTP/1.1 {status} X\r\nContent-Length: {}\r\n\r\n{body}",
-            body.len()
-        );
-        let agent = Agent::scripted(move |_| vec![Step::write(&wire)]).await;
-        let case = Case::new(card("target"), agent).await;
-        let answer = case.get("tasks/t-1").await;
-        answer.refuses(502, "agent_protocol_error");
-        assert_eq!(answer.fact("delivered").as_deref(), Some("true"));
+    for body in ["{}", "hello", ""] {
+        let answer = answered("200 X\r\n", body).await;
+        answer.refuses_for(&body, 502, "agent_protocol_error");
+        answer.tells("delivered", "true");
     }
     // What says itself that something went wrong, in whatever form, passes as it is.
-    let wire = "HTTP/1.1 503 X\r\nContent-Type: text/plain\r\nContent-Length: 5\r\n\r\nlater";
-    let agent = Agent::scripted(move |_| vec![Step::write(wire)]).await;
-    let case = Case::new(card("target"), agent).await;
-    let answer = case.get("tasks/t-1").await;
+    let answer = answered("503 X\r\nContent-Type: text/plain\r\n", "later").await;
     assert_eq!((answer.status, answer.text().as_str()), (503, "later"));
 }
 
@@ -280,10 +214,8 @@ async fn a_stream_loses_its_envelopes_and_nothing_else() {
     })
     .await;
     let case = Case::new(card("target"), agent).await;
-    let answer = case
-        .post("tasks/send/stream", r#"{"message":{"text":"hi"}}"#)
-        .await;
-    assert_eq!(answer.status, 200);
+    let hi = r#"{"message":{"text":"hi"}}"#;
+    let answer = case.post("tasks/send/stream", hi).await.has(200);
     assert_eq!(answer.field("content-type"), Some("text/event-stream"));
     let expected = [
         ": hello\r\n\r\n",
@@ -296,13 +228,15 @@ async fn a_stream_loses_its_envelopes_and_nothing_else() {
 
 #[tokio::test]
 async fn an_answer_that_is_changed_keeps_to_the_bounds() {
-    let agent = Agent::scripted(|_| {
-        let body = format!(r#"{{"result":"{}"}}"#, "x".repeat(300_000));
-        let head = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n";
-        vec![Step::write(head), Step::Write(chunk(body)), Step::write(LAST_CHUNK)]
-    })
-    .await;
-    let case = Case::new(card("target"), agent).await;
+    let body = format!(r#"{{"result":"{}"}}"#, "x".repeat(300_000));
+    let head =
+        "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n";
+    let large = [head.into(), chunk(body), LAST_CHUNK.into()].concat();
+    let agent = async || {
+        let large = large.clone();
+        Agent::scripted(move |_| vec![Step::Write(large.clone())]).await
+    };
+    let case = Case::new(card("target"), agent().await).await;
     let answer = case.get("tasks/t-1").await;
     assert_eq!((answer.status, answer.body.len()), (200, 300_002));
     case.gateway.assert_idle().await;
@@ -310,15 +244,8 @@ async fn an_answer_that_is_changed_keeps_to_the_bounds() {
         ("limits.response_bytes=200KiB", "response_too_large"),
         ("limits.bodies_bytes=200KiB", "overloaded"),
     ] {
-        let agent = Agent::scripted(|_| {
-            let body = format!(r#"{{"result":"{}"}}"#, "x".repeat(300_000));
-            let head = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n";
-            vec![Step::write(head), Step::Write(chunk(body)), Step::write(LAST_CHUNK)]
-        })
-        .await;
-        let small = ("limits.request_bytes", "100KiB");
-        let settings = [small, bound.split_once('=').unwrap()];
-        let case = Case::with(&settings, card("target"), agent).await;
+        let settings = format!("limits.request_bytes=100KiB {bound}");
+        let case = Case::with(&settings, card("target"), agent().await).await;
         let answer = case.get("tasks/t-1").await;
         assert_eq!(answer.reason(), reason, "{bound}: {}", answer.text());
         assert_eq!(answer.fact("delivered").as_deref(), Some("true"));

@@ -27,20 +27,10 @@ async fn load(stage: &Stage, stop: &AtomicBool) -> (usize, Vec<String>) {
 /// Starts two instances one after the other, ends the first under load.
 async fn no_call_is_lost(guards: bool) {
     let stage = Arc::new(Stage::new(Pair::Embedded).await);
-    let guard = || {
-        let address = free_address("127.0.0.1").to_string();
-        if guards {
-            vec!["--guard".to_owned(), address]
-        } else {
-            Vec::new()
-        }
-    };
     let start = async |name| {
-        let more = guard();
-        let more: Vec<_> = more.iter().map(String::as_str).collect();
-        let slow = ["--", "env", "PAUSE=0.2", SCRIPT];
-        let arguments: Vec<_> = more.iter().chain(&slow).copied().collect();
-        let run = stage.run(name, &arguments);
+        let address = free_address("127.0.0.1").to_string();
+        let all = ["--guard", &address, "--", "env", "PAUSE=0.2", SCRIPT];
+        let run = stage.run(name, if guards { &all } else { &all[2..] });
         stage.until_status_of(name, "online", &run).await;
         run
     };

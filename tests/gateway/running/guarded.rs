@@ -10,21 +10,13 @@ fn forged(token: &str) -> Vec<String> {
     let [head, claims, signature] = parts[..] else {
         panic!("{token}");
     };
-    let mut other = signature.to_owned();
-    other.replace_range(
-        ..4,
-        if signature.starts_with("AAAA") {
-            "BBBB"
-        } else {
-            "AAAA"
-        },
-    );
+    let mut begins = ["AAAA", "BBBB"].into_iter();
+    let begin = begins.find(|begin| !signature.starts_with(begin));
+    let other = format!("{}{}", begin.unwrap(), &signature[4..]);
+    let reversed: String = claims.chars().rev().collect();
     vec![
         format!("{head}.{claims}.{other}"),
-        format!(
-            "{head}.{}.{signature}",
-            claims.chars().rev().collect::<String>()
-        ),
+        format!("{head}.{reversed}.{signature}"),
         format!("{head}.{claims}."),
         "nothing".to_owned(),
     ]

@@ -95,8 +95,7 @@ impl Stage {
     }
 
     async fn view(&self) -> Value {
-        let request = Request::get("/workspaces/target");
-        self.gateway.as_operator(request).await.json()
+        self.gateway.view("target").await
     }
 
     async fn status_of(&self, name: &str) -> Option<String> {
@@ -108,10 +107,11 @@ impl Stage {
 
     async fn until_status_of(&self, name: &str, wanted: &str, run: &Run) {
         let deadline = Instant::now() + PATIENCE;
-        while self.status_of(name).await.as_deref() != Some(wanted) {
+        let is_so = async || {
             assert!(Instant::now() < deadline, "{wanted}: {}", run.log());
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
+            self.status_of(name).await.as_deref() == Some(wanted)
+        };
+        until_holds(wanted, is_so).await;
     }
 
     async fn until_status(&self, wanted: &str) {
@@ -142,8 +142,7 @@ impl Stage {
 
 /// The words of the agent in its answer.
 fn said(answer: &Answer) -> [String; 3] {
-    assert_eq!(answer.status, 200, "{}", answer.text());
-    let text = answer.json()["result"]["parts"][0]["text"].clone();
+    let text = answer.clone().has(200).json()["result"]["parts"][0]["text"].clone();
     let words = text.as_str().unwrap().split(' ').map(str::to_owned);
     words.collect::<Vec<_>>().try_into().unwrap()
 }
@@ -166,13 +165,11 @@ impl Run {
     /// Waits until it ends by itself.
     async fn ended(&mut self) -> ExitStatus {
         let deadline = Instant::now() + PATIENCE;
-        loop {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                return status;
-            }
+        until_found("it ends", async || {
             assert!(Instant::now() < deadline, "it does not end: {}", self.log());
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
+            self.child.try_wait().unwrap()
+        })
+        .await
     }
 
     async fn code(&mut self) -> Option<i32> {
@@ -245,16 +242,14 @@ async fn a_script_of_the_shell_joins_and_leaves_without_code() {
     let mut run = stage.joined("one", &[]).await;
     let [process, path, caller] = stage.said().await;
     assert_eq!((path.as_str(), caller.as_str()), ("/rpc", "caller"));
+    let log = run.log();
     assert!(
-        run.log().contains("the agent starts with 0 arguments, \n"),
-        "{}",
-        run.log()
+        log.contains("the agent starts with 0 arguments, \n"),
+        "{log}"
     );
     let token = stage.token();
-    assert!(
-        token.starts_with("a2aw_"),
-        "the enrolment token was not replaced"
-    );
+    let is_own = token.starts_with("a2aw_");
+    assert!(is_own, "the enrolment token was not replaced");
     let mode = stage.token_file().metadata().unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
     assert!(!run.log().contains(&token), "the token is in the log");
@@ -275,25 +270,15 @@ async fn a_token_that_is_rotated_counts_at_once() {
     let run = stage.joined("one", &[]).await;
     let tokens = "/workspaces/target/tokens";
     let old = stage.gateway.as_operator(Request::get(tokens)).await.json();
-    let new = stage
-        .gateway
-        .as_operator(Request::post(tokens, "{}"))
-        .await
-        .json();
+    let new = stage.gateway.token(tokens, "{}").await;
     // Revoked first: the agent is refused until it finds the new one.
     for token in old["tokens"].as_array().unwrap() {
         let path = format!("{tokens}/{}", token["id"].as_str().unwrap());
-        assert_eq!(
-            stage
-                .gateway
-                .as_operator(Request::new("DELETE", path))
-                .await
-                .status,
-            200
-        );
+        let revoke = Request::new("DELETE", path);
+        stage.gateway.as_operator(revoke).await.has(200);
     }
     run.until_it_says("no good token in").await;
-    std::fs::write(stage.token_file(), new["token"].as_str().unwrap()).unwrap();
+    std::fs::write(stage.token_file(), new).unwrap();
     run.until_it_says_times("the agent has joined", 2).await;
     stage.until_status("online").await;
     assert_eq!(stage.said().await[2], "caller");

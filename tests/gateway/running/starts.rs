@@ -25,42 +25,26 @@ async fn the_exit_status_of_an_agent_that_ends_at_once_is_that_of_run() {
 async fn an_agent_that_never_serves_its_card_is_ended() {
     let stage = Stage::new(Pair::Embedded).await;
     let silent = "echo $$; exec sleep 600";
+    // Deaf to SIGTERM, and with a child.
+    let deaf = "trap '' TERM; echo $$; sleep 600; sleep 600";
+    let other = "echo $$; exec python3 -m http.server --bind 127.0.0.1 $PORT";
+    // It accepts, and does not answer.
+    let mute = "import os, socket, time; print(os.getpid(), flush=True); \
+                held = socket.create_server(('127.0.0.1', int(os.environ['PORT']))); time.sleep(600)";
     for (within, command, said) in [
-        (
-            1,
-            &["sh", "-c", silent][..],
-            "nothing listens at http://127.0.0.1:",
-        ),
-        (
-            1,
-            // Deaf to SIGTERM, and with a child.
-            &["sh", "-c", "trap '' TERM; echo $$; sleep 600; sleep 600"],
-            "did not end in time",
-        ),
+        (1, ["sh", silent], "nothing listens at http://127.0.0.1:"),
+        (1, ["sh", deaf], "did not end in time"),
         (
             2,
-            &[
-                "sh",
-                "-c",
-                "echo $$; exec python3 -m http.server --bind 127.0.0.1 $PORT",
-            ],
+            ["sh", other],
             "/.well-known/agent-card.json answered 404; --card",
         ),
-        (
-            2,
-            // It accepts, and does not answer.
-            &[
-                "python3",
-                "-c",
-                "import os, socket, time; print(os.getpid(), flush=True); \
-                 held = socket.create_server(('127.0.0.1', int(os.environ['PORT']))); time.sleep(600)",
-            ],
-            "no answer from http://127.0.0.1:",
-        ),
+        (2, ["python3", mute], "no answer from http://127.0.0.1:"),
     ] {
         let ready = format!("{within}s");
+        let [program, script] = command;
         let clocks = ["--ready-within", &ready, "--grace", "500ms", "--"];
-        let arguments: Vec<_> = clocks.iter().chain(command).copied().collect();
+        let arguments = [&clocks[..], &[program, "-c", script]].concat();
         // On a machine that stalls Python may not be there in time.
         let ends_as_said = async || {
             let mut run = stage.run("one", &arguments);

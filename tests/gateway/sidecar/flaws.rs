@@ -16,7 +16,11 @@ const TYP: &str = "a2a-pair+jwt";
 const NO_PAIR: &str = "the token is no pair token";
 const UNKNOWN: &str = "signed by a key that the gateway does not publish";
 const SIGNATURE: &str = "the token's signature is wrong";
+const BODY: &str = "the token was made for another body";
 const CLAIMS: &str = "for another workspace, of another gateway, or lacks a claim";
+
+/// What a sidecar, PyJWT and jose refuse a token with.
+type Words<'a> = (&'static str, &'a str, &'a str);
 
 /// A token for [`CALL`] with one flaw, and the words that each verifier refuses it with.
 pub(crate) struct Flaw {
@@ -83,43 +87,30 @@ impl Forger<'_> {
 
     /// RFC 8725, 3.1: the algorithm is the key's, not the token's.
     fn algorithms(&self) -> Vec<Flaw> {
-        let refused = [
-            "InvalidAlgorithmError: The specified alg value is not allowed",
-            "JOSEAlgNotAllowed: ",
-        ];
+        let python = "InvalidAlgorithmError: The specified alg value is not allowed";
+        let refused = [python, "JOSEAlgNotAllowed: "];
         let row = |what: &str, token| flaw(what, token, NO_PAIR, refused);
         let claims = || self.claims(&json!({})).to_string();
         let unsigned = |token: String| format!("{}.", token.rsplit_once('.').unwrap().0);
         let x = self.key.jwk()["x"].as_str().unwrap().to_owned();
         let of_x = URL_SAFE_NO_PAD.decode(&x).unwrap();
-        let hs256 = |secret: &[u8]| {
-            let head = self.head(&json!({"alg": "HS256"}));
-            with_hmac(&head, &claims(), HMAC_SHA256, secret)
+        let hmac = |alg: &str, by, secret: &[u8]| {
+            let head = self.head(&json!({ "alg": alg }));
+            with_hmac(&head, &claims(), by, secret)
         };
-        let hs512 = self.head(&json!({"alg": "HS512"}));
+        let hs256 = |secret: &[u8]| hmac("HS256", HMAC_SHA256, secret);
+        let alg = |alg: &str| self.headed(json!({ "alg": alg }));
+        let others = [python, "JWKSNoMatchingKey: "];
+        let another = "the algorithm of another key";
         vec![
-            row("alg none", unsigned(self.headed(json!({"alg": "none"})))),
-            row("alg none, signed", self.headed(json!({"alg": "none"}))),
+            row("alg none", unsigned(alg("none"))),
+            row("alg none, signed", alg("none")),
             row("HMAC with the JWKS", hs256(self.jwks)),
             row("HMAC with x", hs256(x.as_bytes())),
             row("HMAC with x, decoded", hs256(&of_x)),
-            row(
-                "HMAC with SHA-512",
-                with_hmac(&hs512, &claims(), HMAC_SHA512, &of_x),
-            ),
-            row(
-                "HS256, signed by the key",
-                self.headed(json!({"alg": "HS256"})),
-            ),
-            flaw(
-                "the algorithm of another key",
-                self.headed(json!({"alg": "ES256"})),
-                UNKNOWN,
-                [
-                    "InvalidAlgorithmError: The specified alg value is not allowed",
-                    "JWKSNoMatchingKey: ",
-                ],
-            ),
+            row("HMAC with SHA-512", hmac("HS512", HMAC_SHA512, &of_x)),
+            row("HS256, signed by the key", alg("HS256")),
+            flaw(another, alg("ES256"), UNKNOWN, others),
         ]
     }
 
@@ -127,87 +118,48 @@ impl Forger<'_> {
     fn headers(&self) -> Vec<Flaw> {
         let odd = "InvalidTokenError: not a pair token";
         let mut rows = Vec::new();
-        for kid in [
-            "unknown",
-            "",
-            "../../../../etc/passwd",
-            "active.pem",
-            "' OR '1'='1",
-            "\0",
-            "K-1",
-        ] {
-            let token = self.headed(json!({"kid": kid}));
-            let refused = [
-                "PyJWKClientError: Unable to find a signing key",
-                "JWKSNoMatchingKey: ",
-            ];
+        let (path, quote) = ("../../../../etc/passwd", "' OR '1'='1");
+        for kid in ["unknown", "", path, "active.pem", quote, "\0", "K-1"] {
+            let token = self.headed(json!({ "kid": kid }));
+            let python = "PyJWKClientError: Unable to find a signing key";
+            let refused = [python, "JWKSNoMatchingKey: "];
             rows.push(flaw(&format!("kid {kid:?}"), token, UNKNOWN, refused));
         }
-        let own = self.key.jwk();
+        let mut row = |what: &str, more: Value, python, jose| {
+            rows.push(flaw(what, self.headed(more), NO_PAIR, [python, jose]));
+        };
+        let (python, jose) = (odd, "JWTInvalid: not a pair token");
         for (name, value) in [
-            ("jwk", own.clone()),
+            ("jwk", self.key.jwk()),
             ("jku", "http://127.0.0.1:1/jwks.json".into()),
             ("x5u", "http://127.0.0.1:1/cert.pem".into()),
             ("x5c", json!(["MIIB"])),
             ("cty", "JWT".into()),
         ] {
-            let refused = [odd, "JWTInvalid: not a pair token"];
-            rows.push(flaw(
-                name,
-                self.headed(json!({name: value})),
-                NO_PAIR,
-                refused,
-            ));
+            row(name, json!({ name: value }), python, jose);
         }
+        let spelling = json!({"typ": "application/a2a-pair+jwt"});
+        row("typ in another spelling", spelling, python, jose);
+        let jose = "JWTClaimValidationFailed: unexpected \"typ\" JWT header value";
         for typ in [
             json!("JWT"),
             json!("a2a-canvas+jwt"),
             json!("at+jwt"),
             Value::Null,
         ] {
-            let what = format!("typ {typ}");
-            let refused = [
-                odd,
-                "JWTClaimValidationFailed: unexpected \"typ\" JWT header value",
-            ];
-            rows.push(flaw(
-                &what,
-                self.headed(json!({"typ": typ})),
-                NO_PAIR,
-                refused,
-            ));
+            row(&format!("typ {typ}"), json!({ "typ": typ }), python, jose);
         }
-        rows.extend([
-            flaw(
-                "typ in another spelling",
-                self.headed(json!({"typ": "application/a2a-pair+jwt"})),
-                NO_PAIR,
-                [odd, "JWTInvalid: not a pair token"],
-            ),
-            flaw(
-                "an unknown crit",
-                self.headed(json!({"crit": ["exp"]})),
-                NO_PAIR,
-                [
-                    "InvalidTokenError: Unsupported critical extension: exp",
-                    "JOSENotSupported: Extension Header Parameter \"exp\" is not recognized",
-                ],
-            ),
-            flaw(
-                "no kid",
-                self.headed(json!({"kid": null})),
-                NO_PAIR,
-                [odd, "JWKSMultipleMatchingKeys: "],
-            ),
-        ]);
+        let jose = "JWKSMultipleMatchingKeys: ";
+        row("no kid", json!({"kid": null}), python, jose);
+        let python = "InvalidTokenError: Unsupported critical extension: exp";
+        let jose = "JOSENotSupported: Extension Header Parameter \"exp\" is not recognized";
+        row("an unknown crit", json!({"crit": ["exp"]}), python, jose);
         rows
     }
 
     fn signatures(&self) -> Vec<Flaw> {
-        let refused = [
-            "InvalidSignatureError: ",
-            "JWSSignatureVerificationFailed: ",
-        ];
+        let jose = "JWSSignatureVerificationFailed: ";
+        let refused = ["InvalidSignatureError: ", jose];
         let row = |what: &str, token| flaw(what, token, SIGNATURE, refused);
         let good = self.saying(json!({}));
         let (signed, signature) = good.rsplit_once('.').unwrap();
@@ -215,122 +167,79 @@ impl Forger<'_> {
         let others = other.rsplit_once('.').unwrap().1;
         let stranger = Key::new(&self.key.kid);
         let claims = self.claims(&json!({})).to_string();
+        let strangers = stranger.sign_text(&self.head(&json!({})), &claims);
         vec![
             row("a bent signature", bent(&good)),
             row("another token's signature", format!("{signed}.{others}")),
             row("zeros", format!("{signed}.{}", "A".repeat(signature.len()))),
-            row(
-                "a stranger's key of that name",
-                stranger.sign_text(&self.head(&json!({})), &claims),
-            ),
+            row("a stranger's key of that name", strangers),
         ]
     }
 
     /// 3.8, 3.9: from whom, for whom, for what, when; and for which request.
     fn times_and_parties(&self) -> Vec<Flaw> {
         let now = jsonwebtoken::get_current_timestamp();
-        let row = |what: &str, more, sidecar, python: &str, jose: &str| {
-            flaw(what, self.saying(more), sidecar, [python, jose])
+        let mut rows = Vec::new();
+        let mut row = |what: &str, more: Value, (sidecar, python, jose): Words<'_>| {
+            rows.push(flaw(what, self.saying(more), sidecar, [python, jose]));
         };
-        let audience = "InvalidAudienceError: ";
+        let jose = "JWTExpired: \"exp\" claim timestamp check failed";
+        let expired = ("the token has expired", "ExpiredSignatureError: ", jose);
+        let over = json!({"iat": now - 66, "nbf": now - 66, "exp": now - 6});
+        row("expired a second beyond the leeway", over, expired);
+        let python = "ImmatureSignatureError: The token is not yet valid (nbf)";
+        let jose = "JWTClaimValidationFailed: \"nbf\" claim timestamp check failed";
+        let early = ("the token is not valid yet", python, jose);
+        row("not yet good", json!({"nbf": now + 500}), early);
+        let failed =
+            |name: &str| format!("JWTClaimValidationFailed: unexpected \"{name}\" claim value");
+        let (aud, iss) = (failed("aud"), failed("iss"));
         let scope = "JWTInvalid: another audience or scope";
-        let unexpected =
-            |name| format!("JWTClaimValidationFailed: unexpected \"{name}\" claim value");
-        vec![
+        let targets = (CLAIMS, "InvalidAudienceError: ", scope);
+        let target = (CLAIMS, "InvalidAudienceError: ", &*aud);
+        row("another target", json!({"aud": "other"}), target);
+        row("two targets", json!({"aud": [GUARDED, "other"]}), targets);
+        row("a list of one target", json!({"aud": [GUARDED]}), targets);
+        let issuer = (CLAIMS, "InvalidIssuerError: ", &*iss);
+        let (elsewhere, slash) = ("https://gateway.example", format!("{}/", self.issuer));
+        row("another issuer", json!({ "iss": elsewhere }), issuer);
+        row("the issuer with a slash", json!({ "iss": slash }), issuer);
+        let scopes = json!({"scope": "a2a:message a2a:canvas"});
+        let refused = (CLAIMS, "InvalidTokenError: another scope", scope);
+        row("another scope", scopes, refused);
+        let other_body = json!({"bh": bound("{}", json!({}))["bh"]});
+        for (part, more) in [
+            ("body", other_body),
+            ("method", json!({"method": "tasks/get"})),
+        ] {
+            let python = format!("InvalidTokenError: another {part}");
+            let jose = format!("JWTInvalid: another {part}");
+            let sidecar = match part {
+                "body" => BODY,
+                _ => "the token was made for another method",
+            };
             row(
-                "expired a second beyond the leeway",
-                json!({"iat": now - 66, "nbf": now - 66, "exp": now - 6}),
-                "the token has expired",
-                "ExpiredSignatureError: ",
-                "JWTExpired: \"exp\" claim timestamp check failed",
-            ),
-            row(
-                "not yet good",
-                json!({"nbf": now + 500}),
-                "the token is not valid yet",
-                "ImmatureSignatureError: The token is not yet valid (nbf)",
-                "JWTClaimValidationFailed: \"nbf\" claim timestamp check failed",
-            ),
-            row(
-                "another target",
-                json!({"aud": "other"}),
-                CLAIMS,
-                audience,
-                &unexpected("aud"),
-            ),
-            row(
-                "two targets",
-                json!({"aud": [GUARDED, "other"]}),
-                CLAIMS,
-                audience,
-                scope,
-            ),
-            row(
-                "a list of one target",
-                json!({"aud": [GUARDED]}),
-                CLAIMS,
-                audience,
-                scope,
-            ),
-            row(
-                "another issuer",
-                json!({"iss": "https://gateway.example"}),
-                CLAIMS,
-                "InvalidIssuerError: ",
-                &unexpected("iss"),
-            ),
-            row(
-                "the issuer with a slash",
-                json!({"iss": format!("{}/", self.issuer)}),
-                CLAIMS,
-                "InvalidIssuerError: ",
-                &unexpected("iss"),
-            ),
-            row(
-                "another scope",
-                json!({"scope": "a2a:message a2a:canvas"}),
-                CLAIMS,
-                "InvalidTokenError: another scope",
-                scope,
-            ),
-            row(
-                "another body",
-                json!({"bh": bound("{}", json!({}))["bh"]}),
-                "the token was made for another body",
-                "InvalidTokenError: another body",
-                "JWTInvalid: another body",
-            ),
-            row(
-                "another method",
-                json!({"method": "tasks/get"}),
-                "the token was made for another method",
-                "InvalidTokenError: another method",
-                "JWTInvalid: another method",
-            ),
-        ]
+                &format!("another {part}"),
+                more,
+                (sidecar, &*python, &*jose),
+            );
+        }
+        rows
     }
 
     fn absences(&self) -> Vec<Flaw> {
-        let names = ["iss", "sub", "aud", "iat", "nbf", "exp", "jti", "scope"];
-        let mut rows: Vec<_> = names
-            .map(|name| {
-                let python =
-                    format!("MissingRequiredClaimError: Token is missing the \"{name}\" claim");
-                let jose = format!("JWTClaimValidationFailed: missing required \"{name}\" claim");
-                flaw(
-                    &format!("no {name}"),
-                    self.saying(json!({name: null})),
-                    CLAIMS,
-                    [&python, &jose],
-                )
-            })
-            .into();
+        let lacks = |name: &str| (format!("no {name}"), self.saying(json!({ name: null })));
+        let mut rows = Vec::new();
+        for name in ["iss", "sub", "aud", "iat", "nbf", "exp", "jti", "scope"] {
+            let python =
+                format!("MissingRequiredClaimError: Token is missing the \"{name}\" claim");
+            let jose = format!("JWTClaimValidationFailed: missing required \"{name}\" claim");
+            let (what, token) = lacks(name);
+            rows.push(flaw(&what, token, CLAIMS, [&python, &jose]));
+        }
         for name in ["rel", "gen"] {
-            rows.push(alone(
-                &format!("no {name}"),
-                self.saying(json!({name: null})),
-                CLAIMS,
-            ));
+            let (what, token) = lacks(name);
+            rows.push(alone(&what, token, CLAIMS));
         }
         rows
     }
@@ -347,11 +256,8 @@ impl Forger<'_> {
         }
         let head = self.head(&json!({}));
         let twice = format!("{{\"kid\":{},{}", json!(self.key.kid), &head[1..]);
-        rows.push(alone(
-            "kid twice",
-            self.key.sign_text(&twice, &good.to_string()),
-            NO_PAIR,
-        ));
+        let twice = self.key.sign_text(&twice, &good.to_string());
+        rows.push(alone("kid twice", twice, NO_PAIR));
         for (what, more) in [
             ("an empty caller", json!({"sub": ""})),
             ("an empty name", json!({"jti": ""})),
@@ -360,11 +266,7 @@ impl Forger<'_> {
             rows.push(alone(what, self.saying(more), CLAIMS));
         }
         let half = self.saying(json!({"bh": null}));
-        rows.push(alone(
-            "half a binding",
-            half,
-            "the token was made for another body",
-        ));
+        rows.push(alone("half a binding", half, BODY));
         let long = self.saying(json!({"org": "x".repeat(9000)}));
         rows.push(alone("too long", long, "more than 8192 bytes"));
         rows

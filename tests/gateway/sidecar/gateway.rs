@@ -4,8 +4,11 @@ use serde_json::{Value, json};
 
 use crate::harness::sidecar::{GUARDED, Sidecar};
 use crate::harness::{
-    Agent, CALL, Gateway, LAST_CHUNK, Pair, Request, SSE_HEAD, Seat, Step, chunk,
+    Agent, Answer, CALL, Gateway, LAST_CHUNK, Pair, Request, SSE_HEAD, Seat, Step, chunk, ok_json,
 };
+use crate::tokens::token;
+
+const REPLY: &str = r#"{"jsonrpc":"2.0","id":"c-1","result":{}}"#;
 
 /// A caller, and a target behind its sidecar.
 pub(super) struct Stage {
@@ -32,17 +35,23 @@ impl Stage {
         }
     }
 
-    async fn call(&self, body: &str) -> crate::harness::Answer {
+    /// What the target answers to whoever has this token.
+    async fn asked(&self, token: &str, body: &str) -> Answer {
         let request = Request::post(format!("/workspaces/{GUARDED}/a2a"), body);
-        let answer = self.gateway.call(&request.bearer(&self.caller.token)).await;
-        assert_eq!(
-            answer.status,
-            200,
-            "{}\n{}",
-            answer.text(),
-            self.sidecar.log()
-        );
+        self.gateway.call(&request.bearer(token)).await
+    }
+
+    async fn call(&self, body: &str) -> Answer {
+        let answer = self.asked(&self.caller.token, body).await;
+        let log = self.sidecar.log();
+        assert_eq!(answer.status, 200, "{}\n{log}", answer.text());
         answer
+    }
+
+    /// Past the gateway.
+    async fn direct(&self, token: &str) -> Answer {
+        let request = Request::post("/", CALL).bearer(token);
+        self.sidecar.call(&request).await
     }
 }
 
@@ -51,10 +60,7 @@ pub(crate) async fn register(gateway: &Gateway, url: &str, more: Value) {
     let mut new = json!({"id": GUARDED, "name": GUARDED, "url": url, "liveness": "assumed"});
     let more = more.as_object().unwrap().clone();
     new.as_object_mut().unwrap().extend(more);
-    let answer = gateway
-        .as_operator(Request::post("/workspaces", new.to_string()))
-        .await;
-    assert_eq!(answer.status, 201, "{}", answer.text());
+    gateway.create(new).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -68,15 +74,10 @@ async fn what_the_gateway_forwards_is_admitted() {
 async fn forwarded_is_admitted(proof: Value, arguments: &[&str]) {
     let agent = Agent::scripted(|request| {
         if request.text().contains("message/stream") {
-            return vec![
-                Step::write(SSE_HEAD),
-                Step::Write(chunk("data: {\"n\":1}\n\n")),
-                Step::write(LAST_CHUNK),
-            ];
+            let event = Step::Write(chunk("data: {\"n\":1}\n\n"));
+            return vec![Step::write(SSE_HEAD), event, Step::write(LAST_CHUNK)];
         }
-        vec![Step::Write(crate::harness::ok_json(
-            r#"{"jsonrpc":"2.0","id":"c-1","result":{}}"#,
-        ))]
+        vec![Step::Write(ok_json(REPLY))]
     });
     let stage = Stage::start(agent.await, proof, arguments).await;
     for body in [
@@ -94,38 +95,30 @@ async fn forwarded_is_admitted(proof: Value, arguments: &[&str]) {
         assert_eq!(seen.fields("x-a2a-caller"), ["caller"]);
         assert!(seen.field("authorization").is_none(), "{}", seen.head);
     }
-    let stream = stage
-        .call(&CALL.replace("message/send", "message/stream"))
-        .await;
-    assert_eq!(stream.unnumbered().text(), "data: {\"n\":1}\n\n");
+    let stream = CALL.replace("message/send", "message/stream");
+    let stream = stage.call(&stream).await.unnumbered();
+    assert_eq!(stream.text(), "data: {\"n\":1}\n\n");
     stage.agent.take();
     // The same call twice is two requests: a token that is bound is not the same.
+    let before = stage.agent.calls();
     stage.call(CALL).await;
     stage.call(CALL).await;
-    let calls = stage.agent.requests();
-    let calls = calls.iter().filter(|seen| seen.head.starts_with("POST "));
-    assert_eq!(calls.count(), 2);
+    assert_eq!(stage.agent.calls(), before + 2);
 
-    let request = Request::post("/canvas/tokens", r#"{"user":"mia"}"#);
-    let token = stage.gateway.as_operator(request).await.json()["token"].clone();
-    let request = Request::post(format!("/workspaces/{GUARDED}/a2a"), CALL);
-    let request = request.bearer(token.as_str().unwrap());
-    assert_eq!(stage.gateway.call(&request).await.status, 200);
+    let canvas = token(&stage.gateway, "/canvas/tokens", r#"{"user":"mia"}"#).await;
+    assert_eq!(stage.asked(&canvas, CALL).await.status, 200);
     let seen = stage.agent.take();
     assert_eq!(seen.fields("x-a2a-caller"), ["canvas:mia"]);
     assert!(seen.field("x-workspace-id").is_none());
 
     // Past the gateway nobody gets in.
-    let direct = Request::post("/", CALL).bearer(&stage.caller.token);
-    assert_eq!(
-        stage.sidecar.call(&direct).await.reason(),
-        "unauthenticated"
-    );
+    let refused = stage.direct(&stage.caller.token).await;
+    assert_eq!(refused.reason(), "unauthenticated");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_credential_of_an_agent_and_the_token_of_its_caller_stand_side_by_side() {
-    let agent = Agent::json(r#"{"jsonrpc":"2.0","id":"c-1","result":{}}"#).await;
+    let agent = Agent::json(REPLY).await;
     let own = json!({"upstream_auth": {"type": "bearer", "token": "s3cret"}});
     let stage = Stage::start(agent, own, &[]).await;
     stage.call(CALL).await;
@@ -137,33 +130,26 @@ async fn the_credential_of_an_agent_and_the_token_of_its_caller_stand_side_by_si
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_token_from_discovery_calls_the_target_directly() {
-    let agent = Agent::json(r#"{"jsonrpc":"2.0","id":"c-1","result":{}}"#).await;
+    let agent = Agent::json(REPLY).await;
     let stage = Stage::start(agent, json!({}), &[]).await;
     let found = Request::get(format!("/registry/discover/{GUARDED}")).bearer(&stage.caller.token);
     let found = stage.gateway.call(&found).await.json();
-    let direct = Request::post("/", CALL).bearer(found["token"].as_str().unwrap());
-    assert_eq!(stage.sidecar.call(&direct).await.status, 200);
+    let answer = stage.direct(found["token"].as_str().unwrap()).await;
+    assert_eq!(answer.status, 200);
     assert_eq!(stage.agent.take().fields("x-workspace-id"), ["caller"]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_strict_sidecar_says_what_to_set_until_it_is_set() {
-    let agent = Agent::json(r#"{"jsonrpc":"2.0","id":"c-1","result":{}}"#).await;
+    let agent = Agent::json(REPLY).await;
     let stage = Stage::start(agent, json!({}), &["--require-bound"]).await;
-    let request = Request::post(format!("/workspaces/{GUARDED}/a2a"), CALL);
-    let request = request.bearer(&stage.caller.token);
-    let refused = stage.gateway.call(&request).await;
-    assert_eq!(refused.status, 401, "{}", refused.text());
-    assert!(
-        refused.json().to_string().contains(r#"proof: \"request\""#),
-        "{}",
-        refused.text()
-    );
+    let refused = stage.asked(&stage.caller.token, CALL).await;
+    let said = refused.json().to_string();
+    assert_eq!(refused.status, 401, "{said}");
+    assert!(said.contains(r#"proof: \"request\""#), "{said}");
     assert_eq!(stage.agent.count(), 0);
-    let changed = stage
-        .gateway
-        .patch(GUARDED, json!({"proof": "request"}))
-        .await;
+    let request = json!({"proof": "request"});
+    let changed = stage.gateway.patch(GUARDED, request).await;
     assert_eq!(changed.status, 200, "{}", changed.text());
     for _ in 0..2 {
         stage.call(CALL).await;

@@ -11,8 +11,9 @@ use crate::harness::{Agent, CALL, Request, Step, ok_json, until_holds};
 /// Fetches for unknown keys are 10 s apart.
 const PAUSE: Duration = Duration::from_secs(10);
 
-fn signed_by(key: &Key, kid: &str) -> String {
-    key.sign_as("a2a-pair+jwt", kid, &bound(CALL, json!({})))
+/// A call whose token is signed by this key.
+fn signed_by(key: &Key, kid: &str) -> Request {
+    call(&key.sign_as("a2a-pair+jwt", kid, &bound(CALL, json!({}))))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -25,20 +26,18 @@ async fn a_new_key_is_fetched_and_an_unknown_one_asked_for_once_in_ten_seconds()
     // A crowd of strangers makes nobody fetch more.
     for _ in 0..20 {
         let stranger = Key::new("k-9");
-        let answer = guarded.call(&call(&signed_by(&stranger, "k-9"))).await;
+        let answer = guarded.call(&signed_by(&stranger, "k-9")).await;
         assert_eq!(answer.reason(), "unauthenticated");
     }
     let most = || fetched + usize::try_from(started.elapsed().as_secs() / PAUSE.as_secs()).unwrap();
     assert!(guarded.issuer.host.count() <= most());
-    until_holds("the new key is fetched", async || {
-        guarded.call(&call(&signed_by(&next, "k-2"))).await.status == 200
-    })
-    .await;
+    let is_known = async || guarded.call(&signed_by(&next, "k-2")).await.status == 200;
+    until_holds("the new key is fetched", is_known).await;
     assert!((fetched + 1..=most()).contains(&guarded.issuer.host.count()));
     // With the host away the last good keys go on.
     guarded.issuer.answers(vec![Step::Reset]);
     for (key, kid) in [(&guarded.key, "k-1"), (&next, "k-2")] {
-        assert_eq!(guarded.call(&call(&signed_by(key, kid))).await.status, 200);
+        assert_eq!(guarded.call(&signed_by(key, kid)).await.status, 200);
     }
 }
 
@@ -46,26 +45,26 @@ async fn a_new_key_is_fetched_and_an_unknown_one_asked_for_once_in_ten_seconds()
 async fn without_keys_nobody_is_admitted_and_it_says_so() {
     let key = Key::new("k-1");
     let issuer = Issuer::start(ISSUER, &[]).await;
-    issuer.answers(vec![Step::write(
-        "HTTP/1.1 503 Away\r\nContent-Length: 0\r\n\r\n",
-    )]);
+    let away = "HTTP/1.1 503 Away\r\nContent-Length: 0\r\n\r\n";
+    issuer.answers(vec![Step::write(away)]);
     let agent = Agent::json("{}").await;
     let sidecar = Sidecar::spawn(&agent, &arguments(&issuer, &[]));
     for path in ["/auth/ready", "/auth/verify"] {
-        let request = Request::get(path).bearer(&signed_by(&key, "k-1"));
+        let token = key.sign_as("a2a-pair+jwt", "k-1", &bound(CALL, json!({})));
+        let request = Request::get(path).bearer(&token);
         let answer = sidecar.call(&request).await;
         assert_eq!(answer.status, 503, "{path}: {}", answer.text());
         assert_eq!(answer.reason(), "store_unavailable", "{path}");
     }
     assert_eq!(sidecar.admin_get("/readyz").await.status, 503);
     assert_eq!(sidecar.admin_get("/healthz").await.status, 200);
-    let answer = sidecar.call(&call(&signed_by(&key, "k-1"))).await;
+    let answer = sidecar.call(&signed_by(&key, "k-1")).await;
     assert_eq!(answer.reason(), "store_unavailable");
     assert!(answer.field("retry-after").is_some());
     assert_eq!(agent.count(), 0);
     issuer.publish(&[&key]);
     sidecar.await_ready().await;
-    let answer = sidecar.call(&call(&signed_by(&key, "k-1"))).await;
+    let answer = sidecar.call(&signed_by(&key, "k-1")).await;
     assert_eq!(answer.status, 200, "{}", answer.text());
 }
 
@@ -79,15 +78,13 @@ async fn a_gateway_that_publishes_no_key_makes_nothing_ready() {
     let answer = sidecar.call(&Request::get("/auth/ready")).await;
     assert_eq!(answer.reason(), "store_unavailable");
     assert_eq!(sidecar.admin_get("/readyz").await.status, 503);
-    let answer = sidecar.call(&call(&signed_by(&key, "k-1"))).await;
-    assert_eq!(answer.reason(), "store_unavailable");
+    let known = signed_by(&key, "k-1");
+    assert_eq!(sidecar.call(&known).await.reason(), "store_unavailable");
     assert_eq!(agent.count(), 0);
     // The first token after the pause has them fetched again.
     issuer.publish(&[&key]);
-    until_holds("the keys are fetched again", async || {
-        sidecar.call(&call(&signed_by(&key, "k-1"))).await.status == 200
-    })
-    .await;
+    let is_known = async || sidecar.call(&known).await.status == 200;
+    until_holds("the keys are fetched again", is_known).await;
     assert_eq!(sidecar.admin_get("/readyz").await.status, 200);
 }
 
@@ -105,19 +102,14 @@ async fn the_gateway_is_asked_who_it_is() {
     })
     .await;
     let agent = Agent::json("{}").await;
-    let url = gateway.url();
-    let sidecar = Sidecar::spawn(&agent, &["--gateway", &url]);
+    let sidecar = Sidecar::spawn(&agent, &["--gateway", &gateway.url()]);
     sidecar.await_ready().await;
     let token = |iss: &str| key.sign_as("a2a-pair+jwt", "k-1", &bound(CALL, json!({"iss": iss})));
     let answer = sidecar.call(&call(&token("https://named.test"))).await;
     assert_eq!(answer.status, 200, "{}", answer.text());
     let answer = sidecar.call(&call(&token(ISSUER))).await;
     assert_eq!(answer.reason(), "unauthenticated");
-    let asked: Vec<_> = gateway.requests();
-    assert!(
-        asked
-            .iter()
-            .any(|r| r.head.starts_with("GET /.well-known/jwks.json "))
-    );
+    let mut asked = gateway.requests().into_iter();
+    assert!(asked.any(|r| r.head.starts_with("GET /.well-known/jwks.json ")));
     assert_eq!(agent.take().field("x-a2a-caller"), Some("caller"));
 }

@@ -11,10 +11,25 @@ use serde_json::{Value, json};
 
 use self::flaws::Forger;
 use crate::harness::sidecar::{GUARDED, Guarded, ISSUER, bound, call, claims, ended};
-use crate::harness::{Agent, CALL, LAST_CHUNK, Request, SSE_HEAD, Step, assert_refusal, chunk};
+use crate::harness::{
+    Agent, Answer, CALL, Connection, LAST_CHUNK, Request, SSE_HEAD, Step, assert_refusal, chunk,
+    ok_json,
+};
+
+/// Refused, since nobody is proven to call.
+async fn is_refused(guarded: &Guarded, request: &Request) -> Answer {
+    let answer = guarded.call(request).await;
+    assert_eq!(answer.reason(), "unauthenticated", "{request:?}");
+    answer
+}
+
+/// A call with this body and a good token for it.
+fn good(guarded: &Guarded, body: &str) -> Request {
+    Request::post("/", body).bearer(&guarded.token(body))
+}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_agent_sees_the_call_and_who_proved_to_call() {
+async fn the_agent_sees_the_call_who_proved_to_call_and_its_own_credential() {
     let guarded = Guarded::start(&[]).await;
     let request = call(&guarded.token(CALL))
         .field("X-Workspace-ID", "boss")
@@ -52,6 +67,15 @@ async fn the_agent_sees_the_call_and_who_proved_to_call() {
     }
     let host = format!("127.0.0.1:{}", guarded.agent.port);
     assert_eq!(seen.field("host"), Some(host.as_str()));
+    // With a credential of its own it gets that.
+    let request = Request::post("/", CALL)
+        .field("X-A2A-Caller-Token", guarded.token(CALL))
+        .bearer("the-agents-own");
+    assert_eq!(guarded.call(&request).await.status, 200);
+    let seen = guarded.agent.take();
+    assert_eq!(seen.field("authorization"), Some("Bearer the-agents-own"));
+    assert_eq!(seen.field("x-workspace-id"), Some("caller"));
+    assert!(seen.field("x-a2a-caller-token").is_none());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -83,8 +107,8 @@ async fn a_token_with_any_flaw_proves_nothing() {
         jwks: jwks.as_bytes(),
     };
     // Made the same way, and without a flaw.
-    let good = guarded.call(&call(&forger.saying(json!({})))).await;
-    assert_eq!(good.status, 200, "{}", good.text());
+    let flawless = guarded.call(&call(&forger.saying(json!({})))).await;
+    assert_eq!(flawless.status, 200, "{}", flawless.text());
     guarded.agent.take();
     let mut others = Vec::new();
     for flaw in forger.flaws() {
@@ -100,46 +124,42 @@ async fn a_token_with_any_flaw_proves_nothing() {
     }
     assert!(
         others.is_empty(),
-        "admitted, or refused for another reason: {others:#?}"
+        "admitted, or for another reason: {others:#?}"
     );
     for (what, token) in [
         ("no token at all", "nothing".to_owned()),
         ("a workspace's token", format!("a2aw_{}", "a".repeat(43))),
     ] {
-        let answer = guarded.call(&call(&token)).await;
-        assert_eq!(answer.reason(), "unauthenticated", "{what}");
+        let answer = is_refused(&guarded, &call(&token)).await;
         assert!(answer.text().contains("is no pair token"), "{what}");
     }
     let without = Request::post("/", CALL).field("X-Request-Id", "r-1");
     let answer = guarded.call(&without).await;
     assert_refusal(&answer, "/a2a", "r-1", "unauthenticated", "no field");
-    let twice = call(&guarded.token(CALL)).bearer(&guarded.token(CALL));
-    assert_eq!(guarded.call(&twice).await.reason(), "unauthenticated");
-    let both = call(&guarded.token(CALL)).field("X-A2A-Caller-Token", "nothing");
-    assert_eq!(guarded.call(&both).await.reason(), "unauthenticated");
+    let twice = good(&guarded, CALL).bearer(&guarded.token(CALL));
+    is_refused(&guarded, &twice).await;
+    let both = good(&guarded, CALL).field("X-A2A-Caller-Token", "nothing");
+    is_refused(&guarded, &both).await;
     assert_eq!(guarded.agent.count(), 0, "the agent saw one of them");
-    assert_eq!(guarded.call(&call(&guarded.token(CALL))).await.status, 200);
+    assert_eq!(guarded.call(&good(&guarded, CALL)).await.status, 200);
     let log = guarded.sidecar.log();
-    assert!(
-        !log.contains(&guarded.token(CALL)[..40]),
-        "a token in the log"
-    );
+    let shown = log.contains(&guarded.token(CALL)[..40]);
+    assert!(!shown, "a token in the log");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_flipped_byte_of_the_body_is_noticed() {
     let guarded = Guarded::start(&[]).await;
     for at in [0, 20, CALL.len() / 2, CALL.len() - 1] {
-        let mut request = call(&guarded.token(CALL));
+        let mut request = good(&guarded, CALL);
         request.body[at] ^= 1;
-        let answer = guarded.call(&request).await;
-        assert_eq!(answer.reason(), "unauthenticated", "{at}");
+        is_refused(&guarded, &request).await;
     }
-    let mut longer = call(&guarded.token(CALL));
+    let mut longer = good(&guarded, CALL);
     longer.body.push(b' ');
-    assert_eq!(guarded.call(&longer).await.reason(), "unauthenticated");
+    is_refused(&guarded, &longer).await;
     let shorter = Request::new("POST", "/").bearer(&guarded.token(CALL));
-    assert_eq!(guarded.call(&shorter).await.reason(), "unauthenticated");
+    is_refused(&guarded, &shorter).await;
     assert_eq!(guarded.agent.count(), 0);
 }
 
@@ -152,8 +172,7 @@ async fn a_bound_token_counts_once_and_an_unbound_one_as_long_as_it_is_good() {
     assert_eq!(guarded.call(&other).await.status, 401);
     assert_eq!(guarded.call(&call(&token)).await.status, 200);
     for _ in 0..3 {
-        let answer = guarded.call(&call(&token)).await;
-        assert_eq!(answer.reason(), "unauthenticated");
+        let answer = is_refused(&guarded, &call(&token)).await;
         assert!(answer.text().contains("used before"), "{}", answer.text());
     }
     // Nor under another signature: it is the name that counts once.
@@ -185,33 +204,17 @@ async fn a_bound_token_counts_once_and_an_unbound_one_as_long_as_it_is_good() {
         // Of discovery, and of a workspace that does not ask for more.
         for kind in [json!({}), json!({"token_use": "caller"})] {
             let unbound = strict.sign(&claims(kind));
-            for request in [
-                call(&unbound),
-                Request::get("/auth/verify").bearer(&unbound),
-            ] {
-                let answer = strict.call(&request).await;
-                assert_eq!(answer.reason(), "unauthenticated");
+            let verify = Request::get("/auth/verify").bearer(&unbound);
+            for request in [call(&unbound), verify] {
+                let answer = is_refused(&strict, &request).await;
                 let said = answer.json().to_string();
                 let helps = said.contains(r#"proof: \"request\""#) && said.contains("PATCH");
                 assert!(helps, "{said}");
             }
         }
-        assert_eq!(strict.call(&call(&strict.token(CALL))).await.status, 200);
+        assert_eq!(strict.call(&good(&strict, CALL)).await.status, 200);
         assert_eq!(strict.agent.count(), 1);
     }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_agent_with_its_own_credential_gets_it() {
-    let guarded = Guarded::start(&[]).await;
-    let request = Request::post("/", CALL)
-        .field("X-A2A-Caller-Token", guarded.token(CALL))
-        .bearer("the-agents-own");
-    assert_eq!(guarded.call(&request).await.status, 200);
-    let seen = guarded.agent.take();
-    assert_eq!(seen.field("authorization"), Some("Bearer the-agents-own"));
-    assert_eq!(seen.field("x-workspace-id"), Some("caller"));
-    assert!(seen.field("x-a2a-caller-token").is_none());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -229,9 +232,8 @@ async fn every_path_and_method_passes_and_only_the_card_is_public() {
         let request = Request::new(method, path);
         let refused = guarded.call(&head_read_as_none(&request)).await;
         assert_eq!(refused.status, 401, "{method} {path}");
-        let answer = guarded
-            .call(&head_read_as_none(&request.bearer(&token)))
-            .await;
+        let proven = head_read_as_none(&request.bearer(&token));
+        let answer = guarded.call(&proven).await;
         assert_eq!(answer.status, 200, "{method} {path}: {}", answer.text());
         let seen = guarded.agent.take();
         let line = format!("{method} {path} HTTP/1.1\r\n");
@@ -260,7 +262,7 @@ async fn every_path_and_method_passes_and_only_the_card_is_public() {
     }
     let private = Guarded::start(&["--private-card"]).await;
     let request = Request::get("/.well-known/agent-card.json");
-    assert_eq!(private.call(&request).await.reason(), "unauthenticated");
+    is_refused(&private, &request).await;
     let token = private.sign(&claims(json!({})));
     assert_eq!(private.call(&request.bearer(&token)).await.status, 200);
 }
@@ -282,15 +284,12 @@ async fn a_stream_passes_event_by_event_and_what_breaks_is_told() {
             return vec![Step::write(found)];
         }
         if request.head.starts_with("GET") {
-            return vec![Step::write(
-                "HTTP/1.1 304 Not Modified\r\nETag: \"1\"\r\n\r\n",
-            )];
+            let same = "HTTP/1.1 304 Not Modified\r\nETag: \"1\"\r\n\r\n";
+            return vec![Step::write(same)];
         }
         if request.text().contains("broken") {
-            return vec![
-                Step::write("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nabc"),
-                Step::Close,
-            ];
+            let part = "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nabc";
+            return vec![Step::write(part), Step::Close];
         }
         vec![
             Step::write(SSE_HEAD),
@@ -301,14 +300,13 @@ async fn a_stream_passes_event_by_event_and_what_breaks_is_told() {
         ]
     });
     let guarded = Guarded::start_with(agent.await, &[]).await;
-    let answer = guarded.call(&call(&guarded.token(CALL))).await;
+    let answer = guarded.call(&good(&guarded, CALL)).await;
     assert_eq!(answer.field("content-type"), Some("text/event-stream"));
     assert_eq!(answer.text(), "data: {\"n\":1}\n\ndata: {\"n\":2}\n\n");
     assert!(answer.whole && answer.pieces.len() >= 2, "{answer:?}");
     // What an agent answers besides is between it and its callers.
     let moved = CALL.replace("hi", "moved");
-    let request = Request::post("/", &moved).bearer(&guarded.token(&moved));
-    let answer = guarded.call(&request).await;
+    let answer = guarded.call(&good(&guarded, &moved)).await;
     assert_eq!((answer.status, answer.field("location")), (302, Some("/x")));
     assert_eq!(answer.field("set-cookie"), Some("a=b"));
     let card = Request::get("/.well-known/agent-card.json").field("If-None-Match", "\"1\"");
@@ -316,8 +314,7 @@ async fn a_stream_passes_event_by_event_and_what_breaks_is_told() {
     assert_eq!((answer.status, answer.field("etag")), (304, Some("\"1\"")));
     assert!(answer.field("content-length").is_none(), "{answer:?}");
     let broken = CALL.replace("hi", "broken");
-    let request = Request::post("/", &broken).bearer(&guarded.token(&broken));
-    let answer = guarded.call(&request).await;
+    let answer = guarded.call(&good(&guarded, &broken)).await;
     assert_eq!(answer.reason(), "agent_protocol_error");
     assert_eq!(answer.json()["id"], "c-1");
     assert_eq!(answer.fact("delivered").as_deref(), Some("true"));
@@ -325,23 +322,15 @@ async fn a_stream_passes_event_by_event_and_what_breaks_is_told() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn bodies_are_bounded_and_read_before_the_agent_sees_a_byte() {
-    let guarded = Guarded::start(&[
-        "--set",
-        "limits.request_bytes=1MiB",
-        "--set",
-        "timeouts.request_body=3s",
-    ])
-    .await;
-    let big = format!(
-        "{{\"method\":\"message/send\",\"x\":\"{}\"}}",
-        "x".repeat(900 * 1024)
-    );
-    let request = Request::post("/", &big).bearer(&guarded.token(&big));
-    assert_eq!(guarded.call(&request).await.status, 200);
+    let body = "limits.request_bytes=1MiB";
+    let time = "timeouts.request_body=3s";
+    let guarded = Guarded::start(&["--set", body, "--set", time]).await;
+    let big = "x".repeat(900 * 1024);
+    let big = format!("{{\"method\":\"message/send\",\"x\":\"{big}\"}}");
+    assert_eq!(guarded.call(&good(&guarded, &big)).await.status, 200);
     assert_eq!(guarded.agent.take().body, big.as_bytes());
-    let bigger = "x".repeat(2 * 1024 * 1024);
-    let request = Request::post("/", &bigger).bearer(&guarded.token(&bigger));
-    assert_eq!(guarded.call(&request).await.reason(), "body_too_large");
+    let bigger = good(&guarded, &"x".repeat(2 * 1024 * 1024));
+    assert_eq!(guarded.call(&bigger).await.reason(), "body_too_large");
     let mut dripping = call(&guarded.token(CALL)).field("Content-Length", "5000");
     dripping.body.truncate(10);
     assert_eq!(guarded.call(&dripping).await.reason(), "request_timeout");
@@ -351,15 +340,15 @@ async fn bodies_are_bounded_and_read_before_the_agent_sees_a_byte() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn it_says_what_it_does_and_ends_in_order() {
     let slow = Agent::scripted(|_| {
-        let answer = crate::harness::ok_json("{}");
-        vec![Step::Wait(Duration::from_millis(500)), Step::Write(answer)]
+        let wait = Step::Wait(Duration::from_millis(500));
+        vec![wait, Step::Write(ok_json("{}"))]
     });
     let mut guarded = Guarded::start_with(slow.await, &[]).await;
     let ready = guarded.sidecar.admin_get("/readyz").await;
     assert_eq!((ready.status, &ready.json()["keys"]), (200, &json!("ok")));
     let config = guarded.sidecar.admin_get("/config").await.json();
     assert!(config.to_string().contains("timeouts.idle"), "{config}");
-    let mut connection = crate::harness::Connection::open(guarded.sidecar.address).await;
+    let mut connection = Connection::open(guarded.sidecar.address).await;
     let request = call(&guarded.token(CALL)).wire(GUARDED);
     connection.send(&request).await;
     guarded.agent.until_count(1).await;
@@ -368,79 +357,52 @@ async fn it_says_what_it_does_and_ends_in_order() {
     assert!(ended.success(), "{ended}");
     assert_eq!(connection.answer().await.status, 200);
     let log = guarded.sidecar.log();
-    let line = log
-        .lines()
-        .find(|line| line.contains(r#""target":"access""#));
+    let mut lines = log.lines();
+    let line = lines.find(|line| line.contains(r#""target":"access""#));
     let line: Value = serde_json::from_str(line.unwrap()).unwrap();
-    assert_eq!(line["caller"], "caller", "{line}");
-    assert_eq!(line["callee"], GUARDED, "{line}");
-    assert_eq!(line["outcome"], "answered", "{line}");
+    for (name, value) in [
+        ("caller", "caller"),
+        ("callee", GUARDED),
+        ("outcome", "answered"),
+    ] {
+        assert_eq!(line[name], value, "{line}");
+    }
 }
 
 #[test]
 fn wrong_arguments_end_it_before_a_port_is_bound() {
-    let agent = ["--workspace", "pm", "--upstream", "http://127.0.0.1:8000"];
+    let agent = "--workspace pm --upstream http://127.0.0.1:8000";
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let taken = taken.local_addr().unwrap().to_string();
-    let cases: [(&[&str], i32, &str); 9] = [
-        (&["--help"], 0, "--require-bound"),
-        (&[], 64, "--workspace"),
-        (&["--workspace", "pm"], 64, "--upstream"),
+    let taken = taken.local_addr().unwrap();
+    for (arguments, status, word) in [
+        ("--help", 0, "--require-bound"),
+        ("", 64, "--workspace"),
+        ("--workspace pm", 64, "--upstream"),
         (
-            &["--workspace", "p:m", "--upstream", "http://127.0.0.1:1"],
+            "--workspace p:m --upstream http://127.0.0.1:1",
             64,
             "workspace id",
         ),
         (
-            &["--workspace", "pm", "--upstream", "http://127.0.0.1:1/a2a"],
+            "--workspace pm --upstream http://127.0.0.1:1/a2a",
             64,
             "scheme, host and port",
         ),
         (
-            &[
-                agent[0],
-                agent[1],
-                agent[2],
-                agent[3],
-                "--gateway",
-                "http://10.0.0.7",
-            ],
+            &format!("{agent} --gateway http://10.0.0.7"),
             64,
             "--plain-http",
         ),
         (
-            &[
-                agent[0],
-                agent[1],
-                agent[2],
-                agent[3],
-                "--set",
-                "timeouts.idle=soon",
-            ],
+            &format!("{agent} --set timeouts.idle=soon"),
             64,
             "timeouts.idle",
         ),
-        (
-            &[
-                agent[0],
-                agent[1],
-                agent[2],
-                agent[3],
-                "--set",
-                "sidecar.x=1",
-            ],
-            64,
-            "sidecar",
-        ),
-        (
-            &[agent[0], agent[1], agent[2], agent[3], "--listen", &taken],
-            1,
-            "cannot listen",
-        ),
-    ];
-    for (arguments, status, word) in cases {
-        let (code, said) = ended(arguments);
-        assert_eq!(code, Some(status), "{arguments:?}: {said}");
-        assert!(said.contains(word), "{arguments:?}: {said}");
+        (&format!("{agent} --set sidecar.x=1"), 64, "sidecar"),
+        (&format!("{agent} --listen {taken}"), 1, "cannot listen"),
+    ] {
+        let (code, said) = ended(&arguments.split_whitespace().collect::<Vec<_>>());
+        assert_eq!(code, Some(status), "{arguments}: {said}");
+        assert!(said.contains(word), "{arguments}: {said}");
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use a2a_gateway::db::Db;
 use a2a_gateway::metrics::Metrics;
+use futures_util::future::join_all;
 use sqlx::Row as _;
 
 use super::{open_db, settings};
@@ -22,6 +23,12 @@ async fn migrated(url: &str) -> Db {
     let db = open_db(url);
     db.migrate().await.unwrap();
     db
+}
+
+async fn count(db: &Db, query: &'static str) -> i64 {
+    let count = sqlx::query_scalar::<_, i64>(query);
+    let count = db.run("count", async { count.fetch_one(db.pool()).await });
+    count.await.unwrap()
 }
 
 /// `INSERT` with every optional column as given.
@@ -69,25 +76,12 @@ async fn values_and_nulls_come_back_as_they_went() {
         let rows = rows.await.unwrap();
         let read = |row: usize| -> (String, String, Option<String>, Option<String>, Option<i64>) {
             let row = &rows[row];
-            (
-                row.get(0),
-                row.get("name"),
-                row.get("org"),
-                row.get(3),
-                row.get("last_seen"),
-            )
+            let (org, card) = (row.get("org"), row.get(3));
+            (row.get(0), row.get("name"), org, card, row.get("last_seen"))
         };
         assert_eq!(read(0), ("a".into(), "näme".into(), None, None, None));
-        assert_eq!(
-            read(1),
-            (
-                "b".into(),
-                "näme".into(),
-                Some("org".into()),
-                None,
-                Some(-1)
-            )
-        );
+        let (id, org) = ("b".to_owned(), Some("org".to_owned()));
+        assert_eq!(read(1), (id, "näme".into(), org, None, Some(-1)));
         assert_eq!(rows[0].get::<i64, _>("active_tasks"), 0);
         assert_eq!(rows[0].get::<i64, _>("created_at"), 1 << 41);
         let missing = db.run("missing", async {
@@ -132,18 +126,11 @@ async fn upserts_return_and_counts_and_recursion_work_on_both() {
             .fetch_all(db.pool())
             .await
         });
-        let line = line.await.unwrap();
-        assert_eq!(
-            line,
-            [("leaf".into(), 0), ("mid".into(), 1), ("top".into(), 2)]
-        );
-        let count = db.run("count", async {
-            sqlx::query_scalar::<_, i64>("SELECT COUNT(*) FROM workspaces WHERE org = $1")
-                .bind("org")
-                .fetch_one(db.pool())
-                .await
-        });
-        assert_eq!(count.await.unwrap(), 3);
+        let expected = [("leaf", 0), ("mid", 1), ("top", 2)];
+        let expected = expected.map(|(id, depth)| (id.to_owned(), depth));
+        assert_eq!(line.await.unwrap(), expected);
+        let count = count(&db, "SELECT COUNT(*) FROM workspaces WHERE org = 'org'");
+        assert_eq!(count.await, 3);
     }
 }
 
@@ -153,34 +140,21 @@ async fn one_time_tokens_are_redeemed_once() {
     for url in both(&folder) {
         let db = migrated(&url).await;
         let insert = "INSERT INTO enrolment_tokens (token_hash, workspace_id, created_at, expires_at) VALUES ($1, $2, 1, 100)";
-        db.run("insert", async {
-            sqlx::query(insert)
-                .bind("hash")
-                .bind("w")
-                .execute(db.pool())
-                .await
-        })
-        .await
-        .unwrap();
+        let insert = sqlx::query(insert).bind("hash").bind("w");
+        let inserted = db.run("insert", async { insert.execute(db.pool()).await });
+        inserted.await.unwrap();
         let redeem = (0..8).map(|_| {
             let db = db.clone();
             tokio::spawn(async move {
-                let redeem = async {
-                    sqlx::query_scalar::<_, String>(
-                        "UPDATE enrolment_tokens SET redeemed_at = $1 WHERE token_hash = $2 AND redeemed_at IS NULL AND expires_at > $1 RETURNING workspace_id",
-                    )
-                    .bind(50_i64)
-                    .bind("hash")
-                    .fetch_optional(db.pool())
-                    .await
-                };
+                let update = "UPDATE enrolment_tokens SET redeemed_at = $1 WHERE token_hash = $2 AND redeemed_at IS NULL AND expires_at > $1 RETURNING workspace_id";
+                let redeem = sqlx::query_scalar::<_, String>(update);
+                let redeem = redeem.bind(50_i64).bind("hash");
+                let redeem = async { redeem.fetch_optional(db.pool()).await };
                 db.run("redeem", redeem).await.unwrap()
             })
         });
-        let mut winners = Vec::new();
-        for redeem in redeem.collect::<Vec<_>>() {
-            winners.extend(redeem.await.unwrap());
-        }
+        let winners = join_all(redeem).await.into_iter();
+        let winners: Vec<_> = winners.filter_map(Result::unwrap).collect();
         assert_eq!(winners, ["w"]);
     }
 }
@@ -212,15 +186,10 @@ async fn a_transaction_counts_whole_or_not_at_all() {
                 db.run("write", work).await
             })
         });
-        for writer in writers.collect::<Vec<_>>() {
-            writer.await.unwrap().unwrap();
+        for writer in join_all(writers).await {
+            writer.unwrap().unwrap();
         }
-        let count = db.run("count", async {
-            sqlx::query_scalar::<_, i64>("SELECT COUNT(*) FROM admin_tokens")
-                .fetch_one(db.pool())
-                .await
-        });
-        assert_eq!(count.await.unwrap(), 6);
+        assert_eq!(count(&db, "SELECT COUNT(*) FROM admin_tokens").await, 6);
     }
 }
 
@@ -232,8 +201,8 @@ async fn replicas_may_migrate_at_the_same_time_and_again() {
             let db = open_db(&url);
             tokio::spawn(async move { db.migrate().await.map(|()| db) })
         });
-        for replica in replicas.collect::<Vec<_>>() {
-            let db = replica.await.unwrap().unwrap();
+        for replica in join_all(replicas).await {
+            let db = replica.unwrap().unwrap();
             db.migrate().await.unwrap();
             db.ping().await.unwrap();
         }
@@ -263,10 +232,8 @@ async fn what_the_database_refuses_does_not_repeat_the_row() {
                 .await
         });
         let refused = refused.await.unwrap_err();
-        assert!(
-            !format!("{refused:?}").contains("very-secret"),
-            "{refused:?}"
-        );
+        let shown = format!("{refused:?}");
+        assert!(!shown.contains("very-secret"), "{shown}");
         assert!(format!("{:?}", refused.source).contains("name"));
     }
 }
@@ -296,13 +263,9 @@ async fn the_sqlite_file_is_for_its_owner_alone_and_survives_a_restart() {
 
 #[test]
 fn urls_are_checked_and_never_repeated() {
-    let good = [
-        "postgres://u:p%40@host/db?sslmode=require",
-        "postgresql://host",
-    ];
-    for url in good {
-        assert!(Db::open(&settings(url, "memory"), Arc::new(Metrics::new())).is_ok());
-    }
+    let open = |url: &str| Db::open(&settings(url, "memory"), Arc::new(Metrics::new()));
+    assert!(open("postgres://u:p%40@host/db?sslmode=require").is_ok());
+    assert!(open("postgresql://host").is_ok());
     for url in [
         "mysql://u:secret@host/db",
         "postgres://u:secret@host:port/db",
@@ -312,12 +275,9 @@ fn urls_are_checked_and_never_repeated() {
         "sqlite:a.db?mode=memory&secret@",
         "sqlite:/proc/none/a.db",
     ] {
-        let error = Db::open(&settings(url, "memory"), Arc::new(Metrics::new())).err();
-        let error = error.map(|error| format!("{error} {error:?}"));
-        assert!(
-            error.is_some_and(|error| !error.contains("secret")),
-            "{url}"
-        );
+        let error = open(url).err().map(|error| format!("{error} {error:?}"));
+        let is_silent = error.is_some_and(|error| !error.contains("secret"));
+        assert!(is_silent, "{url}");
     }
 }
 
@@ -333,11 +293,8 @@ async fn a_full_disk_under_sqlite_is_over_when_there_is_room_again() {
                 .execute(&mut *transaction)
                 .await?;
             let insert = "INSERT INTO admin_tokens (token_hash, created_at) VALUES ($1, 1)";
-            let much = "x".repeat(1 << 20);
-            let done = sqlx::query(insert)
-                .bind(much)
-                .execute(&mut *transaction)
-                .await;
+            let insert = sqlx::query(insert).bind("x".repeat(1 << 20));
+            let done = insert.execute(&mut *transaction).await;
             Ok(done.expect_err("there is no room").to_string())
         });
         let said = full.await.expect("each transaction begins");

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use a2a_gateway::shared::{EntryId, Followed, Shared, Tail};
 
+use futures_util::future::join_all;
+
 use super::open_shared;
 use super::shared::each;
 use crate::harness::servers::Redis;
@@ -76,10 +78,8 @@ async fn of_many_takers_one_gets_it() {
             let shared = shared.clone();
             tokio::spawn(async move { shared.take("case:take").await.unwrap() })
         });
-        let mut taken = Vec::new();
-        for take in takes.collect::<Vec<_>>() {
-            taken.extend(take.await.unwrap());
-        }
+        let taken = join_all(takes).await.into_iter();
+        let taken: Vec<_> = taken.filter_map(Result::unwrap).collect();
         assert_eq!(taken, ["it"]);
         assert_eq!(shared.get("case:take").await.unwrap(), None);
     }

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use a2a_gateway::shared::{Notice, Shared};
 
+use futures_util::future::join_all;
+
 use super::{message, next, open_shared};
 use crate::harness::cluster::cluster;
 use crate::harness::servers::{self, Redis};
@@ -126,14 +128,11 @@ async fn each_runtime_writes_by_itself_and_none_waits_for_one_that_ended() {
             })
         });
         for thread in threads.collect::<Vec<_>>() {
-            tokio::task::spawn_blocking(|| thread.join().unwrap())
-                .await
-                .unwrap();
+            let joined = tokio::task::spawn_blocking(|| thread.join().unwrap());
+            joined.await.unwrap();
         }
-        shared
-            .set("runtimes:after", "1", Some(MINUTE))
-            .await
-            .unwrap();
+        let after = shared.set("runtimes:after", "1", Some(MINUTE));
+        after.await.unwrap();
     }
 }
 
@@ -148,11 +147,8 @@ async fn of_many_claims_one_wins() {
             };
             tokio::spawn(claim)
         });
-        let mut winners = 0;
-        for claim in claims.collect::<Vec<_>>() {
-            winners += usize::from(claim.await.unwrap());
-        }
-        assert_eq!(winners, 1);
+        let claims = join_all(claims).await.into_iter();
+        assert_eq!(claims.filter(|claim| *claim.as_ref().unwrap()).count(), 1);
         shared.delete(&["claim"]).await.unwrap();
         assert!(shared.set_if_absent("claim", "x", MINUTE).await.unwrap());
     }
@@ -165,10 +161,8 @@ async fn a_counter_counts_each_and_lapses_from_its_first_increment() {
             let shared = shared.clone();
             tokio::spawn(async move { shared.increment("count", MINUTE).await.unwrap() })
         });
-        let mut seen = Vec::new();
-        for count in counts.collect::<Vec<_>>() {
-            seen.push(count.await.unwrap());
-        }
+        let seen = join_all(counts).await.into_iter();
+        let mut seen: Vec<_> = seen.map(Result::unwrap).collect();
         seen.sort_unstable();
         assert_eq!(seen, (1..=20).collect::<Vec<i64>>());
         shared.increment("count", MINUTE * 60).await.unwrap();
@@ -212,10 +206,8 @@ async fn a_watch_tells_of_every_change_under_its_prefixes_and_of_no_other() {
         shared.set("unwatched", "1", None).await.unwrap();
         shared.set("watch:a:1", "1", None).await.unwrap();
         assert_eq!(next(&mut watch).await, message("watch:a:1"));
-        shared
-            .set_if_absent("watched:2", "1", MINUTE)
-            .await
-            .unwrap();
+        let absent = shared.set_if_absent("watched:2", "1", MINUTE);
+        absent.await.unwrap();
         assert_eq!(next(&mut watch).await, message("watched:2"));
         shared.increment("watch:3", MINUTE).await.unwrap();
         assert_eq!(next(&mut watch).await, message("watch:3"));
@@ -282,26 +274,17 @@ async fn redis_may_be_reached_by_tls_with_an_issuer_of_its_own() {
 #[tokio::test]
 async fn a_numbered_log_keeps_its_newest_and_takes_no_number_twice() {
     let entry = |n: u64| {
-        (
-            n,
-            bytes::Bytes::from(vec![b'e', 0xff, u8::try_from(n).unwrap()]),
-        )
+        let bytes = vec![b'e', 0xff, u8::try_from(n).unwrap()];
+        (n, bytes::Bytes::from(bytes))
     };
     for shared in each() {
         let log = "numbered:a";
-        shared
-            .append_numbered(log, &[entry(1), entry(2)], 9, MINUTE)
-            .await
-            .unwrap();
         // A try without an answer may have been heard.
-        shared
-            .append_numbered(log, &[entry(2), entry(3)], 9, MINUTE)
-            .await
-            .unwrap();
-        shared
-            .append_numbered(log, &[entry(7), entry(8)], 4, MINUTE)
-            .await
-            .unwrap();
+        for (numbers, keep) in [([1, 2], 9), ([2, 3], 9), ([7, 8], 4)] {
+            let entries = numbers.map(entry);
+            let append = shared.append_numbered(log, &entries, keep, MINUTE);
+            append.await.unwrap();
+        }
         let read = async |after, max| shared.read_numbered(log, after, max).await.unwrap();
         assert_eq!(read(0, 9).await, [2, 3, 7, 8].map(entry));
         assert_eq!(read(3, 1).await, [entry(7)]);
@@ -309,10 +292,9 @@ async fn a_numbered_log_keeps_its_newest_and_takes_no_number_twice() {
         assert_eq!(read(u64::MAX, 9).await, []);
         shared.append_numbered(log, &[], 9, MINUTE).await.unwrap();
         let soon = Duration::from_millis(30);
-        shared
-            .append_numbered("numbered:b", &[entry(1)], 9, soon)
-            .await
-            .unwrap();
+        let entries = [entry(1)];
+        let append = shared.append_numbered("numbered:b", &entries, 9, soon);
+        append.await.unwrap();
         tokio::time::sleep(soon * 3).await;
         assert_eq!(shared.read_numbered("numbered:b", 0, 9).await.unwrap(), []);
     }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
 
 use super::{Case, ended, ends, pausing, plain, streaming};
-use crate::harness::{Builder, Pair, Step, holds_for, unnumbered, until_holds};
+use crate::harness::{Step, holds_for, unnumbered, until_holds};
 
 const LINGERING: &str = "a2a_gateway_lingering_streams";
 const LINGERED: &str = "a2a_gateway_lingered_streams_total";
@@ -32,7 +32,7 @@ async fn a_stream_goes_on_without_its_caller_and_is_there_when_it_comes_back() {
     events.extend(plain(3..=4));
     let gate = Arc::new(Semaphore::new(0));
     let agent = pausing(events, Step::Held(Arc::clone(&gate)), ended()).await;
-    let case = Case::new(Builder::new(Pair::Embedded), agent).await;
+    let case = Case::with("", agent).await;
     let (seen, stream) = case.left_behind("data: 2\n").await;
     becomes(&case, LINGERING, 1.0).await;
     // Its record is closed, and its place at the target is not free.
@@ -48,8 +48,7 @@ async fn a_stream_goes_on_without_its_caller_and_is_there_when_it_comes_back() {
 #[tokio::test]
 async fn a_stream_that_nobody_reads_is_cancelled_after_its_time_and_says_so() {
     let agent = streaming(plain(1..=2), Step::Hang).await;
-    let builder = Builder::new(Pair::Embedded).set("stream.linger", "1s");
-    let case = Case::new(builder, agent).await;
+    let case = Case::with("stream.linger=1s", agent).await;
     let left = Instant::now();
     let (_, stream) = case.left_behind("data: 2\n").await;
     freed(&case, "unread").await;
@@ -60,15 +59,15 @@ async fn a_stream_that_nobody_reads_is_cancelled_after_its_time_and_says_so() {
     let last = rest.rsplit_once("data: ").unwrap().1;
     let last: serde_json::Value = serde_json::from_str(last).unwrap();
     assert_eq!(last["id"], "c-1");
-    assert_eq!(last["error"]["data"][0]["reason"], "AGENT_PROTOCOL_ERROR");
-    assert_eq!(last["error"]["data"][0]["metadata"]["delivered"], "unknown");
+    let info = &last["error"]["data"][0];
+    assert_eq!(info["reason"], "AGENT_PROTOCOL_ERROR");
+    assert_eq!(info["metadata"]["delivered"], "unknown");
 }
 
 #[tokio::test]
 async fn a_reader_keeps_it_going() {
     let agent = streaming(plain(1..=2), Step::Hang).await;
-    let builder = Builder::new(Pair::Embedded).set("stream.linger", "1s");
-    let case = Case::new(builder, agent).await;
+    let case = Case::with("stream.linger=1s", agent).await;
     let (leaves, _, stream) = case.reading("data: 2\n").await;
     let reader = case.follow(&case.gateway, &stream).await;
     drop(leaves);
@@ -82,8 +81,7 @@ async fn a_reader_keeps_it_going() {
 #[tokio::test]
 async fn as_many_go_on_as_may_and_a_drain_ends_them_in_words() {
     let agent = streaming(plain(1..=2), Step::Hang).await;
-    let builder = Builder::new(Pair::Embedded).set("stream.lingering", "1");
-    let mut case = Case::new(builder, agent).await;
+    let mut case = Case::with("stream.lingering=1", agent).await;
     case.left_behind("data: 2\n").await;
     becomes(&case, LINGERING, 1.0).await;
     case.left_behind("data: 2\n").await;
@@ -98,7 +96,7 @@ async fn as_many_go_on_as_may_and_a_drain_ends_them_in_words() {
 #[tokio::test]
 async fn who_saw_no_event_cannot_come_back_and_nothing_goes_on() {
     let agent = streaming(vec![": hello\n\n".into()], Step::Hang).await;
-    let case = Case::new(Builder::new(Pair::Embedded), agent).await;
+    let case = Case::with("", agent).await;
     case.left_behind(": hello\n\n").await;
     let is_over = async || !case.target.agent.closed_by_gateway().is_empty();
     until_holds("the call ends", is_over).await;

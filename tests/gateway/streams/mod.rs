@@ -8,7 +8,7 @@ mod resumed;
 use std::time::Duration;
 
 use crate::harness::{
-    Agent, Answer, Builder, CALL, Connection, Gateway, LAST_CHUNK, Request, SSE_HEAD, Seat, Step,
+    Agent, Answer, Builder, Connection, Gateway, LAST_CHUNK, Pair, Request, SSE_HEAD, Seat, Step,
     chunk, unnumbered,
 };
 
@@ -61,15 +61,18 @@ impl Case {
         }
     }
 
+    /// On the embedded stores, with settings as for [`Builder::sets`].
+    async fn with(settings: &str, agent: Agent) -> Self {
+        Self::new(Builder::new(Pair::Embedded).sets(settings), agent).await
+    }
+
     fn request(&self) -> Request {
-        Request::post(self.target.path(), CALL).bearer(&self.caller.token)
+        self.caller.calls(&self.target)
     }
 
     /// The whole stream, and its name.
     async fn whole(&self) -> (String, String) {
-        let answer = self.gateway.call(&self.request()).await;
-        assert_eq!(answer.status, 200, "{}", answer.text());
-        let text = answer.text();
+        let text = self.gateway.call(&self.request()).await.has(200).text();
         let name = unnumbered(&text).1;
         (text, name)
     }
@@ -83,8 +86,7 @@ impl Case {
     /// The same, and stays.
     async fn reading(&self, until: &str) -> (Connection, String, String) {
         let mut connection = Connection::open(self.gateway.public).await;
-        let wire = self.request().wire(&self.gateway.public.to_string());
-        connection.send(&wire).await;
+        connection.ask(&self.request()).await;
         let head = connection.read_head().await.expect("a head");
         assert_eq!(head.status, 200, "{head:?}");
         let mut seen = String::new();
@@ -103,16 +105,29 @@ impl Case {
     /// A reader of it at `gateway`.
     async fn follow(&self, gateway: &Gateway, stream: &str) -> Connection {
         let mut reader = Connection::open(gateway.public).await;
-        reader.send(&self.resume(stream).wire("localhost")).await;
+        reader.ask(&self.resume(stream)).await;
         assert_eq!(reader.read_head().await.expect("a head").status, 200);
         reader
     }
 
     async fn resumed(&self, stream: &str, after: usize) -> Answer {
-        let request = self.resume(stream);
-        let request = request.field("Last-Event-ID", format!("{stream}-{after}"));
-        self.gateway.call(&request).await
+        self.gateway.call(&self.behind(stream, after)).await
     }
+
+    /// Takes a stream up behind an event.
+    fn behind(&self, stream: &str, after: usize) -> Request {
+        let request = self.resume(stream);
+        request.field("Last-Event-ID", format!("{stream}-{after}"))
+    }
+}
+
+/// All that a reader still gets.
+async fn rest(reader: &mut Connection) -> String {
+    let mut seen = Vec::new();
+    while let Some(mut chunk) = reader.next_chunk().await {
+        seen.append(&mut chunk);
+    }
+    String::from_utf8(seen).unwrap()
 }
 
 fn resume(stream: &str) -> Request {
@@ -122,10 +137,8 @@ fn resume(stream: &str) -> Request {
 /// The offset behind each event of a numbered stream.
 fn ends(text: &str, stream: &str) -> Vec<usize> {
     let number = format!("id: {stream}-");
-    text.match_indices(&number)
-        .map(|(at, _)| {
-            let line = at + text[at..].find('\n').unwrap() + 1;
-            line + text[line..].find('\n').unwrap() + 1
-        })
-        .collect()
+    let behind_line = |at: usize| at + text[at..].find('\n').unwrap() + 1;
+    let numbers = text.match_indices(&number);
+    let ends = numbers.map(|(at, _)| behind_line(behind_line(at)));
+    ends.collect()
 }

@@ -5,44 +5,36 @@ use std::time::Duration;
 
 use tokio::sync::Semaphore;
 
-use super::{Case, ended, ends, pausing, plain, streaming};
-use crate::harness::servers::{self, Redis};
-use crate::harness::{Agent, Builder, Gateway, Pair, Step, holds_for, unnumbered, until_holds};
+use super::{Case, ended, ends, pausing, plain, rest, streaming};
+use crate::harness::{Agent, Gateway, Step, Stores, holds_for, unnumbered, until_holds};
 
 struct Replicas {
     case: Case,
     other: Gateway,
-    redis: Redis,
+    stores: Stores,
 }
 
 impl Replicas {
-    async fn new(agent: Agent, sets: &[(&str, &str)]) -> Self {
-        let redis = Redis::start();
-        let sql = servers::postgres().database();
-        let builder = || {
-            let builder = Builder::new(Pair::Embedded).stores(&sql, &redis.url());
-            let set = |builder: Builder, (key, value): &(&str, &str)| builder.set(key, value);
-            sets.iter().fold(builder, set)
-        };
-        let case = Case::new(builder(), agent).await;
-        let other = builder().start().await;
-        Self { case, other, redis }
+    async fn new(agent: Agent, settings: &str) -> Self {
+        let stores = Stores::start();
+        let case = Case::new(stores.builder().sets(settings), agent).await;
+        let other = stores.builder().sets(settings).start().await;
+        Self {
+            case,
+            other,
+            stores,
+        }
     }
 
     /// An event that was never sent is none there either.
     async fn assert_unsent(&self, stream: &str, event: usize) {
-        let request = self.case.resume(stream);
-        let request = request.field("Last-Event-ID", format!("{stream}-{event}"));
-        let answer = self.other.call(&request).await;
+        let answer = self.other.call(&self.case.behind(stream, event)).await;
         assert_eq!(answer.reason(), "invalid_params", "{}", answer.text());
     }
 
     async fn resumed(&self, stream: &str, after: usize) -> String {
-        let request = self.case.resume(stream);
-        let request = request.field("Last-Event-ID", format!("{stream}-{after}"));
-        let answer = self.other.call(&request).await;
-        assert_eq!(answer.status, 200, "{}", answer.text());
-        answer.text()
+        let answer = self.other.call(&self.case.behind(stream, after)).await;
+        answer.has(200).text()
     }
 }
 
@@ -56,7 +48,7 @@ async fn a_stream_is_taken_up_at_another_replica_while_it_runs_and_afterwards() 
     let sent = events.concat();
     let pause = Step::Wait(Duration::from_millis(100));
     let agent = pausing(events, pause, ended()).await;
-    let replicas = Replicas::new(agent, &[]).await;
+    let replicas = Replicas::new(agent, "").await;
     let (seen, stream) = replicas.case.left_behind("data: 2 ").await;
     let had = ends(&seen, &stream).len();
     // Straight away: the other one may not have heard of it yet.
@@ -71,18 +63,16 @@ async fn a_stream_is_taken_up_at_another_replica_while_it_runs_and_afterwards() 
     let first = replicas.other.call(&replicas.case.resume(&stream)).await;
     assert_eq!(first.text(), whole);
     // Another caller learns nothing there either.
-    let stranger = replicas
-        .case
-        .gateway
-        .seat("other", "", Agent::json("{}").await);
-    let request = super::resume(&stream).bearer(&stranger.await.token);
+    let agent = Agent::json("{}").await;
+    let stranger = replicas.case.gateway.seat("other", "", agent).await;
+    let request = super::resume(&stream).bearer(&stranger.token);
     assert_eq!(replicas.other.call(&request).await.status, 404);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_bounds_and_their_gaps_hold_there_too() {
     let agent = streaming(plain(1..=30), ended()).await;
-    let replicas = Replicas::new(agent, &[("stream.log_events", "10")]).await;
+    let replicas = Replicas::new(agent, "stream.log_events=10").await;
     let (whole, stream) = replicas.case.whole().await;
     let ends = ends(&whole, &stream);
     let gap = "event: gap\ndata: {\"missed\":15}\n\n".to_owned();
@@ -94,7 +84,7 @@ async fn the_bounds_and_their_gaps_hold_there_too() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reader_elsewhere_keeps_it_going_and_hears_of_the_death_of_its_gateway() {
     let agent = streaming(plain(1..=2), Step::Hang).await;
-    let mut replicas = Replicas::new(agent, &[("stream.linger", "3s")]).await;
+    let mut replicas = Replicas::new(agent, "stream.linger=3s").await;
     let (leaves, _, stream) = replicas.case.reading("data: 2\n").await;
     let mut reader = replicas.case.follow(&replicas.other, &stream).await;
     let mut seen = String::new();
@@ -107,9 +97,7 @@ async fn a_reader_elsewhere_keeps_it_going_and_hears_of_the_death_of_its_gateway
     let goes_on = async || replicas.case.target.agent.closed_by_gateway().is_empty();
     holds_for(Duration::from_secs(5), "it is read, so it goes on", goes_on).await;
     replicas.case.gateway.kill();
-    while let Some(chunk) = reader.next_chunk().await {
-        seen.push_str(std::str::from_utf8(&chunk).unwrap());
-    }
+    seen.push_str(&rest(&mut reader).await);
     // Who saw more than the dead one copied hears that it is lost.
     for text in [seen, replicas.resumed(&stream, 40).await] {
         assert!(text.contains("\"AGENT_PROTOCOL_ERROR\""), "{text}");
@@ -124,11 +112,10 @@ async fn a_stream_does_not_wait_for_a_store_that_is_away() {
     events.extend(plain(2..=500));
     let gate = Arc::new(Semaphore::new(0));
     let agent = pausing(events, Step::Held(Arc::clone(&gate)), ended()).await;
-    let replicas = Replicas::new(agent, &[]).await;
-    let Replicas { case, redis, .. } = replicas;
+    let Replicas { case, stores, .. } = Replicas::new(agent, "").await;
     let cut = async {
         case.target.agent.until_count(1).await;
-        drop(redis);
+        drop(stores);
         gate.add_permits(1);
     };
     let ((whole, stream), ()) = tokio::join!(case.whole(), cut);
@@ -141,16 +128,15 @@ async fn a_stream_does_not_wait_for_a_store_that_is_away() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_the_store_lost_is_copied_to_it_again() {
     let agent = streaming(plain(1..=30), ended()).await;
-    let replicas = Replicas::new(agent, &[]).await;
+    let replicas = Replicas::new(agent, "").await;
     let (whole, stream) = replicas.case.whole().await;
     let rest = &whole[ends(&whole, &stream)[4]..];
     assert_eq!(replicas.resumed(&stream, 5).await, rest);
     replicas.assert_unsent(&stream, 40).await;
-    replicas.redis.kill();
+    replicas.stores.redis.kill();
     // It comes back empty.
-    replicas.redis.restart();
-    let request = replicas.case.resume(&stream);
-    let request = request.field("Last-Event-ID", format!("{stream}-5"));
+    replicas.stores.redis.restart();
+    let request = replicas.case.behind(&stream, 5);
     let is_back = async || {
         let answer = replicas.other.call(&request).await;
         if answer.status == 200 {

@@ -2,10 +2,8 @@
 
 use std::time::Duration;
 
-use super::{Case, ended, ends, pausing, plain, resume, streaming};
-use crate::harness::{
-    Agent, Builder, Connection, Gateway, Pair, Request, Step, unnumbered, until_holds,
-};
+use super::{Case, ended, ends, pausing, plain, rest, resume, streaming};
+use crate::harness::{Agent, Connection, Request, Step, unnumbered, until_holds};
 
 /// Events of every shape, with comments between them.
 fn thousand(line_end: &str) -> Vec<String> {
@@ -45,37 +43,28 @@ async fn cut_behind_each_of_a_thousand_events_and_resumed_a_stream_is_the_uncut_
         let chunks = thousand(line_end);
         let sent = chunks.concat();
         let agent = streaming(chunks, ended()).await;
-        let case = Case::new(Builder::new(Pair::Embedded), agent).await;
+        let case = Case::with("", agent).await;
         let (whole, stream) = case.whole().await;
         // A blank line behind a comment would be an event to some readers (`a2a::stamp`).
-        let comments_joined =
-            sent.replace(line_end, "\n")
-                .split("\n\n")
-                .fold(String::new(), |joined, block| {
-                    let is_comment = block.starts_with(": ping");
-                    joined + block + if is_comment { "\n" } else { "\n\n" }
-                });
-        let comments_joined = comments_joined.strip_suffix("\n\n").unwrap();
-        assert_eq!(
-            unnumbered(&whole).0,
-            comments_joined.replace('\n', line_end),
-            "nothing but numbers is added"
-        );
+        let mut joined = String::new();
+        for block in sent.replace(line_end, "\n").split("\n\n") {
+            let is_comment = block.starts_with(": ping");
+            joined += block;
+            joined += if is_comment { "\n" } else { "\n\n" };
+        }
+        let expected = joined.strip_suffix("\n\n").unwrap();
+        let expected = expected.replace('\n', line_end);
+        assert_eq!(unnumbered(&whole).0, expected, "only numbers are added");
         let ends = ends(&whole, &stream);
         assert_eq!(ends.len(), 1000);
         let mut connection = Connection::open(case.gateway.public).await;
         for (after, end) in std::iter::once(&0).chain(&ends).enumerate() {
-            let request = case.resume(&stream);
-            let request = request.field("Last-Event-ID", format!("{stream}-{after}"));
-            let answer = connection.call(&request).await;
-            assert_eq!(answer.status, 200, "{}", answer.text());
+            let request = case.behind(&stream, after);
+            let answer = connection.call(&request).await.has(200);
             assert!(answer.whole);
             // Comments behind an event come with the next one.
-            assert!(
-                whole[*end..] == answer.text(),
-                "after {after}: {}",
-                answer.text()
-            );
+            let text = answer.text();
+            assert!(whole[*end..] == text, "after {after}: {text}");
         }
         assert_eq!(case.target.agent.count(), 1, "the agent is not asked again");
     }
@@ -90,7 +79,7 @@ async fn a_reader_gets_what_it_missed_and_follows_to_the_end() {
     events.extend(plain(7..=9));
     let sent = events.concat();
     let agent = pausing(events, Step::Wait(Duration::from_millis(200)), ended()).await;
-    let case = Case::new(Builder::new(Pair::Embedded), agent).await;
+    let case = Case::with("", agent).await;
     for cut in [1, 3, 6] {
         let (seen, stream) = case.left_behind(&format!("data: {cut}\n")).await;
         let had = ends(&seen, &stream);
@@ -107,10 +96,9 @@ async fn a_reader_gets_what_it_missed_and_follows_to_the_end() {
 #[tokio::test]
 async fn what_the_bounds_passed_over_is_told_as_a_gap() {
     let event = |n: usize| format!("data: {n:0>90}\n\n");
-    for (key, bound) in [("stream.log_events", "10"), ("stream.log_bytes", "1430")] {
+    for key in ["stream.log_events=10", "stream.log_bytes=1430"] {
         let agent = streaming((1..=30).map(event).collect(), ended()).await;
-        let builder = Builder::new(Pair::Embedded).set(key, bound);
-        let case = Case::new(builder, agent).await;
+        let case = Case::with(key, agent).await;
         let (whole, stream) = case.whole().await;
         let ends = ends(&whole, &stream);
         // The last ten are there: 143 bytes each with their numbers.
@@ -134,8 +122,7 @@ async fn an_event_larger_than_the_log_leaves_nothing_before_it() {
     events.push(format!("data: {}\n\n", "x".repeat(5000)));
     events.extend(plain(5..=6));
     let agent = streaming(events, ended()).await;
-    let builder = Builder::new(Pair::Embedded).set("stream.log_bytes", "4KiB");
-    let case = Case::new(builder, agent).await;
+    let case = Case::with("stream.log_bytes=4KiB", agent).await;
     let (whole, stream) = case.whole().await;
     let text = case.resumed(&stream, 1).await.text();
     let ends = ends(&whole, &stream);
@@ -146,12 +133,10 @@ async fn an_event_larger_than_the_log_leaves_nothing_before_it() {
 #[tokio::test]
 async fn a_stream_is_for_its_caller_alone_and_nobody_learns_of_it() {
     let agent = streaming(plain(1..=2), ended()).await;
-    let case = Case::new(Builder::new(Pair::Embedded), agent).await;
+    let case = Case::with("", agent).await;
     let (whole, stream) = case.whole().await;
-    let other = case
-        .gateway
-        .seat("other", "", Agent::json("{}").await)
-        .await;
+    let agent = Agent::json("{}").await;
+    let other = case.gateway.seat("other", "", agent).await;
     let unknown = "0".repeat(32);
     let refused = async |request: Request| {
         let answer = case.gateway.call(&request).await;
@@ -170,12 +155,8 @@ async fn a_stream_is_for_its_caller_alone_and_nobody_learns_of_it() {
     }
     // The operator did not ask for it either.
     let answer = case.gateway.as_operator(resume(&stream)).await;
-    assert_eq!(
-        (answer.status, answer.reason().as_str()),
-        (404, "not_found")
-    );
-    let stranger = case.gateway.call(&resume(&stream)).await;
-    assert_eq!(stranger.status, 401);
+    answer.refuses(404, "not_found");
+    case.gateway.call(&resume(&stream)).await.has(401);
     for bad in ["7", "x-1", &format!("{stream}-"), &format!("{stream}-+1")] {
         let request = case.resume(&stream).field("Last-Event-ID", bad);
         let answer = case.gateway.call(&request).await;
@@ -190,17 +171,13 @@ async fn a_stream_is_for_its_caller_alone_and_nobody_learns_of_it() {
     let moved = serde_json::json!({"org": "elsewhere"});
     assert_eq!(case.gateway.patch("target", moved).await.status, 200);
     let answer = case.gateway.call(&case.resume(&stream)).await;
-    assert_eq!(
-        (answer.status, answer.reason().as_str()),
-        (403, "not_permitted")
-    );
+    answer.refuses(403, "not_permitted");
 }
 
 #[tokio::test]
 async fn with_logs_off_events_have_no_ids() {
     let agent = streaming(plain(1..=2), ended()).await;
-    let builder = Builder::new(Pair::Embedded).set("stream.log_events", "0");
-    let case = Case::new(builder, agent).await;
+    let case = Case::with("stream.log_events=0", agent).await;
     let answer = case.gateway.call(&case.request()).await;
     assert_eq!(answer.text(), plain(1..=2).concat());
 }
@@ -210,16 +187,12 @@ async fn what_all_logs_take_is_bounded_and_the_oldest_go_first() {
     let event = format!("data: {}\n\n", "x".repeat(20_000));
     let agent = streaming(vec![event], ended()).await;
     // The only caller has half of it.
-    let builder = Builder::new(Pair::Embedded).set("stream.logs_bytes", "128KiB");
-    let builder = builder.set("stream.log_bytes", "21KiB");
-    let case = Case::new(builder, agent).await;
+    let case = Case::with("stream.logs_bytes=128KiB stream.log_bytes=21KiB", agent).await;
     let mut streams = Vec::new();
     for _ in 0..5 {
         streams.push(case.whole().await.1);
-        let held = case
-            .gateway
-            .metric("a2a_gateway_stream_log_bytes", &[])
-            .await;
+        let held = "a2a_gateway_stream_log_bytes";
+        let held = case.gateway.metric(held, &[]).await;
         assert!(held <= 65_536.0, "{held}");
     }
     let mut found = Vec::new();
@@ -232,8 +205,7 @@ async fn what_all_logs_take_is_bounded_and_the_oldest_go_first() {
 #[tokio::test]
 async fn where_there_is_no_room_a_stream_passes_without_ids_and_is_counted() {
     let agent = streaming(plain(1..=2), ended()).await;
-    let builder = Builder::new(Pair::Embedded).set("stream.logs_bytes", "100");
-    let case = Case::new(builder, agent).await;
+    let case = Case::with("stream.logs_bytes=100", agent).await;
     let answer = case.gateway.call(&case.request()).await;
     assert_eq!(answer.text(), plain(1..=2).concat());
     let name = "a2a_gateway_streams_unresumable_total";
@@ -243,8 +215,7 @@ async fn where_there_is_no_room_a_stream_passes_without_ids_and_is_counted() {
 #[tokio::test]
 async fn a_log_is_forgotten_after_its_time() {
     let agent = streaming(plain(1..=2), ended()).await;
-    let builder = Builder::new(Pair::Embedded).set("stream.log_ttl", "1s");
-    let case = Case::new(builder, agent).await;
+    let case = Case::with("stream.log_ttl=1s", agent).await;
     let stream = case.whole().await.1;
     let is_gone = async || case.resumed(&stream, 1).await.status == 404;
     until_holds("the log is forgotten", is_gone).await;
@@ -254,7 +225,7 @@ async fn a_log_is_forgotten_after_its_time() {
 #[tokio::test]
 async fn the_gateways_own_last_event_is_resumed_too() {
     let agent = streaming(plain(1..=2), Step::Reset).await;
-    let case = Case::new(Builder::new(Pair::Embedded), agent).await;
+    let case = Case::with("", agent).await;
     let (whole, stream) = case.whole().await;
     let ends = ends(&whole, &stream);
     assert_eq!(ends.len(), 3, "{whole}");
@@ -266,37 +237,22 @@ async fn the_gateways_own_last_event_is_resumed_too() {
 #[tokio::test]
 async fn readers_are_bounded_and_end_with_their_credential_and_with_the_gateway() {
     let agent = streaming(plain(1..=2), Step::Hang).await;
-    let builder = Builder::new(Pair::Embedded).set("stream.readers", "32");
-    let case = Case::new(builder, agent).await;
+    let case = Case::with("stream.readers=32", agent).await;
     let (_, stream) = case.left_behind("data: 2\n").await;
-    let open = async |gateway: &Gateway| {
-        let mut connection = Connection::open(gateway.public).await;
-        let wire = case.resume(&stream).wire(&gateway.public.to_string());
-        connection.send(&wire).await;
-        let head = connection.read_head().await.expect("a head");
-        (connection, head)
-    };
-    let (mut one, head) = open(&case.gateway).await;
-    assert_eq!(head.status, 200);
-    let (two, head) = open(&case.gateway).await;
-    assert_eq!(head.status, 200);
+    let mut one = case.follow(&case.gateway, &stream).await;
+    let two = case.follow(&case.gateway, &stream).await;
     // A sixteenth of them is one caller's.
     let third = case.gateway.call(&case.resume(&stream)).await;
-    assert_eq!((third.status, third.reason().as_str()), (503, "overloaded"));
+    third.refuses(503, "overloaded");
     drop(two);
     let tokens = format!("/workspaces/{}/tokens", case.caller.id);
     let listed = case.gateway.as_operator(Request::get(&tokens)).await.json();
     let id = listed["tokens"][0]["id"].as_str().unwrap().to_owned();
     let revoke = Request::new("DELETE", format!("{tokens}/{id}"));
     assert!(case.gateway.as_operator(revoke).await.status < 300);
-    let mut seen = String::new();
-    while let Some(chunk) = one.next_chunk().await {
-        seen.push_str(std::str::from_utf8(&chunk).unwrap());
-    }
+    let seen = rest(&mut one).await;
     assert!(seen.starts_with("data: 1\nid: "), "{seen}");
     // Its own credential is that of the stream: either says so first.
-    assert!(
-        seen.to_lowercase().contains("\"unauthenticated\""),
-        "{seen}"
-    );
+    let told = seen.to_lowercase();
+    assert!(told.contains("\"unauthenticated\""), "{seen}");
 }

@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use super::{ask, canvas, change, grow, listed, status_of, text, token_of};
+use super::{ask, canvas, change, gives, grow, grown, listed, status_of, text, token_of};
 use crate::audit::recorded;
 use crate::events::Replicas;
 use crate::explain::explain;
@@ -12,10 +12,8 @@ use crate::on_embedded;
 use crate::tasks::{echoing, rpc, send};
 
 async fn until_refused(gateway: &Gateway, token: &str, id: &str) {
-    until_holds("it is refused", async || {
-        status_of(gateway, token, id).await == 401
-    })
-    .await;
+    let is_refused = async || status_of(gateway, token, id).await == 401;
+    until_holds("it is refused", is_refused).await;
 }
 
 /// Removes the root at `by`, and looks at `at`.
@@ -29,35 +27,25 @@ async fn removal(by: &Gateway, at: &Gateway) {
     for token in [&token, &user, &inner] {
         assert_eq!(status_of(at, token, "dev").await, 200);
     }
-    let ticket = ask(at, &token, "POST", "/ws/tickets", json!({}))
-        .await
-        .json();
-    let ticket = ticket["ticket"].as_str().unwrap().to_owned();
-    let stop =
-        json!({"scope": {"caller": "dev", "target": "tool"}, "mode": "new", "reason": "a loop"});
+    let ticket = ask(at, &token, "POST", "/ws/tickets", json!({})).await;
+    let ticket = ticket.json()["ticket"].as_str().unwrap().to_owned();
+    let scope = json!({"caller": "dev", "target": "tool"});
+    let stop = json!({"scope": scope, "mode": "new", "reason": "a loop"});
     let stop = ask(by, &token, "POST", "/stops", stop).await.json();
     let stop = format!("/stops/{}", stop["id"].as_str().unwrap());
-    assert_eq!(
-        change(by, "DELETE", "/workspaces/team", Value::Null).await,
-        200
-    );
+    let removed = change(by, "DELETE", "/workspaces/team", Value::Null).await;
+    assert_eq!(removed, 200);
     for token in [&token, &user] {
         until_refused(at, token, "dev").await;
         until_refused(at, token, "team").await;
     }
-    let events = at
-        .call(&Request::get(format!("/events?ticket={ticket}")))
-        .await;
-    assert_eq!(events.status, 401, "its tickets end, too");
-    let list = ask(by, ADMIN, "GET", "/orgs/acme/tokens", Value::Null)
-        .await
-        .json();
+    let events = Request::get(format!("/events?ticket={ticket}"));
+    assert_eq!(at.call(&events).await.status, 401, "its tickets end, too");
+    let list = ask(by, ADMIN, "GET", "/orgs/acme/tokens", Value::Null).await;
+    let list = list.json();
     assert_eq!(list["tokens"].as_array().unwrap().len(), 1, "{list}");
-    assert_eq!(
-        status_of(at, &inner, "tool").await,
-        200,
-        "another subtree's goes on"
-    );
+    let others = status_of(at, &inner, "tool").await;
+    assert_eq!(others, 200, "another subtree's goes on");
     // A later life of the id is another workspace.
     let again = json!({"id": "team", "name": "team", "parent_id": "boss", "recreate": true});
     assert_eq!(change(by, "POST", "/workspaces", again).await, 201);
@@ -67,8 +55,7 @@ async fn removal(by: &Gateway, at: &Gateway) {
     let token = text(&token_of(by, "team").await);
     assert_eq!(status_of(by, &token, "team").await, 200);
     // Its children are below the new one again, and so is their stop, but another one made it.
-    let release = ask(by, &token, "DELETE", &stop, Value::Null).await;
-    assert_eq!(release.status, 403, "{}", release.text());
+    gives(by, &token, "DELETE", &stop, Value::Null, 403).await;
     assert_eq!(change(by, "DELETE", &stop, Value::Null).await, 200);
 }
 
@@ -79,9 +66,7 @@ on_embedded! {
     }
 
     async fn it_reaches_nothing_while_its_root_is_in_another_org() {
-        let gateway = Gateway::start(Pair::Embedded).await;
-        let agent = Agent::json("{}").await;
-        grow(&gateway, &agent).await;
+        let (gateway, _agent, _) = grown(Pair::Embedded).await;
         let token = text(&token_of(&gateway, "tool").await);
         let user = text(&canvas(&gateway, &token, json!({"user": "ada", "workspaces": ["tool"]})).await.json());
         let stop = json!({"scope": {"workspace": "tool"}, "mode": "new", "reason": "a loop"});
@@ -93,19 +78,16 @@ on_embedded! {
             assert_eq!(status_of(&gateway, token, "tool").await, 403);
             assert!(listed(&gateway, token, 10).await.is_empty());
         }
-        let made = ask(&gateway, &token, "POST", "/workspaces", json!({"name": "new"})).await;
-        assert_eq!(made.status, 403, "{}", made.text());
+        gives(&gateway, &token, "POST", "/workspaces", json!({"name": "new"}), 403).await;
         for path in ["/caps", "/usage"] {
-            let answer = ask(&gateway, &token, "GET", path, Value::Null).await;
-            assert_eq!(answer.status, 200, "{path}: {}", answer.text());
+            gives(&gateway, &token, "GET", path, Value::Null, 200).await;
         }
         for (method, path, body) in [
             ("GET", "/stops", Value::Null),
             ("DELETE", &stop, Value::Null),
             ("POST", "/canvas/tokens", json!({"user": "bob"})),
         ] {
-            let refused = ask(&gateway, &token, method, path, body).await;
-            assert_eq!(refused.status, 403, "{method} {path}: {}", refused.text());
+            let refused = gives(&gateway, &token, method, path, body, 403).await;
             assert!(refused.text().contains("root"), "{}", refused.text());
         }
         assert_eq!(change(&gateway, "PATCH", path, json!({"org": "acme", "parent_id": "dev"})).await, 200);
@@ -151,10 +133,7 @@ on_embedded! {
     }
 
     async fn records_and_explanations_name_its_subtree() {
-        let gateway = Gateway::start(Pair::Embedded).await;
-        let agent = Agent::json(r#"{"jsonrpc":"2.0","id":"c-1","result":{"kind":"message"}}"#).await;
-        grow(&gateway, &agent).await;
-        let token = text(&token_of(&gateway, "team").await);
+        let (gateway, _agent, token) = grown(Pair::Embedded).await;
         let call = gateway.call(&Request::post("/workspaces/dev/a2a", CALL).bearer(&token)).await;
         assert_eq!(call.status, 200);
         let records = recorded(&gateway, "event_type=A2A_CALL&target=dev", 1).await;

@@ -9,7 +9,9 @@ mod told;
 use serde_json::{Value, json};
 
 use crate::harness::{ADMIN, Agent, Answer, CALL, Gateway, Pair, Request};
-use crate::{on_both_pairs, on_embedded};
+use crate::{on_both_pairs, on_embedded, operators};
+
+const ANSWER: &str = r#"{"jsonrpc":"2.0","id":"c-1","result":{"kind":"message"}}"#;
 
 /// The hierarchy of acme, each with its parent; `stray` is in another org.
 const TREE: [(&str, Option<&str>, &str); 7] = [
@@ -39,13 +41,19 @@ async fn grow(gateway: &Gateway, agent: &Agent) {
     }
 }
 
+/// A gateway with the tree, its agent, and a token for the subtree of `team`.
+async fn grown(pair: Pair) -> (Gateway, Agent, String) {
+    let gateway = Gateway::start(pair).await;
+    let agent = Agent::json(ANSWER).await;
+    grow(&gateway, &agent).await;
+    let token = text(&token_of(&gateway, "team").await);
+    (gateway, agent, token)
+}
+
 /// Makes a token of acme for the subtree of `root`.
 async fn token_of(gateway: &Gateway, root: &str) -> Value {
-    let body = json!({"subtree": root, "note": "a team"}).to_string();
-    let made = gateway
-        .as_operator(Request::post("/orgs/acme/tokens", body))
-        .await;
-    assert_eq!(made.status, 201, "{}", made.text());
+    let body = json!({"subtree": root, "note": "a team"});
+    let made = gives(gateway, ADMIN, "POST", "/orgs/acme/tokens", body, 201).await;
     let made = made.json();
     assert_eq!(made["subtree"], root);
     made
@@ -56,13 +64,27 @@ fn text(made: &Value) -> String {
 }
 
 async fn ask(gateway: &Gateway, token: &str, method: &str, path: &str, body: Value) -> Answer {
-    let mut request = match body {
-        Value::Null => Request::new(method, path),
-        body => Request::post(path, body.to_string()),
-    };
-    request.method = method.into();
-    let request = request.bearer(token).field("X-Request-Id", "seen");
-    gateway.call(&request).await
+    operators::call(gateway, method, path, token, body).await
+}
+
+async fn call(gateway: &Gateway, token: &str, target: &str) -> u16 {
+    let request = Request::post(format!("/workspaces/{target}/a2a"), CALL).bearer(token);
+    gateway.call(&request).await.status
+}
+
+/// The same, which must have this status.
+async fn gives(
+    gateway: &Gateway,
+    token: &str,
+    method: &str,
+    path: &str,
+    body: Value,
+    status: u16,
+) -> Answer {
+    let what = format!("{method} {path} {body}");
+    let answer = ask(gateway, token, method, path, body).await;
+    assert_eq!(answer.status, status, "{what}: {}", answer.text());
+    answer
 }
 
 /// The status of a change that an operator makes.
@@ -80,8 +102,7 @@ async fn listed(gateway: &Gateway, token: &str, limit: usize) -> Vec<String> {
     let (mut found, mut query) = (Vec::new(), format!("?limit={limit}"));
     loop {
         let path = format!("/workspaces{query}");
-        let page = ask(gateway, token, "GET", &path, Value::Null).await;
-        assert_eq!(page.status, 200, "{}", page.text());
+        let page = gives(gateway, token, "GET", &path, Value::Null, 200).await;
         let ids = page.json();
         let ids = ids.as_array().unwrap().iter();
         found.extend(ids.map(|one| one["id"].as_str().unwrap().to_owned()));
@@ -95,8 +116,7 @@ async fn listed(gateway: &Gateway, token: &str, limit: usize) -> Vec<String> {
 /// The query of the next page.
 fn next(page: &Answer) -> Option<String> {
     let link = page.field("link")?;
-    let begin = link.find('?').unwrap();
-    let end = link.find('>').unwrap();
+    let (begin, end) = (link.find('?').unwrap(), link.find('>').unwrap());
     Some(link[begin..end].to_owned())
 }
 
@@ -128,29 +148,20 @@ async fn learns_nothing(gateway: &Gateway, token: &str) {
             seen.push((answer.status, answer.json().to_string()));
         }
         assert_eq!(seen[0].0, 403, "{method} {route}: {}", seen[0].1);
-        let first = seen[0].clone();
-        assert!(
-            seen.iter().all(|one| *one == first),
-            "{method} {route}: {seen:?}"
-        );
+        let are_alike = seen.iter().all(|one| *one == seen[0]);
+        assert!(are_alike, "{method} {route}: {seen:?}");
     }
 }
 
 on_both_pairs! {
     async fn it_reaches_the_workspaces_of_its_subtree_and_learns_of_no_others(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
-        let agent = Agent::json(r#"{"jsonrpc":"2.0","id":"c-1","result":{"kind":"message"}}"#).await;
-        grow(&gateway, &agent).await;
-        let token = text(&token_of(&gateway, "team").await);
+        let (gateway, agent, token) = grown(pair).await;
         for id in INSIDE {
             let path = format!("/workspaces/{id}");
             assert_eq!(status_of(&gateway, &token, id).await, 200);
-            let call = gateway.call(&Request::post(format!("{path}/a2a"), CALL).bearer(&token)).await;
-            assert_eq!(call.status, 200, "{}", call.text());
-            let found = ask(&gateway, &token, "GET", &format!("/registry/discover/{id}"), Value::Null).await;
-            assert_eq!(found.status, 200);
-            let role = ask(&gateway, &token, "PATCH", &path, json!({"role": "a member"})).await;
-            assert_eq!(role.status, 200, "{}", role.text());
+            assert_eq!(call(&gateway, &token, id).await, 200);
+            gives(&gateway, &token, "GET", &format!("/registry/discover/{id}"), Value::Null, 200).await;
+            gives(&gateway, &token, "PATCH", &path, json!({"role": "a member"}), 200).await;
         }
         assert_eq!(agent.count(), INSIDE.len());
         let page = ask(&gateway, &token, "GET", "/workspaces", Value::Null).await;
@@ -183,8 +194,7 @@ on_both_pairs! {
             ("GET", "/registry/dev/peers", Value::Null),
             ("POST", "/registry/check-access", json!({"caller_id": "dev", "target_id": "peer"})),
         ] {
-            let refused = ask(&gateway, &token, method, path, body).await;
-            assert_eq!(refused.status, 403, "{method} {path}: {}", refused.text());
+            gives(&gateway, &token, method, path, body, 403).await;
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use super::{INSIDE, ask, canvas, change, grow, listed, status_of, text, token_of};
+use super::{INSIDE, ask, canvas, change, gives, grow, grown, listed, status_of, text, token_of};
 use crate::events::Replicas;
 use crate::harness::{ADMIN, Agent, Gateway, Pair, Request, card, until_holds};
 use crate::on_embedded;
@@ -37,10 +37,8 @@ async fn moves(by: &Gateway, at: &Gateway) {
         until(at, &token, id, 200).await;
         until(at, &user, id, 200).await;
     }
-    assert_eq!(
-        listed(at, &token, 2).await,
-        ["deep", "dev", "peer", "team", "tool"]
-    );
+    let all = listed(at, &token, 2).await;
+    assert_eq!(all, ["deep", "dev", "peer", "team", "tool"]);
     let listed_user = json!({"user": "bob", "workspaces": ["deep", "dev"]});
     let bob = text(&canvas(by, &token, listed_user).await.json());
     let mut streams = Vec::new();
@@ -73,10 +71,7 @@ on_embedded! {
     }
 
     async fn what_it_makes_is_below_its_root_and_what_there_is_stays_where_it_is() {
-        let gateway = Gateway::start(Pair::Embedded).await;
-        let agent = Agent::json("{}").await;
-        grow(&gateway, &agent).await;
-        let token = text(&token_of(&gateway, "team").await);
+        let (gateway, _agent, token) = grown(Pair::Embedded).await;
         let make = async |body: Value| ask(&gateway, &token, "POST", "/workspaces", body).await;
         for (place, parent) in [
             (json!({}), "team"),
@@ -125,14 +120,10 @@ on_embedded! {
             ("DELETE", "/workspaces/team", Value::Null),
             ("POST", "/workspaces/team/enrolment", json!({})),
         ] {
-            let refused = ask(&gateway, &token, method, path, body).await;
-            assert_eq!(refused.status, 403, "{method} {path}: {}", refused.text());
+            gives(&gateway, &token, method, path, body, 403).await;
         }
-        for (path, body) in [
-            ("/workspaces/team/pause", json!({})),
-            ("/workspaces/team/resume", json!({})),
-        ] {
-            assert_eq!(ask(&gateway, &token, "POST", path, body).await.status, 200, "{path}");
+        for path in ["/workspaces/team/pause", "/workspaces/team/resume"] {
+            assert_eq!(ask(&gateway, &token, "POST", path, json!({})).await.status, 200, "{path}");
         }
         assert_eq!(ask(&gateway, &token, "POST", "/workspaces/dev/enrolment", json!({})).await.status, 201);
         assert_eq!(ask(&gateway, &token, "DELETE", "/workspaces/tool", Value::Null).await.status, 200);
@@ -197,8 +188,7 @@ on_embedded! {
         ] {
             let body = json!({"id": id, "name": id, "parent_id": parent});
             let maker = if id == "of-operator" { ADMIN } else { &token };
-            let made = ask(&gateway, maker, "POST", "/workspaces", body).await;
-            assert_eq!(made.status, 201, "{}", made.text());
+            let made = gives(&gateway, maker, "POST", "/workspaces", body, 201).await;
             kept.push((id, made.json()["enrolment_token"].as_str().unwrap().to_owned()));
         }
         let listed = async |id: &str| {
@@ -221,15 +211,11 @@ on_embedded! {
             ("PATCH", "/workspaces/stays", json!({"role": "a new one", "parent_id": "team"})),
             ("PATCH", "/workspaces/of-operator", json!({"parent_id": "boss"})),
         ] {
-            let done = ask(&gateway, ADMIN, method, path, body).await;
-            assert_eq!(done.status, 200, "{method} {path}: {}", done.text());
+            gives(&gateway, ADMIN, method, path, body, 200).await;
         }
         for (id, enrolment) in kept {
-            let (url, good) = match id {
-                "stays" => (mine.url(), true),
-                "of-operator" => (theirs.url(), true),
-                _ => (mine.url(), false),
-            };
+            let good = ["stays", "of-operator"].contains(&id);
+            let url = if id == "of-operator" { theirs.url() } else { mine.url() };
             let body = json!({"id": id, "url": url, "agent_card": card(id)}).to_string();
             let joined = gateway.call(&Request::post("/registry/register", body).bearer(&enrolment)).await;
             let expected = if good { 200 } else { 401 };

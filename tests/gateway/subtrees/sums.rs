@@ -5,13 +5,11 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{ask, change, grow, text, token_of};
+use super::{ANSWER, ask, call, change, gives, grow, grown, text, token_of};
 use crate::audit::recorded;
 use crate::harness::watcher::Feed;
-use crate::harness::{ADMIN, Agent, Answer, Builder, CALL, Gateway, Pair, Request};
+use crate::harness::{ADMIN, Agent, Answer, Builder, Gateway, Pair, Request};
 use crate::{on_both_pairs, on_embedded};
-
-const ANSWER: &str = r#"{"jsonrpc":"2.0","id":"c-1","result":{"kind":"message"}}"#;
 
 async fn stop(gateway: &Gateway, token: &str, scope: Value) -> Answer {
     let body = json!({"scope": scope, "mode": "new", "reason": "a loop"});
@@ -22,16 +20,10 @@ async fn stop(gateway: &Gateway, token: &str, scope: Value) -> Answer {
 async fn stops(gateway: &Gateway, token: &str) -> Vec<Value> {
     let (mut found, mut path) = (Vec::new(), "/stops?limit=1".to_owned());
     loop {
-        let page = ask(gateway, token, "GET", &path, Value::Null).await;
-        assert_eq!(page.status, 200, "{}", page.text());
+        let page = gives(gateway, token, "GET", &path, Value::Null, 200).await;
         let page = page.json();
-        found.extend(
-            page["stops"]
-                .as_array()
-                .unwrap()
-                .iter()
-                .map(|one| one["scope"].clone()),
-        );
+        let stops = page["stops"].as_array().unwrap().iter();
+        found.extend(stops.map(|one| one["scope"].clone()));
         let Some(next) = page["next_cursor"].as_str() else {
             return found;
         };
@@ -39,17 +31,9 @@ async fn stops(gateway: &Gateway, token: &str) -> Vec<Value> {
     }
 }
 
-async fn call(gateway: &Gateway, token: &str, target: &str) -> u16 {
-    let request = Request::post(format!("/workspaces/{target}/a2a"), CALL).bearer(token);
-    gateway.call(&request).await.status
-}
-
 on_both_pairs! {
     async fn it_sees_the_usage_of_its_workspaces(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
-        let agent = Agent::json(ANSWER).await;
-        grow(&gateway, &agent).await;
-        let token = text(&token_of(&gateway, "team").await);
+        let (gateway, _agent, token) = grown(pair).await;
         let mut own = Vec::new();
         for id in ["dev", "peer"] {
             let made = ask(&gateway, ADMIN, "POST", &format!("/workspaces/{id}/tokens"), json!({})).await;
@@ -62,8 +46,7 @@ on_both_pairs! {
         }
         recorded(&gateway, "event_type=A2A_CALL", 6).await;
         let usage = async |query: &str| {
-            let answer = ask(&gateway, &token, "GET", &format!("/usage?per=total{query}"), Value::Null).await;
-            assert_eq!(answer.status, 200, "{query}: {}", answer.text());
+            let answer = gives(&gateway, &token, "GET", &format!("/usage?per=total{query}"), Value::Null, 200).await;
             let answer = answer.json();
             let lines = answer["usage"].as_array().unwrap().iter();
             let lines: Vec<_> = lines.map(|one| (one["workspace"].clone(), one["calls"].clone())).collect();
@@ -76,8 +59,7 @@ on_both_pairs! {
             assert_eq!(usage(query).await, (Vec::new(), json!(0)), "{query}");
         }
         for query in ["?by=org", "?by=org&per=total&format=csv", "?org=globex"] {
-            let refused = ask(&gateway, &token, "GET", &format!("/usage{query}"), Value::Null).await;
-            assert_eq!(refused.status, 403, "{query}: {}", refused.text());
+            gives(&gateway, &token, "GET", &format!("/usage{query}"), Value::Null, 403).await;
         }
         let file = ask(&gateway, &token, "GET", "/usage?side=target&format=csv", Value::Null).await.text();
         assert!(file.contains("tool") && !file.contains("deep"), "{file}");
@@ -91,10 +73,8 @@ on_both_pairs! {
 
 on_embedded! {
     async fn it_stops_and_releases_what_is_in_its_subtree() {
-        let gateway = Gateway::start(Pair::Embedded).await;
-        let agent = Agent::json(ANSWER).await;
-        grow(&gateway, &agent).await;
-        let (team, dev) = (text(&token_of(&gateway, "team").await), text(&token_of(&gateway, "dev").await));
+        let (gateway, _agent, team) = grown(Pair::Embedded).await;
+        let dev = text(&token_of(&gateway, "dev").await);
         let org = ask(&gateway, ADMIN, "POST", "/orgs/acme/tokens", json!({})).await.json();
         for scope in [
             json!({"all": true}),
@@ -158,8 +138,7 @@ on_embedded! {
         for (by, target) in [(&*token, "tool"), (ADMIN, "peer"), (ADMIN, "dev")] {
             assert_eq!(call(&gateway, by, target).await, 200);
         }
-        let shown = ask(&gateway, &token, "GET", "/caps", Value::Null).await;
-        assert_eq!(shown.status, 200, "{}", shown.text());
+        let shown = gives(&gateway, &token, "GET", "/caps", Value::Null, 200).await;
         let shown = shown.json();
         let mut seen = BTreeSet::new();
         for cap in shown["caps"].as_array().unwrap() {
@@ -174,10 +153,7 @@ on_embedded! {
     }
 
     async fn it_hears_of_its_workspaces() {
-        let gateway = Gateway::start(Pair::Embedded).await;
-        let agent = Agent::json(ANSWER).await;
-        grow(&gateway, &agent).await;
-        let token = text(&token_of(&gateway, "team").await);
+        let (gateway, _agent, token) = grown(Pair::Embedded).await;
         let mut feed = Feed::open(gateway.public, &Request::get("/events").bearer(&token)).await;
         for id in ["peer", "boss", "dev", "deep", "tool"] {
             assert_eq!(change(&gateway, "POST", &format!("/workspaces/{id}/pause"), json!({})).await, 200);

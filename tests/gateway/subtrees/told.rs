@@ -4,12 +4,10 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{ask, change, grow, text, token_of};
+use super::{ask, change, gives, grown, text, token_of};
 use crate::harness::watcher::Feed;
-use crate::harness::{ADMIN, Agent, Gateway, Pair, Request};
+use crate::harness::{ADMIN, Gateway, Pair, Request};
 use crate::{on_both_pairs, on_embedded};
-
-const ANSWER: &str = r#"{"jsonrpc":"2.0","id":"c-1","result":{"kind":"message"}}"#;
 
 /// Longest wait for an event that comes.
 const IN_TIME: Duration = Duration::from_secs(60);
@@ -17,8 +15,7 @@ const IN_TIME: Duration = Duration::from_secs(60);
 /// A token of the workspace itself.
 async fn own(gateway: &Gateway, id: &str) -> String {
     let path = format!("/workspaces/{id}/tokens");
-    let made = ask(gateway, ADMIN, "POST", &path, json!({})).await;
-    assert_eq!(made.status, 201, "{}", made.text());
+    let made = gives(gateway, ADMIN, "POST", &path, json!({}), 201).await;
     text(&made.json())
 }
 
@@ -33,8 +30,8 @@ async fn watch(gateway: &Gateway, token: &str, after: &str) -> Feed {
 async fn notify(gateway: &Gateway, id: &str, said: &str) {
     let path = format!("/workspaces/{id}/notify");
     let token = own(gateway, id).await;
-    let told = ask(gateway, &token, "POST", &path, json!({"message": said})).await;
-    assert_eq!(told.status, 200, "{}", told.text());
+    let said = json!({ "message": said });
+    gives(gateway, &token, "POST", &path, said, 200).await;
 }
 
 async fn pause(gateway: &Gateway, id: &str) {
@@ -77,9 +74,7 @@ async fn next(feed: &mut Feed, kinds: &[&str], id: &str) -> Value {
 
 on_both_pairs! {
     async fn nothing_is_replayed_of_an_earlier_life(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
-        let agent = Agent::json(ANSWER).await;
-        grow(&gateway, &agent).await;
+        let (gateway, _agent, _) = grown(pair).await;
         let mut all = watch(&gateway, ADMIN, "").await;
         pause(&gateway, "deep").await;
         let first = all.event().await.id.unwrap();
@@ -124,36 +119,28 @@ on_both_pairs! {
 
 on_embedded! {
     async fn the_target_of_a_delegation_is_told_inside_only() {
-        let gateway = Gateway::start(Pair::Embedded).await;
-        let agent = Agent::json(ANSWER).await;
-        grow(&gateway, &agent).await;
-        let token = text(&token_of(&gateway, "team").await);
+        let (gateway, _agent, token) = grown(Pair::Embedded).await;
         let team = own(&gateway, "team").await;
         let (mut inside, mut whole) = (watch(&gateway, &token, "").await, watch(&gateway, &team, "").await);
         for (target, shown) in [("boss", Value::Null), ("dev", json!("dev"))] {
             let body = json!({"target_id": target, "task": "x"});
-            let sent = ask(&gateway, &team, "POST", "/workspaces/team/delegate", body).await;
-            assert_eq!(sent.status, 202, "{}", sent.text());
+            let sent = gives(&gateway, &team, "POST", "/workspaces/team/delegate", body, 202).await;
             for (feed, shown) in [(&mut inside, &shown), (&mut whole, &json!(target))] {
                 let ends = ["DELEGATION_COMPLETE", "DELEGATION_FAILED"];
                 let kinds = ["DELEGATION_SENT", "DELEGATION_STATUS", ends[0], ends[1]];
-                loop {
+                let mut last = String::new();
+                while !ends.contains(&&*last) {
                     let told = next(feed, &kinds, "team").await;
                     assert_eq!(told["payload"]["delegation_id"], sent.json()["delegation_id"], "{told}");
                     assert_eq!(told["payload"]["target_id"], *shown, "{told}");
-                    if ends.contains(&told["event"].as_str().unwrap()) {
-                        break;
-                    }
+                    last = told["event"].as_str().unwrap().to_owned();
                 }
             }
         }
     }
 
     async fn a_stop_is_told_in_full_to_those_over_all_that_it_names() {
-        let gateway = Gateway::start(Pair::Embedded).await;
-        let agent = Agent::json(ANSWER).await;
-        grow(&gateway, &agent).await;
-        let subtree = text(&token_of(&gateway, "team").await);
+        let (gateway, _agent, subtree) = grown(Pair::Embedded).await;
         let org = text(&ask(&gateway, ADMIN, "POST", "/orgs/acme/tokens", json!({})).await.json());
         let mut feeds = Vec::new();
         for token in [&*subtree, &org, ADMIN] {
@@ -185,9 +172,7 @@ on_embedded! {
     }
 
     async fn a_release_is_told_after_its_stop() {
-        let gateway = Gateway::start(Pair::Embedded).await;
-        let agent = Agent::json(ANSWER).await;
-        grow(&gateway, &agent).await;
+        let (gateway, _agent, _) = grown(Pair::Embedded).await;
         let mut feed = watch(&gateway, ADMIN, "").await;
         let mut made = Vec::new();
         for _ in 0..25 {

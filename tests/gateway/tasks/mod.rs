@@ -8,8 +8,8 @@ mod replicas;
 use serde_json::{Value, json};
 
 use crate::harness::{
-    ADMIN, Agent, Answer, Connection, Gateway, LAST_CHUNK, Pair, Recorded, Request, SSE_HEAD, Seat,
-    Step, assert_refusal, chunk, ok_json, until_holds,
+    ADMIN, Agent, Answer, Builder, Connection, Gateway, LAST_CHUNK, Pair, Recorded, Request,
+    SSE_HEAD, Seat, Step, assert_refusal, chunk, ok_json, until_holds,
 };
 use crate::on_both_pairs;
 use crate::steady::ask_nothing;
@@ -29,22 +29,17 @@ fn answer(request: &Recorded) -> Vec<Step> {
     };
     let text = text.replace("HUGE", &"\\\"x".repeat((5 << 20) / 3));
     let method = call["method"].as_str().unwrap();
-    if ![
-        "message/stream",
-        "SendStreamingMessage",
-        "tasks/sendSubscribe",
-    ]
-    .contains(&method)
-    {
+    let streams = "message/stream SendStreamingMessage tasks/sendSubscribe";
+    if !streams.split(' ').any(|stream| stream == method) {
         return vec![Step::Write(ok_json(&envelope(&text)))];
     }
-    let events = text
-        .lines()
-        .map(|line| Step::Write(chunk(format!("data: {}\r\n\r\n", envelope(line)))));
-    let head = std::iter::once(Step::write(SSE_HEAD));
-    head.chain(events)
-        .chain([Step::write(LAST_CHUNK)])
-        .collect()
+    let mut steps = vec![Step::write(SSE_HEAD)];
+    for line in text.lines() {
+        let event = format!("data: {}\r\n\r\n", envelope(line));
+        steps.push(Step::Write(chunk(event)));
+    }
+    steps.push(Step::write(LAST_CHUNK));
+    steps
 }
 
 /// A team: two callers and an agent below one parent.
@@ -73,8 +68,8 @@ pub(crate) fn rpc(method: &str, params: &Value) -> String {
 
 /// A message to which the agent answers with `result`.
 pub(crate) fn send(method: &str, result: &str) -> String {
-    let message =
-        json!({"messageId": "m", "role": "user", "parts": [{"kind": "text", "text": result}]});
+    let part = json!({"kind": "text", "text": result});
+    let message = json!({"messageId": "m", "role": "user", "parts": [part]});
     rpc(method, &json!({"message": message}))
 }
 
@@ -87,14 +82,9 @@ async fn call(connection: &mut Connection, token: &str, body: &str) -> Answer {
 async fn refused(connection: &mut Connection, token: &str, body: &str, agent: &Agent) {
     let before = agent.count();
     let request = Request::post("/workspaces/dev/a2a", body).bearer(token);
-    let answer = connection.call(&request.field("X-Request-Id", "r-1")).await;
-    assert_refusal(
-        &answer,
-        "/workspaces/dev/a2a",
-        "r-1",
-        "task_not_found",
-        body,
-    );
+    let request = request.field("X-Request-Id", "r-1");
+    let answer = connection.call(&request).await;
+    assert_refusal(&answer, &request.path, "r-1", "task_not_found", body);
     assert_eq!(answer.json()["error"]["code"], -32_001);
     assert_eq!(answer.json()["id"], "c-1");
     assert_eq!(agent.count(), before, "{body}");
@@ -111,45 +101,29 @@ async fn served(connection: &mut Connection, token: &str, body: &str, agent: &Ag
 fn about(task: &str) -> Vec<String> {
     let push = json!({"url": "http://127.0.0.1:9/"});
     let message = json!({"messageId": "m", "role": "user", "parts": [], "taskId": task});
-    let referring =
-        json!({"messageId": "m", "role": "user", "parts": [], "referenceTaskIds": ["free", task]});
-    let mut bodies: Vec<String> = [
-        ("tasks/get", json!({"id": task})),
-        ("tasks/cancel", json!({"id": task})),
-        ("tasks/resubscribe", json!({"id": task})),
-        (
-            "tasks/pushNotification/set",
-            json!({"id": task, "pushNotificationConfig": push}),
-        ),
-        ("tasks/pushNotification/get", json!({"id": task})),
-        (
-            "tasks/pushNotificationConfig/set",
-            json!({"taskId": task, "pushNotificationConfig": push}),
-        ),
-        ("tasks/pushNotificationConfig/get", json!({"id": task})),
-        ("tasks/pushNotificationConfig/list", json!({"id": task})),
+    let mut referring = json!({"messageId": "m", "role": "user", "parts": []});
+    referring["referenceTaskIds"] = json!(["free", task]);
+    let plain = "tasks/get tasks/cancel tasks/resubscribe tasks/pushNotification/get \
+                 tasks/pushNotificationConfig/get tasks/pushNotificationConfig/list GetTask CancelTask \
+                 SubscribeToTask tasks/getLater";
+    let plain = plain.split(' ').map(|method| (method, json!({"id": task})));
+    let set = |name: &str| json!({name: task, "pushNotificationConfig": push});
+    let with = |name: &str| json!({"taskId": task, name: "c"});
+    let others = [
+        ("tasks/pushNotification/set", set("id")),
+        ("tasks/pushNotificationConfig/set", set("taskId")),
         (
             "tasks/pushNotificationConfig/delete",
             json!({"id": task, "pushNotificationConfigId": "c"}),
         ),
-        ("GetTask", json!({"id": task})),
         ("GetTask", json!({"name": format!("tasks/{task}")})),
-        ("CancelTask", json!({"id": task})),
-        ("SubscribeToTask", json!({"id": task})),
         (
             "CreateTaskPushNotificationConfig",
-            json!({"taskId": task, "url": "http://127.0.0.1:9/"}),
+            json!({"taskId": task, "url": push["url"]}),
         ),
-        (
-            "GetTaskPushNotificationConfig",
-            json!({"taskId": task, "id": "c"}),
-        ),
+        ("GetTaskPushNotificationConfig", with("id")),
         ("ListTaskPushNotificationConfigs", json!({"task_id": task})),
-        (
-            "DeleteTaskPushNotificationConfig",
-            json!({"taskId": task, "id": "c"}),
-        ),
-        ("tasks/getLater", json!({"id": task})),
+        ("DeleteTaskPushNotificationConfig", with("id")),
         ("message/send", json!({"message": message})),
         ("message/stream", json!({"message": message})),
         ("SendMessage", json!({"message": referring})),
@@ -157,26 +131,21 @@ fn about(task: &str) -> Vec<String> {
             "tasks/send",
             json!({"id": task, "message": {"role": "user", "parts": []}}),
         ),
-    ]
-    .iter()
-    .map(|(method, params)| rpc(method, params))
-    .collect();
+    ];
+    let all = plain.chain(others);
+    let mut bodies: Vec<String> = all.map(|(method, params)| rpc(method, &params)).collect();
     let spelled = |params: &str| {
         format!(r#"{{"jsonrpc":"2.0","id":"c-1","method":"tasks/get","params":{params}}}"#)
     };
-    bodies.extend([
-        spelled(&format!(r#"{{"\u0069d":"{task}"}}"#)),
-        spelled(&format!(r#"{{"taskId":"{task}"}}"#)),
-        spelled(&format!(r#"{{"task_id":"{task}"}}"#)),
-    ]);
+    let names = [r"\u0069d", "taskId", "task_id"];
+    bodies.extend(names.map(|name| spelled(&format!(r#"{{"{name}":"{task}"}}"#))));
     bodies
 }
 
 on_both_pairs! {
     async fn without_a_task_and_for_its_owner_no_store_is_asked(pair: Pair) {
         // Copies of streams for other replicas are written in the background.
-        let builder = crate::harness::Builder::new(pair).set("stream.log_events", "0");
-        let gateway = builder.start().await;
+        let gateway = Builder::new(pair).set("stream.log_events", "0").start().await;
         let team = Team::below(&gateway, "").await;
         let mut connection = Connection::open(gateway.public).await;
         let plain = send("message/send", r#"{"kind":"message","messageId":"m","parts":[]}"#);
@@ -205,18 +174,17 @@ on_both_pairs! {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn further_up_the_line_only_where_lineages_count() {
     for (lineage, sees) in [("direct", false), ("any", true)] {
-        let builder = crate::harness::Builder::new(Pair::Embedded);
-        let gateway = builder.set("access.lineage", lineage).start().await;
+        let gateway = Gateway::with(&format!("access.lineage={lineage}")).await;
         let chief = gateway.seat("chief", "", Agent::json("{}").await).await;
         let team = Team::below(&gateway, "chief").await;
         // What its place does not give, a grant does: to reach the agent, not to see its tasks.
         let grant = json!({"caller_id": "chief", "target_id": "dev"}).to_string();
-        let granted = gateway.as_operator(Request::post("/grants", grant)).await;
-        assert_eq!(granted.status, 201, "{}", granted.text());
+        let granted = gateway.as_operator(Request::post("/grants", grant));
+        granted.await.has(201);
         let mut connection = Connection::open(gateway.public).await;
         let start = send("message/send", r#"{"id":"t-1"}"#);
-        let started = call(&mut connection, &team.ann.token, &start).await;
-        assert_eq!(started.status, 200);
+        let started = call(&mut connection, &team.ann.token, &start);
+        started.await.has(200);
         let ask = rpc("tasks/get", &json!({"id": "t-1"}));
         if sees {
             served(&mut connection, &chief.token, &ask, &team.dev.agent).await;
@@ -236,14 +204,11 @@ async fn canvas_users_of_one_name_are_two_in_two_orgs() {
         if !org.is_null() {
             user["org"] = org;
         }
-        let made = gateway.as_operator(Request::post("/canvas/tokens", user.to_string()));
-        let made = made.await.json();
-        tokens.push(made["token"].as_str().expect("a token").to_owned());
+        tokens.push(gateway.token("/canvas/tokens", &user.to_string()).await);
     }
     let mut connection = Connection::open(gateway.public).await;
     let start = send("message/send", r#"{"id":"t-1"}"#);
-    let started = call(&mut connection, &tokens[0], &start).await;
-    assert_eq!(started.status, 200, "{}", started.text());
+    call(&mut connection, &tokens[0], &start).await.has(200);
     let ask = rpc("tasks/get", &json!({"id": "t-1"}));
     served(&mut connection, &tokens[0], &ask, &team.dev.agent).await;
     for token in [&tokens[1], &tokens[2], &team.ann.token, &team.boss.token] {
@@ -263,10 +228,7 @@ async fn what_is_too_much_to_check_is_refused() {
         rpc("message/send", &json!({"message": message})),
     ] {
         let answer = call(&mut connection, &team.ann.token, &body).await;
-        assert_eq!(
-            (answer.status, answer.reason().as_str()),
-            (400, "invalid_request")
-        );
+        answer.refuses(400, "invalid_request");
     }
     assert_eq!(team.dev.agent.count(), 0);
 }
@@ -276,10 +238,8 @@ async fn each_call_about_a_task_is_its_owners() {
     let gateway = Gateway::start(Pair::Embedded).await;
     let team = Team::below(&gateway, "").await;
     let mut connection = Connection::open(gateway.public).await;
-    let start = send(
-        "message/send",
-        r#"{"kind":"task","id":"t-1","status":{"state":"working"}}"#,
-    );
+    let task = r#"{"kind":"task","id":"t-1","status":{"state":"working"}}"#;
+    let start = send("message/send", task);
     let answer = call(&mut connection, &team.ann.token, &start).await;
     assert_eq!(answer.json()["result"]["id"], "t-1");
     assert_eq!(team.dev.agent.take().text(), start);
@@ -295,19 +255,14 @@ async fn each_call_about_a_task_is_its_owners() {
     for body in about("t-2") {
         served(&mut connection, &team.bob.token, &body, &team.dev.agent).await;
     }
-    let elsewhere = Request::post(
-        "/workspaces/ann/a2a",
-        rpc("tasks/get", &json!({"id": "t-1"})),
-    );
-    let answer = connection.call(&elsewhere.bearer(&team.bob.token)).await;
-    assert_eq!(answer.status, 200, "{}", answer.text());
+    let ask = rpc("tasks/get", &json!({"id": "t-1"}));
+    let elsewhere = team.bob.sends(&team.ann, ask);
+    connection.call(&elsewhere).await.has(200);
     // What was refused is in the record like everything else.
     let labels = ["method=\"get_task\"", "outcome=\"task_not_found\""];
     assert!(gateway.metric("a2a_gateway_exchanges_total", &labels).await >= 2.0);
-    assert_eq!(
-        gateway.metric("a2a_gateway_tasks_learnt_total", &[]).await,
-        1.0
-    );
+    let learnt = gateway.metric("a2a_gateway_tasks_learnt_total", &[]);
+    assert_eq!(learnt.await, 1.0);
     gateway.assert_idle().await;
 }
 
@@ -325,15 +280,10 @@ async fn a_task_that_is_named_ambiguously_is_nobodys() {
     ] {
         let body =
             format!(r#"{{"jsonrpc":"2.0","id":"c-1","method":"tasks/get","params":{params}}}"#);
-        let request = Request::post("/workspaces/dev/a2a", body).bearer(&team.bob.token);
-        let answer = gateway.call(&request.field("X-Request-Id", "r-1")).await;
-        assert_refusal(
-            &answer,
-            "/workspaces/dev/a2a",
-            "r-1",
-            "invalid_request",
-            params,
-        );
+        let request = team.bob.sends(&team.dev, body);
+        let request = request.field("X-Request-Id", "r-1");
+        let answer = gateway.call(&request).await;
+        assert_refusal(&answer, &request.path, "r-1", "invalid_request", params);
     }
     assert_eq!(team.dev.agent.count(), 0);
 }
@@ -358,12 +308,11 @@ async fn an_owner_is_learnt_from_every_shape_of_an_answer() {
         "{\"statusUpdate\":{\"taskId\":\"T\"}}",
         "{\"artifactUpdate\":{\"artifact\":{\"parts\":[{\"text\":\"HUGE\"}]},\"taskId\":\"T\"}}",
     ];
-    let unary = unary
-        .iter()
-        .flat_map(|result| [("message/send", result), ("SendMessage", result)]);
-    let streamed = streamed
-        .iter()
-        .flat_map(|result| [("message/stream", result), ("SendStreamingMessage", result)]);
+    let unary = unary.iter();
+    let unary = unary.flat_map(|result| ["message/send", "SendMessage"].map(|by| (by, result)));
+    let methods = ["message/stream", "SendStreamingMessage"];
+    let streamed = streamed.iter();
+    let streamed = streamed.flat_map(|result| methods.map(|by| (by, result)));
     for (number, (method, result)) in unary.chain(streamed).enumerate() {
         let task = format!("task-{number}");
         let start = send(method, &result.replace('T', &task));
@@ -379,26 +328,13 @@ async fn an_owner_is_learnt_from_every_shape_of_an_answer() {
     }
     // Whoever comes second owns nothing by it.
     let again = send("message/send", r#"{"id":"task-0"}"#);
-    assert_eq!(
-        call(&mut connection, &team.bob.token, &again).await.status,
-        200
-    );
+    let second = call(&mut connection, &team.bob.token, &again);
+    second.await.has(200);
     let ask = rpc("tasks/get", &json!({"id": "task-0"}));
     refused(&mut connection, &team.bob.token, &ask, &team.dev.agent).await;
     served(&mut connection, &team.ann.token, &ask, &team.dev.agent).await;
     // Nor is anything learnt from an answer to a question.
-    served(
-        &mut connection,
-        &team.bob.token,
-        &rpc("tasks/get", &json!({"id": "served"})),
-        &team.dev.agent,
-    )
-    .await;
-    served(
-        &mut connection,
-        &team.ann.token,
-        &rpc("tasks/get", &json!({"id": "served"})),
-        &team.dev.agent,
-    )
-    .await;
+    let ask = rpc("tasks/get", &json!({"id": "served"}));
+    served(&mut connection, &team.bob.token, &ask, &team.dev.agent).await;
+    served(&mut connection, &team.ann.token, &ask, &team.dev.agent).await;
 }

@@ -39,11 +39,8 @@ on_both_pairs! {
     }
 
     async fn many_tasks_of_one_caller_push_out_its_own_alone(pair: Pair) {
-        let mut gateway = Builder::new(pair)
-            .set("registry.heartbeat_ttl", "1h")
-            .set("a2a.tasks_per_caller", "50")
-            .start()
-            .await;
+        let settings = "registry.heartbeat_ttl=1h a2a.tasks_per_caller=50";
+        let mut gateway = Builder::new(pair).sets(settings).start().await;
         let team = Team::below(&gateway, "").await;
         let (ann, bob, agent) = (&team.ann.token, &team.bob.token, &team.dev.agent);
         let mut connection = Connection::open(gateway.public).await;

@@ -4,65 +4,34 @@ use serde_json::{Value, json};
 
 use super::{call, echoing, rpc};
 use crate::harness::dns::Dns;
-use crate::harness::{Builder, Connection, Gateway, Pair, Seat, card_of_both};
+use crate::harness::{Builder, Connection, Gateway, Pair, Seat};
 
 /// Everything that asks an agent to call `url`.
 fn asking(url: &str) -> Vec<String> {
     let message = json!({"messageId": "m", "role": "user", "parts": []});
     let with = |configuration: Value| json!({"message": message, "configuration": configuration});
+    let to = json!({"url": url});
+    let config = json!({"pushNotificationConfig": to});
+    let named = with(json!({"taskPushNotificationConfig": to}));
+    let spelled = with(json!({"task_push_notification_config": to}));
+    let kept = with(json!({"pushNotificationConfig": {"url": url, "token": "x"}}));
+    let sent = json!({"id": "t", "message": {"parts": []}, "pushNotification": to});
+    let set = |name: &str| json!({name: "t", "pushNotificationConfig": to});
+    let create = "CreateTaskPushNotificationConfig";
     [
-        (
-            "message/send",
-            with(json!({"pushNotificationConfig": {"url": url, "token": "x"}})),
-        ),
-        (
-            "message/stream",
-            with(json!({"pushNotificationConfig": {"url": url}})),
-        ),
-        (
-            "SendMessage",
-            with(json!({"taskPushNotificationConfig": {"url": url}})),
-        ),
-        (
-            "SendStreamingMessage",
-            with(json!({"task_push_notification_config": {"url": url}})),
-        ),
-        (
-            "tasks/send",
-            json!({"id": "t", "message": {"parts": []}, "pushNotification": {"url": url}}),
-        ),
-        (
-            "tasks/pushNotification/set",
-            json!({"id": "t", "pushNotificationConfig": {"url": url}}),
-        ),
-        (
-            "tasks/pushNotificationConfig/set",
-            json!({"taskId": "t", "pushNotificationConfig": {"url": url}}),
-        ),
-        (
-            "CreateTaskPushNotificationConfig",
-            json!({"taskId": "t", "url": url}),
-        ),
-        (
-            "CreateTaskPushNotificationConfig",
-            json!({"parent": "tasks/t", "config": {"pushNotificationConfig": {"url": url}}}),
-        ),
+        ("message/send", kept),
+        ("message/stream", with(config.clone())),
+        ("SendMessage", named),
+        ("SendStreamingMessage", spelled),
+        ("tasks/send", sent),
+        ("tasks/pushNotification/set", set("id")),
+        ("tasks/pushNotificationConfig/set", set("taskId")),
+        (create, json!({"taskId": "t", "url": url})),
+        (create, json!({"parent": "tasks/t", "config": config})),
     ]
     .iter()
     .map(|(method, params)| rpc(method, params))
     .collect()
-}
-
-async fn team(gateway: &Gateway, agent: crate::harness::Agent) -> Seat {
-    let enrolment = gateway.create(json!({"id": "dev", "name": "dev"})).await;
-    let token = gateway
-        .register("dev", &enrolment, &agent.url(), card_of_both("dev"))
-        .await;
-    Seat {
-        id: "dev".into(),
-        token,
-        agent,
-    }
 }
 
 async fn assert_refused(gateway: &Gateway, dev: &Seat, url: &str) {
@@ -106,10 +75,9 @@ async fn an_agent_is_asked_to_call_only_where_an_agent_may_be() {
     let gateway = Builder::new(Pair::Embedded)
         .set("address.profile", "strict")
         .set("address.nameservers", &dns.address.to_string())
-        .set("trusted_agents", &format!("http://127.0.0.1:{port}"))
-        .start()
-        .await;
-    let dev = team(&gateway, agent).await;
+        .set("trusted_agents", &format!("http://127.0.0.1:{port}"));
+    let gateway = gateway.start().await;
+    let dev = gateway.seat("dev", "", agent).await;
     for url in [
         "http://127.0.0.1:9/hook",
         "http://10.0.0.1/hook",
@@ -147,7 +115,7 @@ async fn an_agent_is_asked_to_call_only_where_an_agent_may_be() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_shipped_policy_opens_private_ranges_and_never_metadata() {
     let gateway = Gateway::start(Pair::Embedded).await;
-    let dev = team(&gateway, echoing().await).await;
+    let dev = gateway.seat("dev", "", echoing().await).await;
     for url in [
         "http://169.254.169.254/",
         "http://metadata@169.254.169.254:80/",
@@ -164,19 +132,11 @@ async fn the_shipped_policy_opens_private_ranges_and_never_metadata() {
     let message = json!({"messageId": "m", "role": "user", "parts": [{"url": "http://169.254.169.254/"}],
         "metadata": {"url": "http://169.254.169.254/"}});
     let body = rpc("message/send", &json!({"message": message}));
-    let answer = call(&mut connection, &dev.token, &body).await;
-    assert_eq!(answer.status, 200, "{}", answer.text());
+    call(&mut connection, &dev.token, &body).await.has(200);
     // More than can be looked up for one call.
-    let urls: Vec<Value> = (0..5)
-        .map(|i| json!({"url": format!("http://8.8.8.{i}/")}))
-        .collect();
-    let body = rpc(
-        "CreateTaskPushNotificationConfig",
-        &json!({"taskId": "t", "x": urls}),
-    );
+    let urls = [0, 1, 2, 3, 4].map(|i| json!({"url": format!("http://8.8.8.{i}/")}));
+    let params = json!({"taskId": "t", "x": urls});
+    let body = rpc("CreateTaskPushNotificationConfig", &params);
     let answer = call(&mut connection, &dev.token, &body).await;
-    assert_eq!(
-        (answer.status, answer.reason().as_str()),
-        (400, "invalid_request")
-    );
+    answer.refuses(400, "invalid_request");
 }

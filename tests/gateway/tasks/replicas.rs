@@ -3,8 +3,8 @@
 use serde_json::json;
 
 use super::{Team, call, refused, rpc, send, served};
-use crate::harness::servers::{self, Redis};
-use crate::harness::{ADMIN, Builder, Connection, Gateway, Pair, Request, until_holds};
+use crate::harness::servers::Redis;
+use crate::harness::{ADMIN, Connection, Request, Stores, until_holds};
 
 /// Waits until Redis answers `words` with `expected`.
 async fn until(redis: &Redis, words: &[&str], expected: &str) {
@@ -12,18 +12,14 @@ async fn until(redis: &Redis, words: &[&str], expected: &str) {
     until_holds(&format!("{words:?} says {expected}"), says).await;
 }
 
-async fn replica(sql: &str, redis: &Redis) -> Gateway {
-    let builder = Builder::new(Pair::Embedded).stores(sql, &redis.url());
-    // Nobody beats here.
-    builder.set("registry.heartbeat_ttl", "1h").start().await
-}
+/// Nobody beats here.
+const CALM: &str = "registry.heartbeat_ttl=1h";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_replica_knows_the_owner_also_after_a_restart_and_nobody_guesses_without_redis() {
-    let redis = Redis::start();
-    let sql = servers::postgres().database();
-    let mut one = replica(&sql, &redis).await;
-    let other = replica(&sql, &redis).await;
+    let stores = Stores::start();
+    let redis = &stores.redis;
+    let [mut one, other] = stores.replicas(CALM).await;
     let team = Team::below(&one, "").await;
     let agent = &team.dev.agent;
     let (ann, bob, boss) = (&team.ann.token, &team.bob.token, &team.boss.token);
@@ -32,11 +28,11 @@ async fn every_replica_knows_the_owner_also_after_a_restart_and_nobody_guesses_w
         let start = send("message/send", &json!({"id": task}).to_string());
         assert_eq!(call(&mut at_one, ann, &start).await.status, 200);
         let key = format!("gw:task:dev:{key}");
-        until(&redis, &["GET", &key], "ann").await;
+        until(redis, &["GET", &key], "ann").await;
         let ttl: u64 = redis.command(&["TTL", &key]).trim().parse().unwrap();
         assert!((86_000..=86_400).contains(&ttl), "{ttl}");
     }
-    until(&redis, &["GET", "gw:task-at:ann:t-1"], "dev").await;
+    until(redis, &["GET", "gw:task-at:ann:t-1"], "dev").await;
     let ask = rpc("tasks/get", &json!({"id": "t-1"}));
     let mut at_other = Connection::open(other.public).await;
     refused(&mut at_other, bob, &ask, agent).await;
@@ -58,12 +54,7 @@ async fn every_replica_knows_the_owner_also_after_a_restart_and_nobody_guesses_w
     let before = agent.count();
     for token in [ann, bob, boss] {
         let answer = call(&mut at_one, token, &unknown).await;
-        assert_eq!(
-            (answer.status, answer.reason().as_str()),
-            (503, "store_unavailable"),
-            "{}",
-            answer.text()
-        );
+        answer.refuses(503, "store_unavailable");
         assert_eq!(answer.field("retry-after"), Some("1"));
     }
     assert_eq!(agent.count(), before);
@@ -72,7 +63,7 @@ async fn every_replica_knows_the_owner_also_after_a_restart_and_nobody_guesses_w
     let start = send("message/send", r#"{"id":"t-3"}"#);
     assert_eq!(call(&mut at_one, ann, &start).await.status, 200);
     redis.restart();
-    until(&redis, &["GET", "gw:task:dev:t-3"], "ann").await;
+    until(redis, &["GET", "gw:task:dev:t-3"], "ann").await;
     // Leases are gone with the old Redis: the agent beats again.
     let ask = rpc("tasks/get", &json!({"id": "t-3"}));
     let beat = Request::post("/registry/heartbeat", r#"{"workspace_id":"dev"}"#);
@@ -89,16 +80,16 @@ async fn every_replica_knows_the_owner_also_after_a_restart_and_nobody_guesses_w
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_two_replicas_that_learn_at_once_the_first_in_redis_is_right() {
-    let redis = Redis::start();
-    let sql = servers::postgres().database();
-    let one = replica(&sql, &redis).await;
+    let stores = Stores::start();
+    let redis = &stores.redis;
+    let [one] = stores.replicas(CALM).await;
     let team = Team::below(&one, "").await;
     // Another replica was faster.
     redis.command(&["SET", "gw:task:dev:t-1", "bob", "EX", "3600"]);
     let mut connection = Connection::open(one.public).await;
     let start = send("message/send", r#"{"id":"t-1"}"#);
-    let answer = call(&mut connection, &team.ann.token, &start).await;
-    assert_eq!(answer.status, 200);
+    let answer = call(&mut connection, &team.ann.token, &start);
+    answer.await.has(200);
     let ask = rpc("tasks/get", &json!({"id": "t-1"}));
     let asked = Request::post("/workspaces/dev/a2a", &ask).bearer(&team.ann.token);
     let is_hers = async || {

@@ -6,7 +6,9 @@ mod loss;
 mod spans;
 
 use crate::harness::collector::{Collector, Span};
-use crate::harness::{Agent, Answer, Builder, CALL, Gateway, Pair, Recorded, Request, Seat, Step};
+use crate::harness::{
+    Agent, Answer, Builder, CALL, Gateway, Pair, Recorded, Request, Seat, Step, answering,
+};
 
 /// A trace of a caller.
 pub(crate) const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
@@ -29,16 +31,20 @@ pub(crate) fn traced(pair: Pair, collector: &Collector) -> Builder {
 impl Case {
     /// With an agent that answers every call alike.
     pub(crate) async fn new() -> Self {
-        let collector = Collector::start().await;
-        let builder = traced(Pair::Embedded, &collector);
-        let agent = Agent::json(r#"{"jsonrpc":"2.0","id":"c-1","result":{}}"#).await;
-        Self::on(collector, builder, agent).await
+        Self::built(|builder, _| builder).await
     }
 
     async fn with(behaviour: impl Fn(&Recorded) -> Vec<Step> + Send + Sync + 'static) -> Self {
         let collector = Collector::start().await;
         let builder = traced(Pair::Embedded, &collector);
         Self::on(collector, builder, Agent::scripted(behaviour).await).await
+    }
+
+    /// As [`Case::new`], with a gateway that is set up otherwise.
+    async fn built(build: impl FnOnce(Builder, &Collector) -> Builder) -> Self {
+        let collector = Collector::start().await;
+        let builder = build(traced(Pair::Embedded, &collector), &collector);
+        Self::on(collector, builder, answering().await).await
     }
 
     pub(crate) async fn on(collector: Collector, builder: Builder, agent: Agent) -> Self {
@@ -53,9 +59,8 @@ impl Case {
     }
 
     fn request(&self, id: &str, body: &str) -> Request {
-        Request::post(self.target.path(), body)
-            .bearer(&self.caller.token)
-            .field("X-Request-Id", id)
+        let request = self.caller.sends(&self.target, body);
+        request.field("X-Request-Id", id)
     }
 
     /// A good call, with these fields besides.
@@ -83,11 +88,8 @@ fn context_of(request: &Recorded) -> [String; 3] {
     let [version, trace, parent, flags] = parts.as_slice() else {
         panic!("{field}");
     };
-    assert_eq!(
-        (*version, trace.len(), parent.len(), flags.len()),
-        ("00", 32, 16, 2),
-        "{field}"
-    );
+    let lengths = (*version, trace.len(), parent.len(), flags.len());
+    assert_eq!(lengths, ("00", 32, 16, 2), "{field}");
     [trace, parent, flags].map(|part| (*part).to_owned())
 }
 
@@ -99,10 +101,8 @@ fn two(spans: &[Span]) -> (&Span, &Span) {
     assert!(server.is_server() && client.is_client(), "{spans:#?}");
     assert_eq!(client.parent, server.id);
     assert_eq!(client.trace, server.trace);
-    assert!(
-        server.nanos.0 <= client.nanos.0 && client.nanos.1 <= server.nanos.1,
-        "{spans:#?}"
-    );
+    let is_within = server.nanos.0 <= client.nanos.0 && client.nanos.1 <= server.nanos.1;
+    assert!(is_within, "{spans:#?}");
     (server, client)
 }
 

@@ -26,9 +26,8 @@ pub(crate) struct Family {
 impl Family {
     pub(crate) async fn on(builder: Builder) -> Self {
         let gateway = builder.start().await;
-        gateway
-            .create(json!({"id": "lead", "name": "lead", "org": "acme"}))
-            .await;
+        let lead = json!({"id": "lead", "name": "lead", "org": "acme"});
+        gateway.create(lead).await;
         let one = gateway.seat("one", "lead", Agent::json(ANSWER).await).await;
         let two = gateway.seat("two", "lead", Agent::json(ANSWER).await).await;
         Self { gateway, one, two }
@@ -41,29 +40,24 @@ impl Family {
     /// What discovery of `two` tells `one`.
     pub(crate) async fn discovered(&self) -> Value {
         let request = Request::get("/registry/discover/two").bearer(&self.one.token);
-        let answer = self.gateway.call(&request).await;
-        assert_eq!(answer.status, 200, "{}", answer.text());
+        let answer = self.gateway.call(&request).await.has(200);
         answer.json()
     }
 
     /// A pair token of `one` for `two`.
     pub(crate) async fn pair_token(&self) -> String {
-        self.discovered().await["token"]
-            .as_str()
-            .unwrap()
-            .to_owned()
+        let token = self.discovered().await["token"].take();
+        token.as_str().unwrap().to_owned()
     }
 
     /// What a call of `two` with this credential is answered with.
     pub(crate) async fn call(&self, token: &str) -> (u16, String) {
         let request = Request::post(self.two.path(), CALL).bearer(token);
         let answer = self.gateway.call(&request).await;
-        let reason = if answer.status == 200 {
-            String::new()
-        } else {
-            answer.reason()
-        };
-        (answer.status, reason)
+        match answer.status {
+            200 => (200, String::new()),
+            status => (status, answer.reason()),
+        }
     }
 }
 
@@ -78,17 +72,15 @@ pub(crate) async fn claims(gateway: &Gateway, token: &str, audience: &str) -> Va
     let keys: JwkSet = serde_json::from_value(jwks(gateway).await).unwrap();
     let head = jsonwebtoken::decode_header(token).unwrap();
     assert_eq!(head.typ.as_deref(), Some("a2a-pair+jwt"));
-    let key = keys
-        .find(head.kid.as_deref().unwrap())
-        .expect("a published key");
+    let key = keys.find(head.kid.as_deref().unwrap());
+    let key = key.expect("a published key");
     let mut rules = Validation::new(head.alg);
     rules.set_audience(&[audience]);
     rules.set_issuer(&[format!("http://{}", gateway.public)]);
     rules.set_required_spec_claims(&["exp", "nbf", "iss", "aud", "sub"]);
     let key = DecodingKey::from_jwk(key).unwrap();
-    jsonwebtoken::decode::<Value>(token, &key, &rules)
-        .unwrap()
-        .claims
+    let decoded = jsonwebtoken::decode::<Value>(token, &key, &rules);
+    decoded.unwrap().claims
 }
 
 fn caller_token(arrived: &Recorded) -> String {
@@ -125,9 +117,7 @@ on_embedded! {
         assert_eq!((refused.status, refused.reason().as_str()), (403, "caller_mismatch"));
 
         // Whoever is no workspace needs none.
-        let canvas = json!({"user": "ada", "org": "acme"}).to_string();
-        let canvas = family.gateway.as_operator(Request::post("/canvas/tokens", canvas)).await;
-        let canvas = canvas.json()["token"].as_str().unwrap().to_owned();
+        let canvas = family.gateway.token("/canvas/tokens", r#"{"user":"ada","org":"acme"}"#).await;
         for credential in [ADMIN, canvas.as_str()] {
             let request = Request::get("/registry/discover/two").bearer(credential);
             let found = family.gateway.call(&request).await.json();
@@ -143,9 +133,7 @@ on_embedded! {
         let family = Family::new(Pair::Embedded).await;
         let gateway = &family.gateway;
         assert_eq!(gateway.patch("two", json!({"proof": "request"})).await.status, 200);
-        let canvas = json!({"user": "ada", "org": "acme"}).to_string();
-        let canvas = gateway.as_operator(Request::post("/canvas/tokens", canvas)).await;
-        let canvas = canvas.json()["token"].as_str().unwrap().to_owned();
+        let canvas = gateway.token("/canvas/tokens", r#"{"user":"ada","org":"acme"}"#).await;
         let mut seen = Vec::new();
         for (credential, sub, rel, org) in [
             (family.one.token.as_str(), "one", "sibling", Some("acme")),
@@ -185,9 +173,8 @@ on_embedded! {
         assert_eq!(seen.len(), made, "no token is used again");
 
         // Where the agent has a credential of its own, that one keeps its field.
-        let auth = json!({"upstream_auth": {"type": "bearer", "token": "the-agents-own"}}).to_string();
-        let request = Request::patch("/workspaces/two", auth);
-        assert_eq!(gateway.as_operator(request).await.status, 200);
+        let auth = json!({"upstream_auth": {"type": "bearer", "token": "the-agents-own"}});
+        gateway.patch("two", auth).await.has(200);
         assert_eq!(family.call(&family.one.token).await.0, 200);
         let arrived = family.two.agent.take();
         assert_eq!(arrived.fields("authorization"), ["Bearer the-agents-own"]);
@@ -199,10 +186,7 @@ on_embedded! {
         let family = Family::new(Pair::Embedded).await;
         let (gateway, token) = (&family.gateway, family.pair_token().await);
         assert_eq!(family.call(&token).await.0, 200);
-        let moved = |body: Value| {
-            let request = Request::patch("/workspaces/one", body.to_string());
-            gateway.as_operator(request)
-        };
+        let moved = |body: Value| gateway.patch("one", body);
         gateway.create(json!({"id": "else", "name": "else", "org": "acme"})).await;
         assert_eq!(moved(json!({"parent_id": "else"})).await.status, 200);
         assert_eq!(family.call(&token).await, (403, "not_permitted".to_owned()));
@@ -218,8 +202,7 @@ on_embedded! {
             if parent == "above" {
                 gateway.create(json!({"id": "above", "name": "above", "org": "acme"})).await;
             }
-            let lead = Request::patch("/workspaces/lead", json!({"parent_id": parent}).to_string());
-            assert_eq!(gateway.as_operator(lead).await.status, 200);
+            gateway.patch("lead", json!({"parent_id": parent})).await.has(200);
             let now = generation().await;
             assert!(now > earlier, "{now} after {earlier}");
             earlier = now;
@@ -244,15 +227,9 @@ async fn hops_are_counted_and_a_circle_is_stopped() {
         assert_eq!(family.two.agent.take().fields("x-a2a-hops"), [goes]);
     }
     let stopped = call("3").await;
-    assert_eq!(
-        (stopped.status, stopped.reason().as_str()),
-        (508, "loop_detected")
-    );
+    stopped.refuses(508, "loop_detected");
     let unclear = call("three").await;
-    assert_eq!(
-        (unclear.status, unclear.reason().as_str()),
-        (400, "invalid_request")
-    );
+    unclear.refuses(400, "invalid_request");
     let twice = Request::post(family.two.path(), CALL)
         .bearer(&family.one.token)
         .field("X-A2A-Hops", "0")
@@ -264,12 +241,10 @@ async fn hops_are_counted_and_a_circle_is_stopped() {
 /// An agent that calls its own gateway again, and passes the count on, is stopped.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_agent_that_calls_itself_for_ever_is_stopped() {
-    let gateway = Builder::new(Pair::Embedded).start().await;
-    gateway.create(json!({"id": "lead", "name": "lead"})).await;
-    let (door, token) = (
-        gateway.public,
-        std::sync::Arc::new(std::sync::OnceLock::<String>::new()),
-    );
+    let gateway = Gateway::start(Pair::Embedded).await;
+    gateway.found("lead").await;
+    let door = gateway.public;
+    let token = std::sync::Arc::new(std::sync::OnceLock::<String>::new());
     let own = std::sync::Arc::clone(&token);
     let agent = Agent::scripted(move |arrived: &Recorded| {
         let hops = arrived.field("x-a2a-hops").unwrap_or("0").to_owned();
@@ -284,10 +259,7 @@ async fn an_agent_that_calls_itself_for_ever_is_stopped() {
     token.set(seat.token.clone()).unwrap();
     let request = Request::post(seat.path(), CALL).bearer(&seat.token);
     let answer = gateway.call(&request).await;
-    assert_eq!(
-        (answer.status, answer.reason().as_str()),
-        (508, "loop_detected")
-    );
+    answer.refuses(508, "loop_detected");
     assert_eq!(seat.agent.count(), 8);
 }
 
@@ -297,31 +269,23 @@ async fn what_verifiers_need_is_published() {
         .set("server.public_url", "https://gateway.example.com/")
         .set("tokens.pair_ttl", "2min");
     let gateway = builder.start().await;
-    let about = gateway
-        .call(&Request::get("/.well-known/a2a-gateway"))
-        .await;
-    let said = about.json();
-    assert_eq!(said["issuer"], "https://gateway.example.com");
-    assert_eq!(
-        said["jwks_uri"],
-        "https://gateway.example.com/.well-known/jwks.json"
-    );
+    let about = Request::get("/.well-known/a2a-gateway");
+    let said = gateway.call(&about).await.json();
+    let issuer = "https://gateway.example.com";
+    assert_eq!(said["issuer"], issuer);
+    assert_eq!(said["jwks_uri"], format!("{issuer}/.well-known/jwks.json"));
     assert_eq!(said["tokens"]["pair"]["lifetime_seconds"], 120);
     assert_eq!(said["tokens"]["caller"]["lifetime_seconds"], 60);
     let guard = &said["tokens"]["guard"];
-    assert_eq!(
-        (&guard["typ"], &guard["scope"], &guard["lifetime_seconds"]),
-        (&"a2a-guard+jwt".into(), &"a2a:guard".into(), &60.into())
-    );
+    assert_eq!(guard["typ"], "a2a-guard+jwt");
+    assert_eq!(guard["scope"], "a2a:guard");
+    assert_eq!(guard["lifetime_seconds"], 60);
     assert_eq!(guard["claims"].as_array().unwrap().len(), 9);
     let claims = said["tokens"]["caller"]["claims"].as_array().unwrap();
     for claim in ["token_use", "bh", "method"] {
         assert!(claims.contains(&claim.into()), "{claim}");
-        let discovered = &said["tokens"]["pair"]["claims"];
-        assert!(
-            !discovered.as_array().unwrap().contains(&claim.into()),
-            "{claim}"
-        );
+        let discovered = said["tokens"]["pair"]["claims"].as_array().unwrap();
+        assert!(!discovered.contains(&claim.into()), "{claim}");
     }
     for path in ["/.well-known/a2a-gateway", "/.well-known/jwks.json"] {
         let answer = gateway.call(&Request::get(path)).await;

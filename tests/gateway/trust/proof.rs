@@ -1,8 +1,6 @@
 //! The proof that a target asks of its caller tokens: the caller, by a token that is used again for half a minute, or
 //! the caller of exactly this request.
 
-use std::process::Command;
-
 use a2a_gateway::trust::body_hash;
 use serde_json::{Value, json};
 
@@ -19,8 +17,7 @@ const ANSWER: &str = r#"{"jsonrpc":"2.0","id":"c-1","result":{}}"#;
 /// The token that `to` gets with a call with this credential.
 async fn arriving(gateway: &Gateway, credential: &str, to: &Seat, body: &str) -> String {
     let request = Request::post(to.path(), body).bearer(credential);
-    let answer = gateway.call(&request).await;
-    assert_eq!(answer.status, 200, "{}", answer.text());
+    gateway.call(&request).await.has(200);
     caller_token(&to.agent.take())
 }
 
@@ -45,10 +42,8 @@ impl Family {
         for token in &tokens {
             let claims = claims(&self.gateway, token, "two").await;
             assert_eq!(claims["bh"], body_hash(CALL.as_bytes()));
-            assert_eq!(
-                (&claims["method"], &claims["token_use"]),
-                (&json!("message/send"), &json!("caller"))
-            );
+            assert_eq!(claims["method"], "message/send");
+            assert_eq!(claims["token_use"], "caller");
             names.push(claims["jti"].clone());
         }
         assert_ne!(names[0], names[1]);
@@ -100,10 +95,7 @@ on_embedded! {
         let family = Family::new(Pair::Embedded).await;
         let gateway = &family.gateway;
         let other = gateway.seat("three", "lead", Agent::json(ANSWER).await).await;
-        let made = async |path: &str, body: Value| {
-            let made = gateway.as_operator(Request::post(path, body.to_string())).await;
-            made.json()["token"].as_str().unwrap().to_owned()
-        };
+        let made = async |path: &str, body: Value| gateway.token(path, &body.to_string()).await;
         let ada = made("/canvas/tokens", json!({"user": "ada", "org": "acme"})).await;
         let bob = made("/canvas/tokens", json!({"user": "bob", "org": "acme"})).await;
         let listed = made("/canvas/tokens", json!({"user": "ada", "workspaces": ["two"]})).await;
@@ -248,13 +240,7 @@ on_embedded! {
 }
 
 fn rotate(gateway: &Gateway) {
-    let output = Command::new(env!("CARGO_BIN_EXE_a2a-gateway"))
-        .args(["keys", "rotate", "--set"])
-        .arg(format!("keys.dir={}", gateway.dir.join("keys").display()))
-        .output()
-        .unwrap();
-    let complaint = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{complaint}");
+    super::rotation::keys(gateway, &["rotate"]);
 }
 
 #[tokio::test]
@@ -273,12 +259,8 @@ async fn a_rotation_and_another_issuer_make_another_token() {
     let active = super::jwks(gateway).await["keys"][0]["kid"].clone();
     assert_eq!(kid(&second), active.as_str().unwrap());
     written.save("[tokens]\nissuer = \"https://renamed.example.com\"\n");
-    in_force(
-        gateway,
-        "tokens.issuer",
-        json!("https://renamed.example.com"),
-    )
-    .await;
+    let renamed = json!("https://renamed.example.com");
+    in_force(gateway, "tokens.issuer", renamed).await;
     let third = family.arriving().await;
     let [_, said] = a2a_gateway::trust::unproven(&third).unwrap();
     assert_eq!(said["iss"], "https://renamed.example.com");

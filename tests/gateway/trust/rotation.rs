@@ -8,7 +8,7 @@ use std::time::Duration;
 use a2a_gateway::time::Timestamp;
 use a2a_gateway::trust::{Keys, PAIR_TYP, PairClaims, SigningAlgorithm, rotate};
 
-use super::{Family, claims, jwks};
+use super::{Family, caller_token, claims, jwks};
 use crate::harness::servers::{Redis, postgres};
 use crate::harness::until_found;
 use crate::harness::{Builder, CALL, Gateway, Pair, Request, holds_for, until_holds};
@@ -23,7 +23,8 @@ fn traffic() -> Duration {
     Duration::from_secs(set.and_then(|text| text.parse().ok()).unwrap_or(2))
 }
 
-fn keys(gateway: &Gateway, arguments: &[&str]) -> String {
+/// Runs `keys` on the keys of a gateway; returns what it prints.
+pub(super) fn keys(gateway: &Gateway, arguments: &[&str]) -> String {
     let folder = format!("keys.dir={}", gateway.dir.join("keys").display());
     let mut command = Command::new(env!("CARGO_BIN_EXE_a2a-gateway"));
     let output = command
@@ -41,18 +42,15 @@ fn keys(gateway: &Gateway, arguments: &[&str]) -> String {
 fn states(table: &str) -> Vec<(String, String, String)> {
     let word = |line: &str, at: usize| line.split_whitespace().nth(at).unwrap().to_owned();
     let lines = table.lines().skip(1);
-    lines
-        .map(|line| (word(line, 0), word(line, 1), word(line, 2)))
-        .collect()
+    let row = |line: &str| (word(line, 0), word(line, 1), word(line, 2));
+    lines.map(row).collect()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_call_is_refused_while_keys_rotate() {
     let family = Arc::new(Family::new(Pair::Embedded).await);
-    let (ended, calls) = (
-        Arc::new(AtomicBool::new(false)),
-        Arc::new(AtomicUsize::new(0)),
-    );
+    let ended = Arc::new(AtomicBool::new(false));
+    let calls = Arc::new(AtomicUsize::new(0));
     // Each asks for tokens, and calls with new ones and with those that it got earlier.
     let callers: Vec<_> = (0..4)
         .map(|_| {
@@ -77,19 +75,12 @@ async fn no_call_is_refused_while_keys_rotate() {
     let mut before = states(&keys(&family.gateway, &["list"]));
     for algorithm in ["ES256", "EdDSA", "EdDSA"] {
         holds_for(pause, "each call is answered", &calls_go_on).await;
-        let after = states(&keys(
-            &family.gateway,
-            &["rotate", "--algorithm", algorithm],
-        ));
+        let rotate = ["rotate", "--algorithm", algorithm];
+        let after = states(&keys(&family.gateway, &rotate));
         assert_eq!(after[0].0, before[1].0, "the next one signs");
-        assert_eq!(
-            (
-                after[0].2.as_str(),
-                after[1].2.as_str(),
-                after[2].2.as_str()
-            ),
-            ("active", "next", "retired")
-        );
+        assert_eq!(after[0].2, "active");
+        assert_eq!(after[1].2, "next");
+        assert_eq!(after[2].2, "retired");
         assert_eq!(after[2].0, before[0].0, "the one that did retires");
         assert_eq!(after[1].1, algorithm);
         before = after;
@@ -111,28 +102,16 @@ async fn no_call_is_refused_while_keys_rotate() {
     assert_eq!(agent.count(), made);
     // What arrived was signed by each of the four keys, one of them on P-256.
     let arrived = agent.requests();
-    let head = |r: &crate::harness::Recorded| {
-        let token = r
-            .field("authorization")
-            .unwrap()
-            .trim_start_matches("Bearer ")
-            .to_owned();
-        jsonwebtoken::decode_header(token).unwrap()
-    };
+    let head = |r: &crate::harness::Recorded| jsonwebtoken::decode_header(caller_token(r)).unwrap();
     let mut kids: Vec<_> = arrived.iter().map(|r| head(r).kid.unwrap()).collect();
     kids.dedup();
     kids.sort();
     kids.dedup();
     assert_eq!(kids.len(), 4);
-    assert!(
-        arrived
-            .iter()
-            .any(|r| head(r).alg == jsonwebtoken::Algorithm::ES256)
-    );
-    println!(
-        "{made} calls in {:?}, three rotations, none refused",
-        traffic()
-    );
+    let mut algorithms = arrived.iter().map(|r| head(r).alg);
+    assert!(algorithms.any(|one| one == jsonwebtoken::Algorithm::ES256));
+    let span = traffic();
+    println!("{made} calls in {span:?}, three rotations, none refused");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -142,9 +121,8 @@ async fn replicas_that_share_keys_take_each_others_tokens_across_rotations() {
     let dir = folder.path().display().to_string();
     let replica = || {
         let builder = Builder::new(Pair::Embedded).stores(&sql, &redis.url());
-        builder
-            .set("keys.dir", &dir)
-            .set("tokens.issuer", "https://gw.example.com")
+        let builder = builder.set("keys.dir", &dir);
+        builder.set("tokens.issuer", "https://gw.example.com")
     };
     let family = Family::on(replica()).await;
     let other = replica().start().await;
@@ -161,17 +139,12 @@ async fn replicas_that_share_keys_take_each_others_tokens_across_rotations() {
             org: None,
             generation: 0,
         };
-        let claims = PairClaims::new(
-            "https://gw.example.com".into(),
-            pair,
-            Timestamp::now(),
-            Duration::from_secs(60),
-        );
+        let (issuer, life) = ("https://gw.example.com".into(), Duration::from_secs(60));
+        let claims = PairClaims::new(issuer, pair, Timestamp::now(), life);
         let token = ours.sign(PAIR_TYP, &claims).unwrap();
         for gateway in [&other, &family.gateway] {
             let request = Request::post(family.two.path(), CALL).bearer(&token);
-            let answer = gateway.call(&request).await;
-            assert_eq!(answer.status, 200, "{}", answer.text());
+            gateway.call(&request).await.has(200);
         }
     }
 }
@@ -180,43 +153,33 @@ async fn replicas_that_share_keys_take_each_others_tokens_across_rotations() {
 async fn a_retired_key_ends_in_its_time_and_a_stolen_one_when_it_is_deleted() {
     let family = Family::new(Pair::Embedded).await;
     let folder = family.gateway.dir.join("keys");
-    let refused_soon = |token: String| {
-        let family = &family;
-        async move {
-            until_found("it verifies no more", async || {
-                let answered = family.call(&token).await;
-                (answered.0 != 200).then_some(answered)
-            })
-            .await
-        }
-    };
+    let kid = |token: &str| jsonwebtoken::decode_header(token).unwrap().kid.unwrap();
     for too_old in [true, false] {
         let token = family.pair_token().await;
-        let kid = jsonwebtoken::decode_header(&token).unwrap().kid.unwrap();
+        let old = kid(&token);
         keys(&family.gateway, &["rotate"]);
         let newer = until_found("it signs anew", async || {
             let newer = family.pair_token().await;
-            (jsonwebtoken::decode_header(&newer).unwrap().kid.unwrap() != kid).then_some(newer)
+            (kid(&newer) != old).then_some(newer)
         })
         .await;
         assert_eq!(family.call(&token).await.0, 200, "retired, it verifies");
-        let names = std::fs::read_dir(&folder)
-            .unwrap()
-            .map(|entry| entry.unwrap().path());
-        let retired = names
-            .into_iter()
-            .find(|path| path.to_string_lossy().contains(&*kid))
-            .unwrap();
+        let entries = std::fs::read_dir(&folder).unwrap();
+        let mut paths = entries.map(|entry| entry.unwrap().path());
+        let retired = paths.find(|path| path.to_string_lossy().contains(&*old));
+        let retired = retired.unwrap();
         if too_old {
-            std::fs::rename(&retired, folder.join(format!("retired-1-{kid}.pem"))).unwrap();
+            std::fs::rename(&retired, folder.join(format!("retired-1-{old}.pem"))).unwrap();
         } else {
             std::fs::remove_file(&retired).unwrap();
         }
         // Also where the token is known already.
-        assert_eq!(
-            refused_soon(token).await,
-            (401, "unauthenticated".to_owned())
-        );
+        let refused = until_found("it verifies no more", async || {
+            let answered = family.call(&token).await;
+            (answered.0 != 200).then_some(answered)
+        })
+        .await;
+        assert_eq!(refused, (401, "unauthenticated".to_owned()));
         assert_eq!(family.call(&newer).await.0, 200);
     }
     assert!(!keys(&family.gateway, &["list"]).contains("1970"));
@@ -227,15 +190,13 @@ async fn keys_that_cannot_be_read_again_are_told_of_and_change_nothing() {
     let family = Family::new(Pair::Embedded).await;
     let gateway = &family.gateway;
     let token = family.pair_token().await;
-    assert_eq!(gateway.metric("a2a_gateway_keys_current", &[]).await, 1.0);
+    assert_eq!(gateway.counts("keys_current", "").await, 1.0);
     let next = gateway.dir.join("keys/next.pem");
     let good = std::fs::read(&next).unwrap();
     std::fs::write(&next, "rubbish\n-----END PRIVATE KEY-----\n").unwrap();
     let until = async |value: f64| {
-        until_holds("a look at the keys", async || {
-            gateway.metric("a2a_gateway_keys_current", &[]).await == value
-        })
-        .await;
+        let current = async || gateway.counts("keys_current", "").await == value;
+        until_holds("a look at the keys", current).await;
     };
     until(0.0).await;
     gateway.until_told("next.pem", 1).await;

@@ -16,12 +16,9 @@ const SECRET: &str = "s3cret-of-the-agent";
 
 async fn send(gateway: &Gateway, id: &str) -> Answer {
     let request = Request::post(format!("/workspaces/{id}/a2a"), CALL);
+    let request = request.field("X-API-Key", "the-callers");
     gateway
-        .as_operator(
-            request
-                .field("X-API-Key", "the-callers")
-                .field("X-Request-Id", "seen"),
-        )
+        .as_operator(request.field("X-Request-Id", "seen"))
         .await
 }
 
@@ -57,8 +54,7 @@ on_both_pairs! {
             }
             // Another change leaves it as it is.
             answers.push(gateway.patch("a", json!({"role": name})).await);
-            let answer = send(&gateway, "a").await;
-            assert_eq!(answer.status, 200, "{}", answer.text());
+            let answer = send(&gateway, "a").await.has(200);
             answers.push(answer);
             let seen = agent.take();
             assert_eq!(seen.fields(name), [value], "{auth:?}");
@@ -103,32 +99,16 @@ async fn what_is_no_credential_is_refused_and_not_repeated() {
         let new = json!({"id": "b", "name": "b", "upstream_auth": auth}).to_string();
         let request = Request::post("/workspaces", new).field("X-Request-Id", "seen");
         let created = gateway.as_operator(request).await;
-        let changed = gateway
-            .patch("a", json!({"name": "b", "upstream_auth": auth}))
-            .await;
+        let changed = json!({"name": "b", "upstream_auth": auth});
+        let (changed, auth) = (gateway.patch("a", changed).await, auth.to_string());
         for answer in [created, changed] {
-            assert_refusal(
-                &answer,
-                "/workspaces",
-                "seen",
-                "invalid_params",
-                &auth.to_string(),
-            );
+            assert_refusal(&answer, "/workspaces", "seen", "invalid_params", &auth);
             assert!(!answer.text().contains("s3cret"), "{}", answer.text());
         }
     }
-    let read = gateway
-        .as_operator(Request::get("/workspaces/a"))
-        .await
-        .json();
-    assert_eq!(read["name"], "a");
-    assert_eq!(
-        gateway
-            .as_operator(Request::get("/workspaces/b"))
-            .await
-            .status,
-        404
-    );
+    assert_eq!(gateway.read("/workspaces/a").await["name"], "a");
+    let other = gateway.as_operator(Request::get("/workspaces/b")).await;
+    other.has(404);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -153,13 +133,8 @@ async fn without_the_key_nothing_is_sent() {
     gateway.until_told("seal.key in keys.dir", 1).await;
     assert!(!gateway.log().contains(SECRET), "{}", gateway.log());
     // One of the ways out that the text names; then the other.
-    assert_eq!(
-        gateway
-            .patch("a", json!({"upstream_auth": "new"}))
-            .await
-            .status,
-        200
-    );
+    let auth = json!({"upstream_auth": "new"});
+    gateway.patch("a", auth).await.has(200);
     assert_eq!(send(&gateway, "a").await.status, 200);
     write_secret(&key, kept);
     gateway.restart().await;
@@ -175,9 +150,8 @@ async fn replicas_with_one_key_file_open_what_another_sealed() {
     write_secret(&file, "ab".repeat(32));
     let replica = || {
         let builder = Builder::new(Pair::Embedded).stores(&sql, &redis.url());
-        builder
-            .set("keys.seal_key", &file.display().to_string())
-            .start()
+        let builder = builder.set("keys.seal_key", &file.display().to_string());
+        builder.start()
     };
     let (one, other) = (replica().await, replica().await);
     let agent = Agent::json(r#"{"jsonrpc":"2.0","id":"c-1","result":{}}"#).await;
@@ -188,19 +162,13 @@ async fn replicas_with_one_key_file_open_what_another_sealed() {
     let arrived = agent.take();
     assert!(arrived.fields("authorization")[0].starts_with("Bearer eyJ"));
     assert!(arrived.fields("x-a2a-caller-token").is_empty());
-    assert_eq!(
-        one.patch("a", json!({"upstream_auth": SECRET}))
-            .await
-            .status,
-        200
-    );
+    let auth = json!({"upstream_auth": SECRET});
+    one.patch("a", auth).await.has(200);
     let follows = async || {
         assert_eq!(send(&other, "a").await.status, 200);
         agent.take().field("authorization") == Some(&format!("Bearer {SECRET}"))
     };
     until_holds("the other replica has it", follows).await;
-    assert!(
-        !one.dir.join("keys/seal.key").exists(),
-        "a mounted key is not made"
-    );
+    // A mounted key is not made.
+    assert!(!one.dir.join("keys/seal.key").exists());
 }

@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use super::{ANSWER, Asleep, parked, patient, until};
+use super::{ANSWER, Asleep, PATIENT, beat, parked, patient, refused, until};
 use crate::harness::tls::Secure;
 use crate::harness::{
-    ADMIN, Agent, CALL, Connection, Pair, Request, assert_refusal, card, holds_for,
+    ADMIN, Agent, CALL, Connection, Pair, Request, Stores, assert_refusal, card, holds_for,
 };
 use crate::on_both_pairs;
 
@@ -22,9 +22,8 @@ on_both_pairs! {
         let answer = asleep.gateway.call(&asleep.request().field("X-Timeout", "soon")).await;
         assert_refusal(&answer, "/a2a", "seen", "invalid_request", "X-Timeout");
 
-        let enrolment = asleep.gateway.create(json!({"id": "gone", "name": "gone"})).await;
-        let agent = Agent::json(ANSWER).await;
-        asleep.gateway.register("gone", &enrolment, &agent.url(), card("gone")).await;
+        let gone = json!({"id": "gone", "name": "gone"});
+        let gone = asleep.gateway.settle(gone, card("gone"), Agent::json(ANSWER).await).await;
         // No waker listens there.
         let wake = json!({"url": "http://127.0.0.1:9/", "max_wait_seconds": 1});
         asleep.gateway.patch("gone", json!({"wake": wake, "status": "hibernated"})).await;
@@ -32,15 +31,14 @@ on_both_pairs! {
         let request = Request { path: "/workspaces/gone/a2a".into(), ..asleep.request() };
         let calls: Vec<_> = (0..10).map(|_| asleep.call(request.clone())).collect();
         for call in calls {
-            let answer = call.await.unwrap();
-            assert_refusal(&answer, "/a2a", "seen", "workspace_restarting", "it does not come");
+            let answer = refused(call, "workspace_restarting", "it does not come").await;
             assert_eq!(answer.field("retry-after"), Some("15"));
             assert_eq!(answer.fact("delivered").as_deref(), Some("false"));
         }
         assert!(began.elapsed() >= Duration::from_secs(1));
         let tried = asleep.gateway.metric("a2a_gateway_wakes_total", &["unreachable"]).await;
         assert_eq!(tried, 1.0, "once in its cool-down");
-        assert_eq!(asleep.target.agent.count() + agent.count(), 0);
+        assert_eq!(asleep.target.agent.count() + gone.agent.count(), 0);
         asleep.gateway.assert_idle().await;
     }
 
@@ -55,8 +53,7 @@ on_both_pairs! {
         holds_for(Duration::from_millis(300), "it waits", waits).await;
         let pause = Request::post("/workspaces/target/pause", "{}");
         assert_eq!(asleep.gateway.as_operator(pause).await.status, 200);
-        let answer = call.await.unwrap();
-        assert_refusal(&answer, "/a2a", "seen", "workspace_offline", "paused");
+        let answer = refused(call, "workspace_offline", "paused").await;
         assert_eq!(answer.fact("delivered").as_deref(), Some("false"));
         let resume = Request::post("/workspaces/target/resume", "{}");
         assert_eq!(asleep.gateway.as_operator(resume).await.status, 200);
@@ -65,8 +62,7 @@ on_both_pairs! {
         let remove = Request::new("DELETE", "/workspaces/target");
         assert_eq!(asleep.gateway.as_operator(remove).await.status, 200);
         for call in calls {
-            let answer = call.await.unwrap();
-            assert_refusal(&answer, "/a2a", "seen", "workspace_removed", "removed");
+            refused(call, "workspace_removed", "removed").await;
         }
         assert_eq!(asleep.target.agent.count(), 0);
     }
@@ -83,13 +79,10 @@ on_both_pairs! {
         assert_eq!(gateway.as_operator(Request::new("DELETE", revoke)).await.status, 200);
         let moved = asleep.parked(asleep.request()).await;
         gateway.create(json!({"id": "far", "name": "far", "org": "other"})).await;
-        let away = gateway.patch("caller", json!({"org": "other"})).await;
-        assert_eq!(away.status, 200, "{}", away.text());
+        gateway.patch("caller", json!({"org": "other"})).await.has(200);
         asleep.heartbeat().await;
-        let answer = call.await.unwrap();
-        assert_refusal(&answer, "/a2a", "seen", "unauthenticated", "revoked");
-        let answer = moved.await.unwrap();
-        assert_refusal(&answer, "/a2a", "seen", "not_permitted", "moved");
+        refused(call, "unauthenticated", "revoked").await;
+        refused(moved, "not_permitted", "moved").await;
         assert_eq!(asleep.target.agent.count(), 0);
     }
 }
@@ -104,17 +97,17 @@ async fn a_stream_of_http_2_that_is_reset_takes_its_call_along() {
     let wake = json!({"wake": {"url": waker.url()}, "status": "hibernated"});
     assert_eq!(gateway.patch("target", wake).await.status, 200);
     let http2 = secure.http2().await;
-    let request = Request::post(target.path(), "").bearer(&caller.token);
-    let mut left = http2.begin(&request, false).await;
-    left.send(CALL.as_bytes(), true).await;
-    let mut stays = http2.begin(&request, false).await;
-    stays.send(CALL.as_bytes(), true).await;
+    let request = caller.sends(&target, "");
+    let begin = async || {
+        let mut begun = http2.begin(&request, false).await;
+        begun.send(CALL.as_bytes(), true).await;
+        begun
+    };
+    let (mut left, stays) = (begin().await, begin().await);
     until(async || parked(gateway).await == 2).await;
     left.body.send_reset(h2::Reason::CANCEL);
     until(async || parked(gateway).await == 1).await;
-    let body = json!({"workspace_id": "target"}).to_string();
-    let beat = Request::post("/registry/heartbeat", body).bearer(&target.token);
-    assert_eq!(gateway.call(&beat).await.status, 200);
+    beat(gateway, &target).await;
     assert_eq!(stays.answer().await.unwrap().status, 200);
     assert_eq!(target.agent.count(), 1);
 }
@@ -126,8 +119,8 @@ async fn a_waker_is_asked_again_after_its_cool_down() {
     asleep.set(wake).await;
     let call = asleep.parked(asleep.request()).await;
     until(async || asleep.waker.count() >= 2).await;
-    let body =
-        json!({"id": "target", "url": asleep.target.agent.url(), "agent_card": card("target")});
+    let url = asleep.target.agent.url();
+    let body = json!({"id": "target", "url": url, "agent_card": card("target")});
     let comes = Request::post("/registry/register", body.to_string());
     assert_eq!(asleep.gateway.as_operator(comes).await.status, 200);
     assert_eq!(call.await.unwrap().status, 200);
@@ -136,10 +129,9 @@ async fn a_waker_is_asked_again_after_its_cool_down() {
 /// Without Redis each replica keeps to its own cool-down, and looks for the agent each second.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_agent_is_woken_while_the_shared_state_is_away() {
-    let redis = crate::harness::servers::Redis::start();
-    let sql = crate::harness::servers::postgres().database();
-    let asleep = Asleep::on(patient(Pair::Embedded).stores(&sql, &redis.url())).await;
-    redis.kill();
+    let stores = Stores::start();
+    let asleep = Asleep::on(stores.builder().sets(PATIENT)).await;
+    stores.redis.kill();
     let call = asleep.parked(asleep.request()).await;
     asleep.until_woken(1).await;
     asleep.heartbeat().await;
@@ -155,28 +147,14 @@ async fn no_more_calls_wait_than_may() {
     let first = asleep.parked(asleep.request()).await;
     let answer = asleep.gateway.call(&asleep.request()).await;
     assert_refusal(&answer, "/a2a", "seen", "workspace_restarting", "its share");
-    let itself = Request::post(asleep.target.path(), CALL).bearer(&asleep.target.token);
+    let itself = asleep.by(&asleep.target.token);
     let second = asleep.parked(itself.clone()).await;
-    let third = asleep
-        .parked(Request::post(asleep.target.path(), CALL).bearer(ADMIN))
-        .await;
-    let answer = asleep
-        .gateway
-        .call(&itself.field("X-Request-Id", "seen"))
-        .await;
-    assert_refusal(&answer, "/a2a", "seen", "workspace_restarting", "all");
-    assert!(
-        answer.text().contains("wake.max_parked = 3"),
-        "{}",
-        answer.text()
-    );
-    assert_eq!(
-        asleep
-            .gateway
-            .metric("a2a_gateway_parked_refused_total", &[])
-            .await,
-        2.0
-    );
+    let third = asleep.parked(asleep.by(ADMIN)).await;
+    let call = asleep.call(itself.field("X-Request-Id", "seen"));
+    let answer = refused(call, "workspace_restarting", "all").await;
+    answer.says("wake.max_parked = 3");
+    let name = "a2a_gateway_parked_refused_total";
+    assert_eq!(asleep.gateway.metric(name, &[]).await, 2.0);
     asleep.heartbeat().await;
     for call in [first, second, third] {
         assert_eq!(call.await.unwrap().status, 200);
@@ -187,11 +165,10 @@ async fn no_more_calls_wait_than_may() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_caller_that_leaves_takes_its_call_along() {
     let asleep = Asleep::on(patient(Pair::Embedded)).await;
-    let wire = asleep.request().wire(&asleep.gateway.public.to_string());
     let mut leavers = Vec::new();
     for _ in 0..3 {
         let mut connection = Connection::open(asleep.gateway.public).await;
-        connection.send(&wire).await;
+        connection.ask(&asleep.request()).await;
         leavers.push(connection);
     }
     until(async || parked(&asleep.gateway).await == 3).await;
@@ -214,8 +191,7 @@ async fn parked_calls_end_when_the_process_does() {
     asleep.until_woken(1).await;
     asleep.gateway.terminate();
     for call in calls {
-        let answer = call.await.unwrap();
-        assert_refusal(&answer, "/a2a", "seen", "shutting_down", "SIGTERM");
+        let answer = refused(call, "shutting_down", "SIGTERM").await;
         assert_eq!(answer.fact("delivered").as_deref(), Some("false"));
     }
     let status = asleep.gateway.wait(Duration::from_secs(60));
@@ -225,22 +201,21 @@ async fn parked_calls_end_when_the_process_does() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_refused_caller_a_card_and_an_agent_that_polls_wake_nothing() {
-    let builder = patient(Pair::Embedded)
-        .set("rate.caller_per_second", "1")
-        .set("rate.caller_burst", "30");
-    let asleep = Asleep::on(builder).await;
+    let rates = "rate.caller_per_second=1 rate.caller_burst=30";
+    let asleep = Asleep::on(patient(Pair::Embedded).sets(rates)).await;
     let gateway = &asleep.gateway;
-    let stranger = gateway
-        .seat("stranger", "caller", Agent::json("{}").await)
-        .await;
-    let by = |token: &str| Request::post(asleep.target.path(), CALL).bearer(token);
-    assert_eq!(gateway.call(&by(&stranger.token)).await.status, 403);
-    assert_eq!(gateway.call(&by("a2aw_nonsense")).await.status, 401);
-    let unread = Request::post(asleep.target.path(), "{").bearer(&asleep.caller.token);
-    assert_eq!(gateway.call(&unread).await.status, 400);
+    let agent = Agent::json("{}").await;
+    let stranger = gateway.seat("stranger", "caller", agent).await;
+    let unread = asleep.caller.sends(&asleep.target, "{");
     let extended = CALL.replace("message/send", "agent/getAuthenticatedExtendedCard");
-    let extended = Request::post(asleep.target.path(), extended).bearer(&asleep.caller.token);
-    assert_eq!(gateway.call(&extended).await.status, 503);
+    for (request, status) in [
+        (asleep.by(&stranger.token), 403),
+        (asleep.by("a2aw_nonsense"), 401),
+        (unread.clone(), 400),
+        (asleep.caller.sends(&asleep.target, extended), 503),
+    ] {
+        gateway.call(&request).await.has(status);
+    }
     until(async || gateway.call(&unread).await.status == 429).await;
     for path in ["", "/.well-known/agent-card.json"] {
         let request = Request::get(format!("{}{path}", asleep.target.path()));
@@ -250,12 +225,8 @@ async fn a_refused_caller_a_card_and_an_agent_that_polls_wake_nothing() {
         let answer = gateway.as_operator(Request::get(path)).await;
         assert!([200, 503].contains(&answer.status), "{path}");
     }
-    let poll = gateway
-        .patch("target", json!({"delivery_mode": "poll"}))
-        .await;
-    assert_eq!(poll.status, 200, "{}", poll.text());
-    let request = Request::post(asleep.target.path(), CALL);
-    assert_eq!(gateway.as_operator(request).await.status, 503);
+    asleep.patch(json!({"delivery_mode": "poll"})).await;
+    gateway.call(&asleep.by(ADMIN)).await.has(503);
     assert_eq!(gateway.metric("a2a_gateway_wakes_total", &[]).await, 0.0);
     assert_eq!(asleep.waker.count(), 0);
 }

@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use super::{ANSWER, Asleep, parked, patient, until, wakes};
 use crate::harness::watcher::Feed;
 use crate::harness::{
-    ADMIN, Agent, Builder, CALL, Gateway, LAST_CHUNK, Pair, Request, SSE_HEAD, Step, card, chunk,
-    holds_for, ok_json,
+    ADMIN, Agent, CALL, Gateway, LAST_CHUNK, Pair, Request, SSE_HEAD, Step, card, chunk, holds_for,
+    ok_json,
 };
 use crate::on_both_pairs;
 
@@ -53,8 +53,8 @@ on_both_pairs! {
         assert!(claims["jti"].as_str().is_some_and(|id| !id.is_empty()));
         let life = claims["exp"].as_i64().unwrap() - claims["iat"].as_i64().unwrap();
         assert_eq!(life, 60);
-        let as_caller = Request::post(asleep.target.path(), CALL).bearer(token);
-        assert_eq!(gateway.call(&as_caller).await.status, 401, "it is no credential");
+        let as_caller = gateway.call(&asleep.by(token)).await;
+        assert_eq!(as_caller.status, 401, "it is no credential");
         assert_eq!(asleep.target.agent.count(), 0);
         let parked_bytes = gateway.metric("a2a_gateway_parked_bytes", &[]).await;
         assert_eq!(parked_bytes, CALL.len() as f64);
@@ -95,11 +95,9 @@ on_both_pairs! {
     }
 
     async fn a_lapsed_heartbeat_counts_as_sleep(pair: Pair) {
-        let builder = patient(pair).set("registry.heartbeat_ttl", "1s");
-        let asleep = Asleep::on(builder).await;
+        let asleep = Asleep::on(patient(pair).set("registry.heartbeat_ttl", "1s")).await;
         asleep.heartbeat().await;
-        let read = Request::get("/workspaces/target");
-        until(async || asleep.gateway.as_operator(read.clone()).await.json()["status"] == "offline").await;
+        until(async || asleep.gateway.view("target").await["status"] == "offline").await;
         let call = asleep.parked(asleep.request()).await;
         asleep.until_woken(1).await;
         // One of them counts until the call is sent.
@@ -127,8 +125,7 @@ on_both_pairs! {
     async fn a_deferred_call_wakes_and_does_not_wait(pair: Pair) {
         let asleep = Asleep::on(patient(pair)).await;
         let request = asleep.request().field("Prefer", "respond-async");
-        let answer = asleep.gateway.call(&request).await;
-        assert_eq!(answer.status, 202, "{}", answer.text());
+        asleep.gateway.call(&request).await.has(202);
         assert_eq!(parked(&asleep.gateway).await, 0);
         until(async || asleep.waker.count() > 0).await;
         asleep.heartbeat().await;
@@ -140,28 +137,17 @@ on_both_pairs! {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn streams_and_the_routes_of_http_json_wait_as_well() {
     let agent = Agent::scripted(|request| {
-        let steps = if request.text().contains("message/stream") {
-            let event =
-                "data: {\"jsonrpc\":\"2.0\",\"id\":\"c-1\",\"result\":{\"final\":true}}\n\n";
-            [
-                SSE_HEAD.as_bytes().to_vec(),
-                chunk(event),
-                LAST_CHUNK.as_bytes().to_vec(),
-            ]
-            .concat()
-        } else {
-            ok_json(MESSAGE)
-        };
-        vec![Step::Write(steps)]
+        if !request.text().contains("message/stream") {
+            return vec![Step::Write(ok_json(MESSAGE))];
+        }
+        let event = r#"{"jsonrpc":"2.0","id":"c-1","result":{"final":true}}"#;
+        let event = Step::Write(chunk(format!("data: {event}\n\n")));
+        vec![Step::write(SSE_HEAD), event, Step::write(LAST_CHUNK)]
     });
-    let asleep = Asleep::with(
-        patient(Pair::Embedded),
-        agent.await,
-        Agent::json("{}").await,
-    )
-    .await;
+    let (agent, waker) = (agent.await, Agent::json("{}").await);
+    let asleep = Asleep::with(patient(Pair::Embedded), agent, waker).await;
     let stream = CALL.replace("message/send", "message/stream");
-    let stream = Request::post(asleep.target.path(), stream).bearer(&asleep.caller.token);
+    let stream = asleep.caller.sends(&asleep.target, stream);
     let message = r#"{"message":{"kind":"message","messageId":"m-1","role":"user","parts":[{"kind":"text","text":"hi"}]}}"#;
     let rest = Request::post(format!("{}/v1/message:send", asleep.target.path()), message);
     let rest = rest.bearer(&asleep.caller.token);
@@ -169,34 +155,16 @@ async fn streams_and_the_routes_of_http_json_wait_as_well() {
     let rest = asleep.parked(rest).await;
     asleep.until_woken(1).await;
     asleep.heartbeat().await;
-    let (stream, rest) = (stream.await.unwrap(), rest.await.unwrap());
-    assert_eq!(
-        (stream.status, rest.status),
-        (200, 200),
-        "{} {}",
-        stream.text(),
-        rest.text()
-    );
-    assert!(
-        stream.text().contains("\"final\":true"),
-        "{}",
-        stream.text()
-    );
-    assert_eq!(
-        rest.json()["message"]["messageId"],
-        "a-1",
-        "{}",
-        rest.text()
-    );
+    stream.await.unwrap().has(200).says("\"final\":true");
+    let rest = rest.await.unwrap().has(200).json();
+    assert_eq!(rest["message"]["messageId"], "a-1", "{rest}");
     let sent = asleep.target.agent.requests();
     let sent = sent.iter().filter(|one| one.head.starts_with("POST"));
     assert_eq!(sent.count(), 2);
     // A question for a task waits, too.
     asleep.hibernate().await;
-    let of = format!("{}/tasks/unknown", asleep.target.path());
-    let task = asleep
-        .parked(Request::get(of).bearer(&asleep.caller.token))
-        .await;
+    let task = Request::get(format!("{}/tasks/unknown", asleep.target.path()));
+    let task = asleep.parked(task.bearer(&asleep.caller.token)).await;
     asleep.heartbeat().await;
     assert_eq!(task.await.unwrap().status, 200);
 }
@@ -205,50 +173,26 @@ async fn streams_and_the_routes_of_http_json_wait_as_well() {
 async fn the_gateway_may_have_one_waker_for_all() {
     let waker = Agent::json("{}").await;
     let url = format!("http://127.0.0.1:{}/w/{{workspace_id}}", waker.port);
-    let gateway = Builder::new(Pair::Embedded)
-        .set("wake.url", &url)
-        .start()
-        .await;
+    let gateway = Gateway::with(&format!("wake.url={url}")).await;
     let (caller, target) = gateway.pair(Agent::json(ANSWER).await).await;
-    gateway
-        .patch("target", json!({"status": "hibernated"}))
-        .await;
     let asleep = Asleep {
         gateway,
         caller,
         target,
         waker,
     };
-    let explained = asleep
-        .gateway
-        .admin_get("/explain?caller=caller&target=target")
-        .await;
-    let explained = explained.unwrap().json();
-    let state = explained["steps"]
-        .as_array()
-        .unwrap()
-        .last()
-        .unwrap()
-        .clone();
-    assert_eq!(
-        state["fact"]["wakes"],
-        json!({"by": "wake.url", "max_wait_ms": 60_000, "cool_down_ms": 30_000}),
-        "{explained}"
-    );
+    asleep.hibernate().await;
+    let path = "/explain?caller=caller&target=target";
+    let explained = asleep.gateway.admin_get(path).await.unwrap().json();
+    let state = explained["steps"].as_array().unwrap().last().unwrap();
+    let wakes = json!({"by": "wake.url", "max_wait_ms": 60_000, "cool_down_ms": 30_000});
+    assert_eq!(state["fact"]["wakes"], wakes, "{explained}");
     let call = asleep.parked(asleep.request()).await;
     asleep.until_woken(1).await;
-    assert!(
-        asleep
-            .waker
-            .take()
-            .head
-            .starts_with("POST /w/target HTTP/1.1\r\n")
-    );
+    let head = asleep.waker.take().head;
+    assert!(head.starts_with("POST /w/target HTTP/1.1\r\n"), "{head}");
     asleep.heartbeat().await;
     assert_eq!(call.await.unwrap().status, 200);
-    let explained = asleep
-        .gateway
-        .admin_get("/explain?caller=caller&target=target")
-        .await;
-    assert!(!explained.unwrap().text().contains("wakes"));
+    let explained = asleep.gateway.admin_get(path).await.unwrap();
+    assert!(!explained.text().contains("wakes"));
 }

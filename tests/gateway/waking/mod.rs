@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
 use crate::harness::{
-    Agent, Answer, Builder, CALL, Connection, Gateway, Pair, Request, Seat, until_holds,
+    Agent, Answer, Builder, CALL, Connection, Gateway, Pair, Request, Seat, assert_refusal,
+    until_holds,
 };
 
 const ANSWER: &str = r#"{"jsonrpc":"2.0","id":"c-1","result":{"ok":true}}"#;
@@ -54,13 +55,17 @@ impl Asleep {
     }
 
     async fn patch(&self, change: Value) {
-        let answer = self.gateway.patch(&self.target.id, change).await;
-        assert_eq!(answer.status, 200, "{}", answer.text());
+        self.gateway.patch(&self.target.id, change).await.has(200);
     }
 
     fn request(&self) -> Request {
-        let request = Request::post(self.target.path(), CALL).bearer(&self.caller.token);
+        let request = self.caller.calls(&self.target);
         request.field("X-Request-Id", "seen")
+    }
+
+    /// A call by somebody else.
+    fn by(&self, token: &str) -> Request {
+        Request::post(self.target.path(), CALL).bearer(token)
     }
 
     /// A call in the background.
@@ -87,11 +92,17 @@ impl Asleep {
     }
 }
 
+/// The answer to a call, which is a refusal and says so.
+async fn refused(call: JoinHandle<Answer>, reason: &str, what: &str) -> Answer {
+    let answer = call.await.unwrap();
+    assert_refusal(&answer, "/a2a", "seen", reason, what);
+    answer
+}
+
 async fn beat(gateway: &Gateway, seat: &Seat) {
     let body = json!({"workspace_id": seat.id}).to_string();
     let request = Request::post("/registry/heartbeat", body).bearer(&seat.token);
-    let answer = gateway.call(&request).await;
-    assert_eq!(answer.status, 200, "{}", answer.text());
+    gateway.call(&request).await.has(200);
 }
 
 async fn parked(gateway: &Gateway) -> u64 {
@@ -116,9 +127,9 @@ async fn wakes(gateway: &Gateway, target: &str) -> Vec<(String, Value)> {
     told.collect()
 }
 
-/// A gateway on which no wait and no cool-down ends by itself.
+/// With these settings no wait and no cool-down ends by itself.
+const PATIENT: &str = "wake.cool_down=10min wake.max_wait=10min timeouts.total=10min";
+
 fn patient(pair: Pair) -> Builder {
-    let builder = Builder::new(pair).set("wake.cool_down", "10min");
-    let builder = builder.set("wake.max_wait", "10min");
-    builder.set("timeouts.total", "10min")
+    Builder::new(pair).sets(PATIENT)
 }

@@ -1,22 +1,13 @@
 //! Who may set a waker, and what is shown of it.
 
 use serde_json::json;
-use sqlx::Row as _;
 
 use super::{Asleep, patient, until, wakes};
-use crate::harness::{Agent, Gateway, Pair, Request, Step, assert_refusal, until_holds};
+use crate::harness::{Agent, Gateway, Pair, Request, Step, assert_refusal};
 use crate::on_both_pairs;
 
-/// The column, as it stands in the table.
-async fn stored(sql: &str) -> Option<String> {
-    sqlx::any::install_default_drivers();
-    let pool = sqlx::any::AnyPoolOptions::new().max_connections(1);
-    let pool = pool.connect(sql).await.unwrap();
-    let query = sqlx::query("SELECT wake FROM workspaces WHERE id = 'target'");
-    let row = query.fetch_one(&pool).await.unwrap();
-    pool.close().await;
-    row.try_get(0).unwrap()
-}
+/// Reads the column, as it stands in the table.
+const STORED: &str = "SELECT wake FROM workspaces WHERE id = $1";
 
 on_both_pairs! {
     async fn values_of_header_fields_reach_the_waker_and_no_reader(pair: Pair) {
@@ -37,7 +28,7 @@ on_both_pairs! {
         for answer in [&itself, &sibling] {
             assert_eq!((answer.status, answer.json().get("wake")), (200, None));
         }
-        let column = stored(&gateway.sql_url()).await.unwrap();
+        let column = gateway.stored(STORED, "target").await.unwrap();
         for text in [column, as_operator.text(), gateway.log()] {
             assert!(!text.contains("geheim"), "{text}");
         }
@@ -53,10 +44,7 @@ on_both_pairs! {
         let audit = async || {
             gateway.admin_get("/audit?event_type=WORKSPACE_CHANGED").await.unwrap().text()
         };
-        until_holds("the change is recorded", async || {
-            audit().await.contains("\"wake\":\"http://127.0.0.1:")
-        })
-        .await;
+        until(async || audit().await.contains("\"wake\":\"http://127.0.0.1:")).await;
         assert!(!audit().await.contains("geheim"));
 
         let answer = gateway.patch("target", json!({"wake": null})).await;
@@ -64,7 +52,7 @@ on_both_pairs! {
         asleep.hibernate().await;
         let answer = gateway.call(&asleep.request()).await;
         assert_refusal(&answer, "/a2a", "seen", "workspace_restarting", "no waker");
-        assert_eq!(stored(&gateway.sql_url()).await, None);
+        assert_eq!(gateway.stored(STORED, "target").await, None);
     }
 }
 
@@ -106,20 +94,13 @@ async fn what_a_waker_answers_is_recorded_and_a_redirect_is_not_followed() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn only_operators_set_a_waker_and_its_address_is_judged() {
     let gateway = Gateway::start(Pair::Embedded).await;
-    let token = gateway
-        .as_operator(Request::post("/orgs/acme/tokens", "{}"))
-        .await;
-    let token = token.json()["token"].as_str().unwrap().to_owned();
+    let token = gateway.token("/orgs/acme/tokens", "{}").await;
     let new = json!({"id": "target", "name": "target", "wake": {"url": "http://127.0.0.1:9000/"}});
-    let as_org = |request: Request| request.bearer(&token).field("X-Request-Id", "seen");
-    let answer = gateway
-        .call(&as_org(Request::post("/workspaces", new.to_string())))
-        .await;
+    let new = Request::post("/workspaces", new.to_string());
+    let as_org = new.clone().bearer(&token).field("X-Request-Id", "seen");
+    let answer = gateway.call(&as_org).await;
     assert_refusal(&answer, "", "seen", "not_permitted", "created by an org");
-    let answer = gateway
-        .as_operator(Request::post("/workspaces", new.to_string()))
-        .await;
-    assert_eq!(answer.status, 201, "{}", answer.text());
+    let answer = gateway.as_operator(new).await.has(201);
     assert_eq!(answer.json()["wake"]["url"], "http://127.0.0.1:9000/");
     for (url, reason) in [
         ("http://169.254.169.254/", "address_forbidden"),

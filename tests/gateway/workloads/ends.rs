@@ -31,13 +31,8 @@ async fn keys_rotate_and_a_withdrawn_one_proves_no_workspace() {
     let of = |key: &Key| account_token(key, &claims("acme", "dev"));
     let known = of(&old);
     until(&gateway, || call("target", &known), 200).await;
-    refused(
-        &gateway,
-        &call("target", &of(&new)),
-        401,
-        "does not publish",
-    )
-    .await;
+    let of_new = call("target", &of(&new));
+    refused(&gateway, &of_new, 401, "does not publish").await;
     // Both for a while, as an API server publishes them.
     issuer.publish(&[&old, &new]);
     until(&gateway, || call("target", &of(&new)), 200).await;
@@ -70,10 +65,8 @@ async fn with_other_rules_go_the_sockets_and_tickets_of_the_old_ones() {
     let by_ticket = Socket::open(gateway.public, &ticket().await).await;
     let unused = ticket().await;
     file.save(&written(&issuer, "system:serviceaccount:globex:{name}"));
-    shows(&gateway, "the new rules", |config| {
-        config.to_string().contains(":globex:")
-    })
-    .await;
+    let has_globex = |config: &Value| config.to_string().contains(":globex:");
+    shows(&gateway, "the new rules", has_globex).await;
     is_cut(by_token).await;
     is_cut(by_ticket).await;
     assert_eq!(gateway.call(&unused).await.status, 401);
@@ -81,10 +74,7 @@ async fn with_other_rules_go_the_sockets_and_tickets_of_the_old_ones() {
     refused(&gateway, &read(&token), 401, "do not match").await;
     // Without the issuer nothing is left.
     file.save(OFF);
-    shows(&gateway, "no issuer", |config| {
-        !config.to_string().contains(":globex:")
-    })
-    .await;
+    shows(&gateway, "no issuer", |config| !has_globex(config)).await;
     assert_eq!(gateway.call(&read(&of_globex)).await.status, 401);
     assert_eq!(gateway.call(&read(ADMIN)).await.status, 200);
 }

@@ -11,7 +11,8 @@ use crate::events::ticket;
 use crate::harness::issuer::{AUDIENCE, Issuer, Key};
 use crate::harness::watcher::{Socket, handshake};
 use crate::harness::{
-    ADMIN, Agent, Answer, Builder, CALL, Gateway, Pair, Request, assert_refusal, card, until_holds,
+    ADMIN, Agent, Answer, Builder, CALL, Gateway, Pair, Request, answering, assert_refusal, card,
+    until_holds,
 };
 use crate::matrix::{Case, TABLE, Who};
 use crate::on_embedded;
@@ -60,11 +61,8 @@ fn register(id: &str, agent: &Agent, token: &str) -> Request {
 }
 
 fn beat(id: &str, token: &str) -> Request {
-    Request::post(
-        "/registry/heartbeat",
-        json!({"workspace_id": id}).to_string(),
-    )
-    .bearer(token)
+    let body = json!({"workspace_id": id}).to_string();
+    Request::post("/registry/heartbeat", body).bearer(token)
 }
 
 fn call(target: &str, token: &str) -> Request {
@@ -80,21 +78,15 @@ async fn ok(gateway: &Gateway, request: &Request) -> Answer {
 
 async fn refused(gateway: &Gateway, request: &Request, status: u16, part: &str) {
     let answer = gateway.call(request).await;
-    let text = answer.text();
-    assert_eq!(
-        answer.status, status,
-        "{} {}: {text}",
-        request.method, request.path
-    );
+    let text = format!("{} {}: {}", request.method, request.path, answer.text());
+    assert_eq!(answer.status, status, "{text}");
     assert!(text.contains(part), "{text}");
 }
 
 /// Asks until the keys of the issuer are there.
 async fn until(gateway: &Gateway, request: impl Fn() -> Request, status: u16) {
-    until_holds("the keys", async || {
-        gateway.call(&request()).await.status == status
-    })
-    .await;
+    let is_so = async || gateway.call(&request()).await.status == status;
+    until_holds("the keys", is_so).await;
 }
 
 /// A gateway that trusts the issuer by these rules, with the workspaces `dev` and `target` of `acme`.
@@ -102,16 +94,11 @@ async fn with(pair: Pair, tables: &[Value]) -> (Gateway, Agent) {
     let tables = Value::from(tables).to_string();
     let builder = Builder::new(pair).set("auth.workspace_issuers", &tables);
     let gateway = builder.start().await;
-    let agent = Agent::json(r#"{"jsonrpc":"2.0","id":"c-1","result":{}}"#).await;
-    for id in ["dev", "target"] {
-        let workspace = json!({"id": id, "name": id, "org": "acme"});
-        let enrolment = gateway.create(workspace).await;
-        if id == "target" {
-            gateway
-                .register(id, &enrolment, &agent.url(), card(id))
-                .await;
-        }
-    }
+    let workspace = |id: &str| json!({"id": id, "name": id, "org": "acme"});
+    gateway.create(workspace("dev")).await;
+    let agent = answering().await;
+    let target = gateway.settle(workspace("target"), card("target"), agent);
+    let agent = target.await.agent;
     (gateway, agent)
 }
 
@@ -164,8 +151,7 @@ on_embedded! {
         // The enrolment token ended with the registration.
         refused(&gateway, &register("late", &own, &enrolment), 401, "unauthenticated").await;
         // In another org it is another tenant's.
-        let moved = gateway.patch("late", json!({"org": "globex"})).await;
-        assert_eq!(moved.status, 200, "{}", moved.text());
+        gateway.patch("late", json!({"org": "globex"})).await.has(200);
         for request in [beat("late", &token), register("late", &own, &token)] {
             refused(&gateway, &request, 401, "not in the org that the token names").await;
         }
@@ -218,10 +204,8 @@ async fn explain_knows_that_a_platform_may_prove_a_caller() {
         step["fact"]["credentials"].clone()
     };
     let before = caller().await;
-    assert_eq!(
-        (&before["complete"], &before["known"]),
-        (&json!(false), &json!(0))
-    );
+    assert_eq!(before["complete"], false);
+    assert_eq!(before["known"], 0);
     assert_eq!(before["issuers"], json!([CLUSTER]));
     let token = account_token(&key, &claims("acme", "dev"));
     until(&gateway, || register("dev", &own, &token), 200).await;

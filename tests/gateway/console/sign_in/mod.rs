@@ -18,7 +18,7 @@ use crate::audit::recorded;
 use crate::harness::agent::{Step, ok_json};
 use crate::harness::issuer::Key;
 use crate::harness::watcher::Feed;
-use crate::harness::{Agent, Answer, Builder, Gateway, Pair, Request, until_holds};
+use crate::harness::{Agent, Answer, Builder, Gateway, Pair, Recorded, Request, until_holds};
 
 /// The name of the gateway at the provider.
 const CLIENT: &str = "the-gateway";
@@ -198,6 +198,15 @@ impl Session {
     }
 }
 
+/// The form in the last request of a token, and the request.
+fn asked_for_token(provider: &Provider) -> (HashMap<String, String>, Recorded) {
+    let mut asked = provider.host.requests();
+    asked.retain(|request| request.head.starts_with("POST"));
+    let asked = asked.pop().unwrap();
+    let form = url::form_urlencoded::parse(&asked.body).into_owned();
+    (form.collect(), asked)
+}
+
 async fn tokens(gateway: &Gateway) -> Vec<Value> {
     let list = gateway.as_operator(Request::get("/operators/tokens")).await;
     list.json()["tokens"].as_array().unwrap().clone()
@@ -221,78 +230,49 @@ async fn a_person_operates_in_their_name_by_their_role_until_they_sign_out() {
         assert_eq!(begun.asked[name], value, "{name}");
     }
     let session = Session::of(&gateway, &provider, json!({"groups": ["staff", "night"]})).await;
-    let asked = provider.host.requests();
-    let asked = asked
-        .iter()
-        .rfind(|request| request.head.starts_with("POST"))
-        .unwrap();
-    let form: HashMap<String, String> = url::form_urlencoded::parse(&asked.body)
-        .into_owned()
-        .collect();
-    assert_eq!(
-        (&*form["code"], &*form["grant_type"]),
-        ("c", "authorization_code")
-    );
-    assert_eq!(
-        (&*form["redirect_uri"], &*form["client_id"]),
-        (&*callback, CLIENT)
-    );
+    let (form, asked) = asked_for_token(&provider);
+    for (name, value) in [
+        ("code", "c"),
+        ("grant_type", "authorization_code"),
+        ("redirect_uri", &callback),
+        ("client_id", CLIENT),
+    ] {
+        assert_eq!(form[name], value, "{name}");
+    }
     assert_eq!(form["code_verifier"].len(), 43);
     assert!(asked.field("authorization").is_none());
 
-    let me = session
-        .ask(&gateway, "GET", "/api/operators/me")
-        .await
-        .json();
-    assert_eq!(
-        (&me["role"], &me["name"], &me["subject"]),
-        (
-            &json!("operate"),
-            &json!("ada@example.com"),
-            &json!("ada-1")
-        )
-    );
+    let me = session.ask(&gateway, "GET", "/api/operators/me").await;
+    let me = me.json();
+    let is_said = [&me["role"], &me["name"], &me["subject"]];
+    assert_eq!(is_said, ["operate", "ada@example.com", "ada-1"]);
     let named = json!({"role": "operate", "token_id": me["token_id"], "issuer": provider.issuer(),
         "subject": "ada-1", "name": "ada@example.com"});
-    assert_eq!(
-        session
-            .ask(&gateway, "POST", "/api/workspaces/w1/pause")
-            .await
-            .status,
-        200
-    );
+    let pause = session.ask(&gateway, "POST", "/api/workspaces/w1/pause");
+    assert_eq!(pause.await.status, 200);
     let refused = session.ask(&gateway, "POST", "/console/keys/rotate").await;
-    assert_eq!(
-        (refused.status, &refused.json()["needed_role"]),
-        (403, &json!("admin"))
-    );
+    assert_eq!(refused.status, 403);
+    assert_eq!(refused.json()["needed_role"], "admin");
     for (event, outcome) in [
         ("OPERATOR_SIGNED_IN", "done"),
         ("WORKSPACE_PAUSED", "done"),
         ("KEYS_CHANGED", "role_required"),
     ] {
         let record = &recorded(&gateway, &format!("event_type={event}"), 1).await[0];
-        assert_eq!(
-            (&record["detail"]["operator"], &record["outcome"]),
-            (&named, &json!(outcome)),
-            "{record}"
-        );
+        assert_eq!(record["detail"]["operator"], named, "{record}");
+        assert_eq!(record["outcome"], outcome, "{record}");
     }
     let listed = tokens(&gateway).await;
     assert_eq!((listed.len(), &listed[0]["subject"]), (1, &json!("ada-1")));
     let ended = session.ask(&gateway, "DELETE", "/console/session").await;
     assert_eq!(ended.json()["signed_in_at"], provider.issuer());
-    assert_eq!(
-        session.ask(&gateway, "GET", "/console/keys").await.status,
-        401
-    );
+    let keys = session.ask(&gateway, "GET", "/console/keys").await;
+    assert_eq!(keys.status, 401);
     assert!(tokens(&gateway).await.is_empty(), "its token lasts");
     recorded(&gateway, "event_type=OPERATOR_SIGNED_OUT", 1).await;
     let log = gateway.log();
-    assert!(
-        !log.contains(&session.page) && !log.contains("a2aa_"),
-        "a secret is in the log"
-    );
+    let shows = log.contains(&session.page) || log.contains("a2aa_");
+    assert!(!shows, "a secret is in the log");
 }
 
 #[tokio::test]
@@ -309,14 +289,7 @@ async fn the_challenge_is_that_of_the_verifier_and_a_secret_is_sent_as_the_provi
     let claims = provider.claims(begun.nonce(), json!({}));
     provider.gives(&provider.key.sign(&claims));
     code(&begun.with_code(&gateway).await);
-    let asked = provider.host.requests();
-    let asked = asked
-        .iter()
-        .rfind(|request| request.head.starts_with("POST"))
-        .unwrap();
-    let form: HashMap<String, String> = url::form_urlencoded::parse(&asked.body)
-        .into_owned()
-        .collect();
+    let (form, asked) = asked_for_token(&provider);
     let challenge = URL_SAFE_NO_PAD.encode(Sha256::digest(&form["code_verifier"]));
     assert_eq!(challenge, begun.asked["code_challenge"]);
     let basic = format!("Basic {}", STANDARD.encode(format!("{CLIENT}:s3cret%3A")));
@@ -325,10 +298,11 @@ async fn the_challenge_is_that_of_the_verifier_and_a_secret_is_sent_as_the_provi
     assert!(!gateway.log().contains("s3cret"));
 }
 
-/// A refusal by its status and its word.
-fn word(answer: &Answer) -> (u16, String) {
-    let word = answer.json()["sign_in"].as_str().map(str::to_owned);
-    (answer.status, word.unwrap_or_default())
+/// Asserts the status and the word of a refusal.
+fn is_refused(answer: &Answer, status: u16, word: &str, what: &str) {
+    let said = answer.json();
+    let shown = (answer.status, said["sign_in"].as_str().unwrap_or_default());
+    assert_eq!(shown, (status, word), "{what}: {said}");
 }
 
 #[tokio::test]
@@ -336,31 +310,28 @@ async fn a_code_is_good_once_and_for_the_browser_and_the_page_that_have_it() {
     let provider = Provider::start().await;
     let gateway = provider.gateway(Pair::Embedded).start().await;
     let (begun, other) = (Begun::new(&gateway).await, Begun::new(&gateway).await);
-    provider.gives(
-        &provider
-            .key
-            .sign(&provider.claims(begun.nonce(), json!({}))),
-    );
+    let claims = provider.claims(begun.nonce(), json!({}));
+    provider.gives(&provider.key.sign(&claims));
     let code = code(&begun.with_code(&gateway).await);
     let good = begun.end(&gateway, &code);
-    for (request, expected) in [
-        (other.end(&gateway, &code), (401, "unauthenticated")),
-        (begun.end(&gateway, "x"), (401, "unauthenticated")),
-        (good.clone().without("Cookie"), (401, "unauthenticated")),
+    let foreign = good.clone().without("Origin");
+    for (request, status, reason) in [
+        (other.end(&gateway, &code), 401, "unauthenticated"),
+        (begun.end(&gateway, "x"), 401, "unauthenticated"),
+        (good.clone().without("Cookie"), 401, "unauthenticated"),
         (
             good.clone().without("X-A2A-Sign-In"),
-            (401, "unauthenticated"),
+            401,
+            "unauthenticated",
         ),
-        (good.clone().without("Origin"), (403, "origin_forbidden")),
+        (foreign.clone(), 403, "origin_forbidden"),
         (
-            good.clone()
-                .without("Origin")
-                .field("Origin", "http://elsewhere.test"),
-            (403, "origin_forbidden"),
+            foreign.field("Origin", "http://elsewhere.test"),
+            403,
+            "origin_forbidden",
         ),
     ] {
-        let answer = ask(gateway.admin, &request).await;
-        assert_eq!((answer.status, &*answer.reason()), expected, "{request:?}");
+        super::refused(&gateway, &request, status, reason).await;
     }
     assert_eq!(ask(gateway.admin, &good).await.status, 200);
     assert_eq!(ask(gateway.admin, &good).await.status, 401, "used twice");
@@ -369,31 +340,20 @@ async fn a_code_is_good_once_and_for_the_browser_and_the_page_that_have_it() {
 #[tokio::test]
 async fn a_session_ends_by_an_admin_and_by_its_time() {
     let provider = Provider::start().await;
-    let gateway = provider.gateway(Pair::External);
-    let gateway = gateway.start().await;
+    let gateway = provider.gateway(Pair::External).start().await;
     let ended = Session::of(&gateway, &provider, json!({"sub": "bob"})).await;
     let feed = ended.on(&gateway, Request::get("/console/feed"));
     let mut feed = Feed::open(gateway.admin, &feed).await;
     told(&mut feed, |event, _| event == "begin").await;
     let listed = tokens(&gateway).await;
-    let bob = listed
-        .iter()
-        .find(|token| token["subject"] == "bob")
-        .unwrap();
-    let path = format!("/operators/tokens/{}", bob["id"].as_str().unwrap());
-    assert_eq!(
-        gateway
-            .as_operator(Request::new("DELETE", path))
-            .await
-            .status,
-        200
-    );
+    let mut bobs = listed.iter().filter(|token| token["subject"] == "bob");
+    let bob = bobs.next().unwrap()["id"].as_str().unwrap();
+    let end = Request::new("DELETE", format!("/operators/tokens/{bob}"));
+    assert_eq!(gateway.as_operator(end).await.status, 200);
     let why = told(&mut feed, |event, _| event == "end").await;
     assert_eq!(why["reason"], "unauthenticated", "{why}");
-    assert_eq!(
-        ended.ask(&gateway, "GET", "/console/keys").await.status,
-        401
-    );
+    let keys = ended.ask(&gateway, "GET", "/console/keys").await;
+    assert_eq!(keys.status, 401);
     let brief = provider.gateway(Pair::Embedded);
     let gateway = brief.set("admin.sign_in.session", "2s").start().await;
     let began = Instant::now();
@@ -411,42 +371,28 @@ async fn a_provider_that_is_away_is_told() {
     let begun = Begun::new(&gateway).await;
     let silent = vec![Step::Hang];
     provider.says("/token", silent.clone());
-    assert_eq!(
-        word(&begun.with_code(&gateway).await),
-        (503, "away".to_owned())
-    );
+    is_refused(&begun.with_code(&gateway).await, 503, "away", "no token");
     // Of a gateway that has not asked it before, and of one that has another issuer.
     provider.says("/.well-known/openid-configuration", silent);
-    for gateway in [
-        provider.gateway(Pair::Embedded),
-        provider
-            .gateway(Pair::Embedded)
-            .set("admin.sign_in.issuer", "http://127.0.0.1:9"),
-    ] {
+    let elsewhere = provider.gateway(Pair::Embedded);
+    let elsewhere = elsewhere.set("admin.sign_in.issuer", "http://127.0.0.1:9");
+    for gateway in [provider.gateway(Pair::Embedded), elsewhere] {
         let gateway = gateway.start().await;
         let request = Request::get("/console/sign-in").field("Accept", "application/json");
         let answer = ask(gateway.admin, &request).await;
-        assert_eq!(word(&answer), (503, "away".to_owned()));
+        is_refused(&answer, 503, "away", "no metadata");
         assert!(answer.field("retry-after").is_some());
-        let page = ask(
-            gateway.admin,
-            &request.without("Accept").field("Accept", "text/html"),
-        )
-        .await;
-        assert_eq!(
-            (page.status, page.field("location")),
-            (303, Some("../#sign-in=away"))
-        );
+        let page = request.without("Accept").field("Accept", "text/html");
+        let page = ask(gateway.admin, &page).await;
+        let told = (page.status, page.field("location"));
+        assert_eq!(told, (303, Some("../#sign-in=away")));
         // Lines are written in a thread of their own.
         let said = "failed to read the metadata";
         until_holds(said, async || gateway.log().contains(said)).await;
     }
     let off = Gateway::start(Pair::Embedded).await;
-    let asked = ask(off.admin, &Request::get("/console/sign-in")).await;
-    assert_eq!(
-        (asked.status, asked.reason()),
-        (404, "not_found".to_owned())
-    );
+    let begin = Request::get("/console/sign-in");
+    super::refused(&off, &begin, 404, "not_found").await;
     let issuer = ask(off.admin, &Request::get("/console/sign-in/provider")).await;
     assert_eq!(issuer.json(), json!({"issuer": null}));
 }

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Begun, CLIENT, Provider, code, tokens, word};
+use super::{Begun, CLIENT, Provider, code, is_refused, tokens};
 use crate::audit::recorded;
 use crate::console::ask;
 use crate::harness::agent::Step;
@@ -17,85 +17,52 @@ async fn an_answer_that_is_not_to_this_browsers_own_sign_in_is_refused_and_makes
     let good = provider.key.sign(&provider.claims(one.nonce(), json!({})));
     provider.gives(&good);
     let before = provider.host.count();
-    let foreign = Begun {
-        cookie: other.cookie.clone(),
-        asked: one.asked.clone(),
-    };
-    let none = Begun {
-        cookie: "theme=dark".to_owned(),
-        asked: one.asked.clone(),
-    };
-    assert_eq!(
-        word(&foreign.with_code(&gateway).await),
-        (401, "state".to_owned())
-    );
-    assert_eq!(
-        word(&none.with_code(&gateway).await),
-        (401, "state".to_owned())
-    );
-    let (state, nonce) = (one.state(), one.nonce());
-    for (query, expected) in [
-        (format!("code=c&state={nonce}"), (401, "state")),
-        ("code=c&state=".to_owned(), (401, "state")),
-        ("code=c".to_owned(), (400, "state")),
-        (format!("state={state}"), (400, "state")),
-        (format!("code=c&code=c&state={state}"), (400, "state")),
-        (format!("code=c&error=x&state={state}"), (400, "state")),
-        (
-            format!("code={}&state={state}", "c".repeat(5000)),
-            (400, "state"),
-        ),
-        (
-            format!("code=c&state={state}&iss=http%3A%2F%2Felsewhere.test"),
-            (401, "state"),
-        ),
-        (
-            format!("error=access_denied&state={state}"),
-            (401, "refused"),
-        ),
-        (format!("error=access_denied&state={nonce}"), (401, "state")),
-    ] {
-        let (status, reason) = expected;
-        assert_eq!(
-            word(&one.back(&gateway, &query).await),
-            (status, reason.to_owned()),
-            "{query}"
-        );
+    for cookie in [&*other.cookie, "theme=dark"] {
+        let foreign = Begun {
+            cookie: cookie.to_owned(),
+            asked: one.asked.clone(),
+        };
+        is_refused(&foreign.with_code(&gateway).await, 401, "state", cookie);
     }
-    assert_eq!(
-        provider.host.count(),
-        before,
-        "the provider was asked for nothing"
-    );
+    let (state, nonce) = (one.state(), one.nonce());
+    let long = "c".repeat(5000);
+    let foreign = "http%3A%2F%2Felsewhere.test";
+    for (query, status, word) in [
+        (format!("code=c&state={nonce}"), 401, "state"),
+        ("code=c&state=".to_owned(), 401, "state"),
+        ("code=c".to_owned(), 400, "state"),
+        (format!("state={state}"), 400, "state"),
+        (format!("code=c&code=c&state={state}"), 400, "state"),
+        (format!("code=c&error=x&state={state}"), 400, "state"),
+        (format!("code={long}&state={state}"), 400, "state"),
+        (format!("code=c&state={state}&iss={foreign}"), 401, "state"),
+        (format!("error=access_denied&state={state}"), 401, "refused"),
+        (format!("error=access_denied&state={nonce}"), 401, "state"),
+    ] {
+        let answer = one.back(&gateway, &query).await;
+        is_refused(&answer, status, word, &query);
+    }
+    let after = provider.host.count();
+    assert_eq!(after, before, "the provider was asked for nothing");
     // A code that the provider does not know: used, or of another sign-in.
     let refuses = |error: &str| {
         let body = json!({ "error": error }).to_string();
-        let head = format!(
-            "HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
-            body.len()
-        );
-        vec![Step::write(head + &body)]
+        let head = "HTTP/1.1 400 Bad Request\r\nContent-Type: application/json";
+        let length = body.len();
+        let answer = format!("{head}\r\nContent-Length: {length}\r\n\r\n{body}");
+        vec![Step::write(answer)]
     };
-    for (error, expected) in [
-        ("invalid_grant", (401, "code")),
-        ("invalid_client", (500, "setup")),
+    for (error, status, word) in [
+        ("invalid_grant", 401, "code"),
+        ("invalid_client", 500, "setup"),
     ] {
         provider.says("/token", refuses(error));
-        assert_eq!(
-            word(&one.with_code(&gateway).await),
-            (expected.0, expected.1.to_owned()),
-            "{error}"
-        );
+        is_refused(&one.with_code(&gateway).await, status, word, error);
     }
     assert!(tokens(&gateway).await.is_empty());
     provider.gives(&good);
-    code(
-        &one.back(
-            &gateway,
-            &format!("code=c&state={state}&iss={}", provider.issuer()),
-        )
-        .await,
-    );
+    let query = format!("code=c&state={state}&iss={}", provider.issuer());
+    code(&one.back(&gateway, &query).await);
     assert_eq!(tokens(&gateway).await.len(), 1);
 }
 
@@ -132,33 +99,24 @@ async fn a_token_that_is_not_for_this_sign_in_is_refused_and_a_person_without_a_
     for token in wrong {
         provider.gives(&token);
         let answer = begun.with_code(&gateway).await;
-        assert_eq!(word(&answer), (401, "token".to_owned()), "{token}");
+        is_refused(&answer, 401, "token", &token);
     }
     for groups in [json!(["others"]), json!([]), Value::Null] {
         provider.gives(&key.sign(&claims(json!({ "groups": groups }))));
         let answer = begun.with_code(&gateway).await;
-        assert_eq!(word(&answer), (403, "no_role".to_owned()), "{groups}");
+        is_refused(&answer, 403, "no_role", &groups.to_string());
         assert!(answer.text().contains("`groups`"), "{}", answer.text());
     }
-    let record = &recorded(
-        &gateway,
-        "event_type=OPERATOR_SIGNED_IN&outcome=not_permitted",
-        1,
-    )
-    .await[0];
+    let signed_in = "event_type=OPERATOR_SIGNED_IN&outcome=not_permitted";
+    let record = &recorded(&gateway, signed_in, 1).await[0];
     assert_eq!(record["detail"]["operator"]["subject"], "ada-1", "{record}");
     assert!(tokens(&gateway).await.is_empty());
     // A browser is told by the page.
     let query = format!("/console/sign-in/callback?code=c&state={}", begun.state());
     let request = Request::get(query).field("Cookie", &begun.cookie);
-    let page = ask(
-        gateway.admin,
-        &request.field("Accept", "text/html,*/*;q=0.8"),
-    )
-    .await;
-    assert_eq!(
-        (page.status, page.field("location")),
-        (303, Some("../../#sign-in=no_role"))
-    );
+    let request = request.field("Accept", "text/html,*/*;q=0.8");
+    let page = ask(gateway.admin, &request).await;
+    let told = (page.status, page.field("location"));
+    assert_eq!(told, (303, Some("../../#sign-in=no_role")));
     assert!(!gateway.log().contains("ada@example.com"));
 }

@@ -13,13 +13,11 @@ async fn who_asks_hears_who_calls() {
     let ask = |token: &str| Request::get("/auth/verify").bearer(token);
     let unbound = guarded.sign(&claims(json!({})));
     for _ in 0..2 {
-        let answer = guarded
-            .call(&ask(&unbound).field("X-Workspace-ID", "boss"))
-            .await;
-        assert_eq!(answer.status, 200, "{}", answer.text());
-        assert_eq!(answer.field("x-workspace-id"), Some("caller"));
-        assert_eq!(answer.field("x-a2a-caller"), Some("caller"));
-        assert_eq!(answer.field("cache-control"), Some("no-store"));
+        let forged = ask(&unbound).field("X-Workspace-ID", "boss");
+        let answer = guarded.call(&forged).await.has(200);
+        answer.has_field("x-workspace-id", "caller");
+        answer.has_field("x-a2a-caller", "caller");
+        answer.has_field("cache-control", "no-store");
     }
     let canvas = guarded.sign(&claims(json!({"sub": "canvas:mia"})));
     let in_its_own_field = Request::get("/auth/verify")
@@ -30,25 +28,19 @@ async fn who_asks_hears_who_calls() {
     assert!(answer.field("x-workspace-id").is_none());
     // The body is not seen, so it is not compared; but a bound token counts once.
     let token = guarded.token("whatever");
-    assert_eq!(guarded.call(&ask(&token)).await.status, 200);
-    let again = ask(&token).field("X-Request-Id", "r-1");
-    let answer = guarded.call(&again).await;
-    assert_refusal(&answer, "/auth/verify", "r-1", "unauthenticated", "again");
-    let bare = Request::get("/auth/verify").field("X-Request-Id", "r-1");
-    let answer = guarded.call(&bare).await;
-    assert_refusal(
-        &answer,
-        "/auth/verify",
-        "r-1",
-        "unauthenticated",
-        "no token",
-    );
+    guarded.call(&ask(&token)).await.has(200);
+    let refusals = [
+        ("again", ask(&token)),
+        ("no token", Request::get("/auth/verify")),
+    ];
+    for (what, request) in refusals {
+        let answer = guarded.call(&request.field("X-Request-Id", "r-1")).await;
+        assert_refusal(&answer, "/auth/verify", "r-1", "unauthenticated", what);
+    }
     let post = Request::post("/auth/verify", "{}").bearer(&unbound);
     let answer = guarded.call(&post).await;
-    assert_eq!(
-        (answer.status, answer.field("allow")),
-        (405, Some("GET, HEAD"))
-    );
+    assert_eq!(answer.status, 405);
+    assert_eq!(answer.field("allow"), Some("GET, HEAD"));
     assert_eq!(guarded.agent.count(), 0);
 }
 
@@ -77,36 +69,24 @@ async fn nginx_admits_with_a_token_and_refuses_without() {
     assert!(seen.field("authorization").is_none(), "{}", seen.head);
 
     let canvas = guarded.sign(&bound(CALL, json!({"sub": "canvas:mia"})));
-    assert_eq!(nginx.call(&forged(call(&canvas))).await.status, 200);
+    nginx.call(&forged(call(&canvas))).await.has(200);
     let seen = agent.take();
     assert!(seen.field("x-workspace-id").is_none(), "{}", seen.head);
     assert_eq!(seen.fields("x-a2a-caller"), ["canvas:mia"]);
 
     let used = guarded.token(CALL);
-    assert_eq!(nginx.call(&call(&used)).await.status, 200);
+    nginx.call(&call(&used)).await.has(200);
     agent.take();
-    for (what, request) in [
-        ("no token", forged(Request::post("/", CALL))),
-        ("a used token", call(&used)),
-        (
-            "another target's",
-            call(&guarded.sign(&claims(json!({"aud": "other"})))),
-        ),
-        (
-            "an expired one",
-            call(&guarded.sign(&claims(json!({"exp": 1})))),
-        ),
-        (
-            "the question itself",
-            Request::get("/auth/verify").bearer(&guarded.token(CALL)),
-        ),
+    let with = |more| call(&guarded.sign(&claims(more)));
+    let question = Request::get("/auth/verify").bearer(&guarded.token(CALL));
+    for (what, request, expected) in [
+        ("no token", forged(Request::post("/", CALL)), 401),
+        ("a used token", call(&used), 401),
+        ("another target's", with(json!({"aud": "other"})), 401),
+        ("an expired one", with(json!({"exp": 1})), 401),
+        ("the question itself", question, 404),
     ] {
         let status = nginx.call(&request).await.status;
-        let expected = if what == "the question itself" {
-            404
-        } else {
-            401
-        };
         assert_eq!(status, expected, "{what}: {}", nginx.log());
     }
     assert_eq!(agent.count(), 0);

@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 use crate::harness::balancer::Balancer;
 use crate::harness::documents::block_of;
 use crate::harness::servers::{Postgres, Redis};
-use crate::harness::{Agent, Builder, CALL, Connection, Gateway, Pair, Request, Seat, until_holds};
+use crate::harness::{Agent, Builder, Connection, Gateway, Pair, Request, Seat, Step, until_holds};
+
+const GUIDE: &str = "docs/guide/behind-a-load-balancer.md";
 
 /// How long PostgreSQL is away: several checks of the balancer.
 const AWAY: Duration = Duration::from_secs(5);
@@ -28,10 +30,8 @@ impl Site {
         let (postgres, redis) = (Postgres::start(), Redis::start());
         let sql = postgres.database();
         let start = async || {
-            let builder = Builder::new(Pair::Embedded)
-                .process()
-                .stores(&sql, &redis.url());
-            documented(builder).start().await
+            let builder = Builder::new(Pair::Embedded).stores(&sql, &redis.url());
+            documented(builder.process()).start().await
         };
         let gateways = [start().await, start().await];
         for gateway in &gateways {
@@ -49,7 +49,7 @@ impl Site {
     }
 
     fn call(&self) -> Request {
-        let request = Request::post(self.target.path(), CALL).bearer(&self.caller.token);
+        let request = self.caller.calls(&self.target);
         request.field("Host", "gateway.example.com")
     }
 
@@ -82,33 +82,24 @@ impl Site {
     /// PostgreSQL stops, and comes back; every call in between is served from memory.
     async fn outlives_postgres(&self, balancer: &Balancer) {
         // A balancer may listen before it has read which gateways there are.
-        let deadline = Instant::now() + Duration::from_secs(120);
-        loop {
+        until_holds("the balancer has read its gateways", async || {
             let span = Duration::from_millis(200);
-            let (_, others) = self.calls(balancer.address, span).await;
-            if others.is_empty() {
-                break;
-            }
-            assert!(Instant::now() < deadline, "{others:?}\n{}", balancer.log());
-        }
+            self.calls(balancer.address, span).await.1.is_empty()
+        })
+        .await;
         for gateway in &self.gateways {
             let ask = async || assert_eq!(gateway.call(&self.call()).await.status, 200);
             gateway.until_warm(ask).await;
         }
         self.postgres.kill();
         let (well, others) = self.calls(balancer.address, AWAY).await;
-        eprintln!(
-            "PostgreSQL away: {well} calls served, {} refused",
-            others.len()
-        );
-        assert!(others.is_empty(), "{others:?}\n{}", balancer.log());
+        let log = balancer.log();
+        assert!(others.is_empty(), "{well} served: {others:?}\n{log}");
         assert!(well > 0);
         for gateway in &self.gateways {
-            let everything = gateway.admin_get("/readyz").await.unwrap();
-            assert_eq!(everything.status, 503, "{}", everything.text());
+            gateway.admin_get("/readyz").await.unwrap().has(503);
             let traffic = gateway.admin_get("/readyz/traffic").await.unwrap();
-            assert_eq!(traffic.status, 200, "{}", traffic.text());
-            assert_eq!(traffic.json()["sql"], "unavailable");
+            assert_eq!(traffic.has(200).json()["sql"], "unavailable");
         }
         self.postgres.restart();
         let (_, others) = self.calls(balancer.address, Duration::from_secs(1)).await;
@@ -118,11 +109,7 @@ impl Site {
 
 /// The documented settings of a gateway, but for the addresses.
 fn documented(builder: Builder) -> Builder {
-    let settings = block_of(
-        "docs/guide/behind-a-load-balancer.md",
-        "## The gateways behind it",
-        "toml",
-    );
+    let settings = block_of(GUIDE, "## The gateways behind it", "toml");
     let mut settings: toml::Table = settings.parse().unwrap();
     let server = settings.remove("server").unwrap();
     let keys = ["public_url", "hosts", "trusted_proxies"];
@@ -134,7 +121,7 @@ fn documented(builder: Builder) -> Builder {
 
 /// A documented configuration with the admin ports of the test, each written behind `port`.
 fn configured(language: &str, heading: &str, port: &str, site: &Site) -> String {
-    let mut text = block_of("docs/guide/behind-a-load-balancer.md", heading, language);
+    let mut text = block_of(GUIDE, heading, language);
     for gateway in &site.gateways {
         let admin = format!("{port}{}", gateway.admin.port());
         text = text.replacen(&format!("{port}9090"), &admin, 1);
@@ -173,6 +160,7 @@ async fn cached_calls_through_nginx_outlive_postgres() {
 async fn cached_calls_through_envoy_outlive_postgres_and_a_stopped_gateway() {
     let mut site = Site::new().await;
     let socket = |address: &str, port: u16| format!("{{address: {address}, port_value: {port}}}");
+    let own = |gateway: &Gateway| socket("127.0.0.1", gateway.public.port());
     let balancer = Balancer::envoy(|listen| {
         let text = configured("yaml", "## Envoy", "port_value: ", &site);
         let [one, other] = &site.gateways;
@@ -180,14 +168,8 @@ async fn cached_calls_through_envoy_outlive_postgres_and_a_stopped_gateway() {
         let (_, behind) = rest.split_once("  clusters:\n").unwrap();
         format!("{before}  clusters:\n{behind}")
             .replace(&socket("0.0.0.0", 443), &socket("127.0.0.1", listen.port()))
-            .replace(
-                &socket("10.0.0.11", 8080),
-                &socket("127.0.0.1", one.public.port()),
-            )
-            .replace(
-                &socket("10.0.0.12", 8080),
-                &socket("127.0.0.1", other.public.port()),
-            )
+            .replace(&socket("10.0.0.11", 8080), &own(one))
+            .replace(&socket("10.0.0.12", 8080), &own(other))
     });
     site.outlives_postgres(&balancer).await;
     // Were health checks refused, a gateway that is gone would get half of the calls.
@@ -199,16 +181,9 @@ async fn cached_calls_through_traefik_outlive_postgres() {
     let site = Site::new().await;
     // One gateway: the port of health checks is the same for all, and here each has its own.
     let balancer = Balancer::traefik(
-        |listen| {
-            block_of("docs/guide/behind-a-load-balancer.md", "## Traefik", "yaml")
-                .replace(":443", &listen.to_string())
-        },
+        |listen| block_of(GUIDE, "## Traefik", "yaml").replace(":443", &listen.to_string()),
         || {
-            let text = block_of(
-                "docs/guide/behind-a-load-balancer.md",
-                "`/etc/traefik/gateways.yaml`:",
-                "yaml",
-            );
+            let text = block_of(GUIDE, "`/etc/traefik/gateways.yaml`:", "yaml");
             let (text, _) = text.split_once("tls:\n").unwrap();
             let gateway = &site.gateways[0];
             text.replace(", tls: {}", "")
@@ -225,13 +200,10 @@ async fn a_gateway_whose_stores_never_answered_or_that_drains_gets_no_traffic() 
     let (postgres, redis) = (Postgres::start(), Redis::start());
     let sql = postgres.database();
     postgres.kill();
-    let gateway = Builder::new(Pair::Embedded)
-        .stores(&sql, &redis.url())
-        .set("stores.timeout", "10s")
-        .spawn();
+    let builder = Builder::new(Pair::Embedded).stores(&sql, &redis.url());
+    let gateway = builder.set("stores.timeout", "10s").spawn();
     let traffic = async || gateway.admin_get("/readyz/traffic").await.unwrap();
-    let answer = traffic().await;
-    assert_eq!(answer.status, 503, "{}", answer.text());
+    let answer = traffic().await.has(503);
     assert_eq!(answer.json()["status"], "not_ready");
     assert_eq!(answer.json()["sql"], "unavailable");
     postgres.restart();
@@ -240,20 +212,16 @@ async fn a_gateway_whose_stores_never_answered_or_that_drains_gets_no_traffic() 
     // No store is asked: the answer does not wait for its clock.
     for _ in 0..20 {
         let began = Instant::now();
-        let answer = traffic().await;
-        assert_eq!(answer.status, 200, "{}", answer.text());
+        traffic().await.has(200);
         assert!(began.elapsed() < Duration::from_secs(8));
     }
     // A call that is in progress keeps the process; nothing new is to come.
-    let slow = Agent::scripted(|_| vec![crate::harness::Step::Hang]).await;
+    let slow = Agent::scripted(|_| vec![Step::Hang]).await;
     postgres.restart();
     gateway.await_ready().await;
     let (caller, target) = gateway.pair(slow).await;
-    let call = Request::post(target.path(), CALL).bearer(&caller.token);
     let mut connection = Connection::open(gateway.public).await;
-    connection
-        .send(&call.wire(&gateway.public.to_string()))
-        .await;
+    connection.ask(&caller.calls(&target)).await;
     target.agent.until_count(1).await;
     gateway.terminate();
     until_holds("it is draining", async || {

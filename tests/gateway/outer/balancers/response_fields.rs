@@ -1,5 +1,8 @@
 //! An agent that commands a proxy in front of the gateway: a real nginx, with the configuration of the documents.
 
+use std::net::SocketAddr;
+use std::path::Path;
+
 use crate::fields::Case;
 use crate::harness::builder::free_address;
 use crate::harness::documents::block_of;
@@ -8,16 +11,13 @@ use crate::harness::{Builder, CALL, Gateway, Pair, Request};
 use crate::response_fields::hostile;
 
 /// The configuration of the documents, and a file that only nginx itself may send.
-fn nginx_before(
-    gateway: &Gateway,
-    address: std::net::SocketAddr,
-    secrets: &std::path::Path,
-) -> Nginx {
-    let internal = format!(
-        "    location /internal/ {{ internal; alias {}/; }}\n    location / {{",
+fn nginx_before(gateway: &Gateway, address: SocketAddr, secrets: &Path) -> Nginx {
+    let alias = format!(
+        "location /internal/ {{ internal; alias {}/; }}",
         secrets.display()
     );
-    let documented = block_of("docs/guide/behind-a-load-balancer.md", "## nginx", "nginx");
+    let internal = format!("    {alias}\n    location / {{");
+    let documented = block_of(super::GUIDE, "## nginx", "nginx");
     // Without TLS, at the address of the test.
     let own = |line: &&str| !line.trim_start().starts_with("ssl_") && !line.contains("listen 443");
     let lines: Vec<&str> = documented.lines().filter(own).collect();
@@ -40,20 +40,10 @@ async fn an_agent_commands_no_nginx_in_front() {
     assert_eq!(direct.status, 404, "{}", nginx.log());
     for kind in ["application/json", "text/html", "stream"] {
         let body = CALL.replace("\"hi\"", &format!("\"{kind}\""));
-        let request = Request::post(case.target.path(), &body).bearer(&case.caller.token);
-        let answer = nginx.call(&request).await;
-        assert_eq!(
-            answer.status,
-            200,
-            "{kind}: {}\n{}",
-            answer.text(),
-            nginx.log()
-        );
-        assert!(
-            !answer.text().contains("of nginx alone"),
-            "{kind}: {}",
-            answer.text()
-        );
+        let answer = nginx.call(&case.caller.sends(&case.target, &body)).await;
+        let (said, log) = (answer.text(), nginx.log());
+        assert_eq!(answer.status, 200, "{kind}: {said}\n{log}");
+        assert!(!said.contains("of nginx alone"), "{kind}: {said}");
         assert_eq!(answer.field("x-accel-redirect"), None);
     }
 }

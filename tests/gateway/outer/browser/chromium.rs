@@ -18,41 +18,23 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// processes, and must be gone however the test ended.
 const KEEPER: &str = r#""$@" & read -r _; kill -KILL 0"#;
 
+/// The tests may run as root in a container, where its sandbox cannot. Nothing but the page: no updates, no reports, no
+/// look-ups, and no proxy on the way.
+const OPTIONS: &str = "--headless=new --no-sandbox --disable-gpu --disable-dev-shm-usage --disable-breakpad \
+    --no-first-run --disable-background-networking --disable-sync --no-proxy-server --disable-component-update \
+    --disable-extensions --mute-audio";
+
 /// Every file of the site, by path.
-const FILES: &[(&str, &str, &str)] = &[
-    (
-        "/allowed.html",
-        "text/html",
-        include_str!("pages/allowed.html"),
-    ),
-    (
-        "/allowed.js",
-        "text/javascript",
-        include_str!("pages/allowed.js"),
-    ),
-    (
-        "/foreign.html",
-        "text/html",
-        include_str!("pages/foreign.html"),
-    ),
-    (
-        "/foreign.js",
-        "text/javascript",
-        include_str!("pages/foreign.js"),
-    ),
-    (
-        "/socket.html",
-        "text/html",
-        include_str!("pages/socket.html"),
-    ),
-    (
-        "/socket.js",
-        "text/javascript",
-        include_str!("pages/socket.js"),
-    ),
-    ("/page.js", "text/javascript", include_str!("pages/page.js")),
-    ("/sdk.html", "text/html", include_str!("pages/sdk.html")),
-    ("/sdk.js", "text/javascript", include_str!("pages/sdk.js")),
+const FILES: &[(&str, &str)] = &[
+    ("/allowed.html", include_str!("pages/allowed.html")),
+    ("/allowed.js", include_str!("pages/allowed.js")),
+    ("/foreign.html", include_str!("pages/foreign.html")),
+    ("/foreign.js", include_str!("pages/foreign.js")),
+    ("/socket.html", include_str!("pages/socket.html")),
+    ("/socket.js", include_str!("pages/socket.js")),
+    ("/page.js", include_str!("pages/page.js")),
+    ("/sdk.html", include_str!("pages/sdk.html")),
+    ("/sdk.js", include_str!("pages/sdk.js")),
 ];
 
 /// A web site on two origins, `http://127.0.0.1:PORT` and `http://localhost:PORT`. To a gateway on
@@ -131,9 +113,17 @@ fn serve(mut stream: TcpStream, shared: &Shared) {
     };
     let mut words = head.split(' ');
     let (method, path) = (words.next().unwrap_or(""), words.next().unwrap_or(""));
-    let file = FILES.iter().find(|(name, ..)| *name == path);
+    let file = FILES.iter().find(|(name, _)| *name == path);
     let (status, media_type, text) = match (method, path, file) {
-        ("GET", _, Some((_, media_type, text))) => (200, *media_type, (*text).to_owned()),
+        ("GET", _, Some((name, text))) => {
+            let is_page = name.ends_with(".html");
+            let media_type = if is_page {
+                "text/html"
+            } else {
+                "text/javascript"
+            };
+            (200, media_type, (*text).to_owned())
+        }
         ("GET", "/task", _) => {
             let task = shared.task.lock().unwrap().to_string();
             (200, "application/json", task)
@@ -191,33 +181,16 @@ impl Browser {
     fn open(url: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let log = std::fs::File::create(folder.path().join("log")).unwrap();
-        let found = Command::new("sh")
-            .args(["-c", "command -v chromium"])
-            .output();
+        let mut look = Command::new("sh");
+        let found = look.args(["-c", "command -v chromium"]).output();
+        let is_here = found.is_ok_and(|found| found.status.success());
         assert!(
-            found.is_ok_and(|found| found.status.success()),
-            "there is no `chromium` here: scripts/test installs it on Debian (apt-get install chromium)"
+            is_here,
+            "there is no `chromium` here: scripts/test installs it on Debian"
         );
         let keeper = Command::new("sh")
             .args(["-c", KEEPER, "keeper", "chromium"])
-            // The tests may run as root in a container, where its sandbox cannot.
-            .args(["--headless=new", "--no-sandbox", "--disable-gpu"])
-            .args([
-                "--disable-dev-shm-usage",
-                "--disable-breakpad",
-                "--no-first-run",
-            ])
-            // Nothing but the page: no updates, no reports, no look-ups, and no proxy on the way.
-            .args([
-                "--disable-background-networking",
-                "--disable-sync",
-                "--no-proxy-server",
-            ])
-            .args([
-                "--disable-component-update",
-                "--disable-extensions",
-                "--mute-audio",
-            ])
+            .args(OPTIONS.split_whitespace())
             .arg(format!("--user-data-dir={}", folder.path().display()))
             .arg(url)
             .env("HOME", folder.path())

@@ -12,8 +12,7 @@ use serde_json::{Value, json};
 
 use self::chromium::{Site, base};
 use crate::harness::{
-    Agent, Builder, Gateway, LAST_CHUNK, Pair, Request, SSE_HEAD, Seat, Step, chunk, ok_json,
-    unnumbered, until_holds,
+    Agent, Gateway, LAST_CHUNK, Seat, Step, chunk, ok_json, sse, unnumbered, until_holds,
 };
 
 /// Between two events of the agent's stream: longer than a busy machine holds the first of them up.
@@ -23,26 +22,18 @@ const BETWEEN: Duration = Duration::from_millis(1_500);
 async fn agent() -> Agent {
     Agent::scripted(|request| {
         if request.text().contains("endless") {
-            return vec![
-                Step::write(SSE_HEAD),
-                Step::Write(chunk("data: {}\n\n")),
-                Step::Hang,
-            ];
+            return sse("data: {}\n\n", Step::Hang);
         }
         if request.text().contains("message/stream") {
-            return vec![
-                Step::write(SSE_HEAD),
-                Step::Write(chunk("data: {\"n\":1}\n\n")),
-                Step::Wait(BETWEEN),
-                Step::Write(chunk("data: {\"n\":2}\n\n")),
-                Step::Wait(BETWEEN),
-                Step::Write(chunk("data: {\"n\":3}\n\n")),
-                Step::write(LAST_CHUNK),
-            ];
+            let mut steps = sse("data: {\"n\":1}\n\n", Step::Wait(BETWEEN));
+            steps.push(Step::Write(chunk("data: {\"n\":2}\n\n")));
+            steps.push(Step::Wait(BETWEEN));
+            steps.push(Step::Write(chunk("data: {\"n\":3}\n\n")));
+            steps.push(Step::write(LAST_CHUNK));
+            return steps;
         }
-        vec![Step::Write(ok_json(
-            r#"{"jsonrpc":"2.0","id":1,"result":"well"}"#,
-        ))]
+        let well = r#"{"jsonrpc":"2.0","id":1,"result":"well"}"#;
+        vec![Step::Write(ok_json(well))]
     })
     .await
 }
@@ -56,15 +47,9 @@ struct Stage {
 
 impl Stage {
     async fn for_origin(origin: &str) -> Self {
-        let builder = Builder::new(Pair::Embedded)
-            .set("cors.origins", origin)
-            .set("stream.linger", "0s");
-        let gateway = builder.start().await;
+        let gateway = Gateway::with(&format!("cors.origins={origin} stream.linger=0s")).await;
         let (_, target) = gateway.pair(agent().await).await;
-        let request = Request::post("/canvas/tokens", r#"{"user":"mia"}"#);
-        let answer = gateway.as_operator(request).await;
-        assert_eq!(answer.status, 201, "{}", answer.text());
-        let token = answer.json()["token"].as_str().unwrap().to_owned();
+        let token = gateway.token("/canvas/tokens", r#"{"user":"mia"}"#).await;
         Self {
             gateway,
             target,
@@ -120,11 +105,8 @@ async fn a_canvas_on_a_listed_origin_sends_streams_and_reads_errors() {
     assert_eq!(streamed["fields"]["x-request-id"], "from-the-page");
     let pieces = streamed["pieces"].as_array().unwrap();
     let text: String = pieces.iter().filter_map(|p| p["text"].as_str()).collect();
-    assert_eq!(
-        unnumbered(&text).0,
-        "data: {\"n\":1}\n\ndata: {\"n\":2}\n\ndata: {\"n\":3}\n\n",
-        "{streamed}"
-    );
+    let events = "data: {\"n\":1}\n\ndata: {\"n\":2}\n\ndata: {\"n\":3}\n\n";
+    assert_eq!(unnumbered(&text).0, events, "{streamed}");
     let times: Vec<f64> = pieces.iter().filter_map(|p| p["at"].as_f64()).collect();
     let span = times.last().unwrap() - times.first().unwrap();
     assert!(
@@ -136,12 +118,11 @@ async fn a_canvas_on_a_listed_origin_sends_streams_and_reads_errors() {
     let is_over = async || !stage.target.agent.closed_by_gateway().is_empty();
     until_holds("the agent does not go on for nobody", is_over).await;
 
-    let refusals = [
+    for (step, status, reason) in [
         ("refused", 403, "not_permitted"),
         ("unproven", 401, "unauthenticated"),
         ("unknown", 404, "not_found"),
-    ];
-    for (step, status, reason) in refusals {
+    ] {
         let answer = &found[step];
         assert_eq!(answer["status"], status, "{step}: {answer}");
         let body = &answer["body"];
@@ -180,12 +161,9 @@ async fn nothing_gets_through(host: &str, relation: &str) {
     let task = stage.task(json!({"elsewhere": elsewhere.origin("127.0.0.1")}));
     let (_, found) = visit(Site::start(), host, "/foreign.html", task).await;
 
-    let says = found["says"].as_str().unwrap_or_default();
-    assert!(
-        says.to_lowercase()
-            .contains(&format!("sec-fetch-site: {relation}")),
-        "{found}"
-    );
+    let says = found["says"].as_str().unwrap_or_default().to_lowercase();
+    let site = format!("sec-fetch-site: {relation}");
+    assert!(says.contains(&site), "{found}");
     // The browser keeps the answers from the page …
     for step in ["fetched", "simple", "control"] {
         assert_kept(&found, step);
@@ -198,10 +176,8 @@ async fn nothing_gets_through(host: &str, relation: &str) {
     assert_eq!(found["textForm"], "answered", "{found}");
     assert_eq!(found["urlForm"], "answered", "{found}");
     assert_eq!(found["beacon"], true, "{found}");
-    let (name, label) = (
-        "a2a_gateway_exchanges_total",
-        r#"outcome="origin_forbidden""#,
-    );
+    let name = "a2a_gateway_exchanges_total";
+    let label = r#"outcome="origin_forbidden""#;
     // simple, blind, two forms, the beacon.
     stage.gateway.until_counted(name, &[label], 5.0).await;
     // What ends between the two looks is in the second alone: those that are equal prove it.

@@ -4,12 +4,12 @@ use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::chromium::{Site, base};
 use super::visit;
 use crate::harness::packages::installed;
-use crate::harness::{Builder, Pair, Request, card_1_0};
+use crate::harness::{Gateway, card_1_0};
 
 /// An agent of `tests/clients/agents`, ended with this process at the latest.
 struct SdkAgent {
@@ -50,18 +50,14 @@ async fn a_page_made_with_the_sdk_streams_through_the_gateway() {
     let packages = tokio::task::spawn_blocking(|| installed("scripts/clients"));
     let packages = packages.await.unwrap();
     let site = Site::with_packages(packages.join("js13"));
-    let builder = Builder::new(Pair::Embedded).set("cors.origins", &site.origin("localhost"));
-    let gateway = builder.start().await;
+    let origin = site.origin("localhost");
+    let gateway = Gateway::with(&format!("cors.origins={origin}")).await;
     let agent = SdkAgent::start(&packages, &gateway.dir.join("record"));
-    let enrolment = gateway
-        .create(json!({"id": "target", "name": "target"}))
-        .await;
-    let mut card = card_1_0("target");
-    gateway
-        .register("target", &enrolment, &agent.url, card.clone())
-        .await;
-    let request = Request::post("/canvas/tokens", r#"{"user":"mia"}"#);
-    let token = gateway.as_operator(request).await.json()["token"].take();
+    let enrolment = gateway.found("target").await;
+    let (mut card, url) = (card_1_0("target"), &agent.url);
+    let registered = gateway.register("target", &enrolment, url, card.clone());
+    registered.await;
+    let token = gateway.token("/canvas/tokens", r#"{"user":"mia"}"#).await;
 
     // The page is told where the agent is by its owner, and then by the gateway's card.
     let target = format!("{}/workspaces/target/a2a", base(gateway.public));
@@ -71,26 +67,14 @@ async fn a_page_made_with_the_sdk_streams_through_the_gateway() {
     let (_, found) = visit(site, "localhost", "/sdk.html", task).await;
 
     let working = "statusUpdate TASK_STATE_WORKING";
-    let mut events = vec![
-        "task TASK_STATE_SUBMITTED",
-        working,
-        working,
-        working,
-        working,
-    ];
-    events.extend(["artifactUpdate", "statusUpdate TASK_STATE_COMPLETED"]);
-    let canceled = json!([
-        "task TASK_STATE_SUBMITTED",
-        working,
-        "statusUpdate TASK_STATE_CANCELED"
-    ]);
-    let expected: [(&str, Value); 4] = [
-        ("given", json!(events)),
-        ("canceled", canceled),
-        ("discovered", json!(events)),
-        ("discoveredRest", json!(events)),
-    ];
-    for (step, expected) in expected {
-        assert_eq!(found[step], expected, "{step}");
+    let (submitted, artifact) = ("task TASK_STATE_SUBMITTED", "artifactUpdate");
+    let [completed, canceled] =
+        ["COMPLETED", "CANCELED"].map(|state| format!("statusUpdate TASK_STATE_{state}"));
+    for step in ["given", "discovered", "discoveredRest"] {
+        let four = json!([
+            submitted, working, working, working, working, artifact, completed
+        ]);
+        assert_eq!(found[step], four, "{step}");
     }
+    assert_eq!(found["canceled"], json!([submitted, working, canceled]));
 }

@@ -9,7 +9,7 @@ use serde_json::json;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use crate::events::{seat, token};
+use crate::events::seat;
 use crate::harness::dns::{Dns, SILENCE};
 use crate::harness::watcher::Feed;
 use crate::harness::{
@@ -21,28 +21,34 @@ use crate::on_both_pairs;
 /// The time after which an answer counts as missing.
 const NEVER: Duration = Duration::from_secs(60);
 
-/// Later than that: no body is given up while a case runs.
-const BODY: (&str, &str) = ("timeouts.request_body", "10min");
+/// A gateway with rooms for bodies. None is given up while a case runs.
+async fn with_rooms(mib: u8) -> Gateway {
+    Gateway::with(&format!(
+        "limits.control_bodies_bytes={mib}MiB limits.bodies_bytes={mib}MiB limits.request_bytes=1MiB \
+         timeouts.request_body=10min"
+    ))
+    .await
+}
 
-/// Two tokens of `seat`: both are the same caller.
-async fn tokens(gateway: &Gateway, seat: &Seat) -> [String; 2] {
-    let path = format!("/workspaces/{}/tokens", seat.id);
-    let made = gateway.as_operator(Request::post(path, "{}")).await.json();
-    let second = made["token"].as_str().expect("a token").to_owned();
-    [seat.token.clone(), second]
+/// Two tokens of one caller.
+async fn tokens(gateway: &Gateway) -> [String; 2] {
+    let flooder = gateway.seat("flooder", "", agent().await).await;
+    let second = gateway.token("/workspaces/flooder/tokens", "{}").await;
+    [flooder.token, second]
+}
+
+fn watch(path: &str, token: &str) -> Request {
+    let request = Request::get(path).field("Accept", "text/event-stream");
+    request.bearer(token)
 }
 
 /// Sends a request that says it has 1 MB, and a part of it.
 async fn unfinished(gateway: &Gateway, request: &Request, bytes: usize) -> Connection {
     let mut connection = Connection::open(gateway.public).await;
     let request = request.clone().field("Content-Length", "1000000");
-    let head = request.wire(&gateway.public.to_string());
-    connection.send(&head).await;
-    let _ = timeout(
-        Duration::from_millis(500),
-        connection.try_send(&vec![b' '; bytes]),
-    )
-    .await;
+    connection.ask(&request).await;
+    let part = vec![b' '; bytes];
+    let _ = timeout(Duration::from_millis(500), connection.try_send(&part)).await;
     connection
 }
 
@@ -58,14 +64,12 @@ async fn agent() -> Agent {
 
 /// Tokens of so many canvas users that one org token names.
 async fn users(gateway: &Gateway, count: usize) -> Vec<String> {
-    let org = token(gateway, "/orgs/acme/tokens", json!({})).await.0;
+    let org = gateway.token("/orgs/acme/tokens", "{}").await;
     let mut tokens = Vec::new();
     for n in 0..count {
         let body = json!({"user": format!("u-{n}")}).to_string();
-        let made = gateway
-            .call(&Request::post("/canvas/tokens", body).bearer(&org))
-            .await;
-        assert_eq!(made.status, 201, "{}", made.text());
+        let request = Request::post("/canvas/tokens", body).bearer(&org);
+        let made = gateway.call(&request).await.has(201);
         tokens.push(made.json()["token"].as_str().expect("a token").to_owned());
     }
     tokens
@@ -73,11 +77,10 @@ async fn users(gateway: &Gateway, count: usize) -> Vec<String> {
 
 /// Calls and heartbeats of an honest caller all succeed.
 async fn assert_served(gateway: &Gateway, honest: &Seat, target: &Seat) {
-    let call = Request::post(target.path(), CALL).bearer(&honest.token);
     let beat = json!({"workspace_id": honest.id}).to_string();
     let beat = Request::post("/registry/heartbeat", beat).bearer(&honest.token);
     for _ in 0..20 {
-        for request in [&call, &beat] {
+        for request in [&honest.calls(target), &beat] {
             let answer = gateway.call(request).await;
             assert_eq!(answer.status, 200, "{}", answer.text());
         }
@@ -85,33 +88,24 @@ async fn assert_served(gateway: &Gateway, honest: &Seat, target: &Seat) {
 }
 
 fn assert_bounded(answer: &Answer, reason: &str, says: &str) {
-    assert_eq!(
-        (answer.status, &*answer.reason()),
-        (503, reason),
-        "{}",
-        answer.text()
-    );
+    answer.refuses(503, reason);
     assert!(answer.text().contains(says), "{}", answer.text());
 }
 
 on_both_pairs! {
     async fn one_org_pushes_out_nobody_elses_events(pair: Pair) {
         let on_redis = matches!(pair, Pair::External);
-        let mut gateway = Builder::new(pair).set("rate.caller_per_second", "0").start().await;
+        let mut gateway = Builder::new(pair).sets("rate.caller_per_second=0").start().await;
         let quiet = seat(&gateway, "quiet", None, Some("acme")).await;
         let loud = seat(&gateway, "loud", None, Some("globex")).await;
-        let org = token(&gateway, "/orgs/acme/tokens", json!({})).await.0;
-        let others = token(&gateway, "/orgs/globex/tokens", json!({})).await.0;
+        let org = gateway.token("/orgs/acme/tokens", "{}").await;
+        let others = gateway.token("/orgs/globex/tokens", "{}").await;
         let note = |id: &str, token: &str, text: &str| {
             let body = json!({"message": text}).to_string();
             Request::post(format!("/workspaces/{id}/notify"), body).bearer(token)
         };
-        let watch = |token: &str, after: &str| {
-            let request = Request::get("/events").bearer(token);
-            request.field("Accept", "text/event-stream").field("Last-Event-ID", after)
-        };
-        let feed = Request::get("/events").bearer(&org).field("Accept", "text/event-stream");
-        let mut feed = Feed::open(gateway.public, &feed).await;
+        let after = |token: &str, id: &str| watch("/events", token).field("Last-Event-ID", id);
+        let mut feed = Feed::open(gateway.public, &watch("/events", &org)).await;
         assert!(gateway.call(&note("quiet", &quiet, "first")).await.status < 300);
         let first = feed.event().await.id.expect("an id");
         drop(feed);
@@ -127,14 +121,14 @@ on_both_pairs! {
             if restarted {
                 gateway.restart().await;
             }
-            let mut feed = Feed::open(gateway.public, &watch(&org, &first)).await;
+            let mut feed = Feed::open(gateway.public, &after(&org, &first)).await;
             for text in ["missed", "last"] {
                 let event = feed.event().await;
                 assert_eq!(event.data["event"], "AGENT_MESSAGE", "{:?}", event.data);
                 assert_eq!(event.data["payload"]["message"], text, "{:?}", event.data);
             }
             // Who may see what was dropped is told that something is missing.
-            let mut feed = Feed::open(gateway.public, &watch(&others, &first)).await;
+            let mut feed = Feed::open(gateway.public, &after(&others, &first)).await;
             assert_eq!(feed.event().await.event.as_deref(), Some("gap"));
             if !on_redis {
                 break;
@@ -145,12 +139,7 @@ on_both_pairs! {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn bodies_of_strangers_are_not_awaited_and_take_no_room() {
-    let builder = Builder::new(Pair::Embedded)
-        .set("limits.control_bodies_bytes", "1MiB")
-        .set("limits.request_bytes", "1MiB")
-        .set("limits.bodies_bytes", "1MiB")
-        .set(BODY.0, BODY.1);
-    let gateway = builder.start().await;
+    let gateway = with_rooms(1).await;
     let (honest, target) = gateway.pair(agent().await).await;
     let wrong = format!("a2aw_{}", "x".repeat(43));
     let mut open = Vec::new();
@@ -170,47 +159,33 @@ async fn bodies_of_strangers_are_not_awaited_and_take_no_room() {
             let request = Request::new(method, path).field("Content-Type", "application/json");
             for request in [request.clone(), request.bearer(&wrong)] {
                 let mut connection = unfinished(&gateway, &request, 100 << 10).await;
-                let answer = timeout(NEVER, connection.read_head())
-                    .await
-                    .expect("it is not awaited");
-                assert_eq!(answer.expect("an answer").status, status, "{method} {path}");
+                let answer = timeout(NEVER, connection.read_head()).await;
+                let answer = answer.expect("it is not awaited").expect("an answer");
+                assert_eq!(answer.status, status, "{method} {path}");
                 open.push(connection);
             }
         }
     }
     assert_served(&gateway, &honest, &target).await;
-    assert_eq!(
-        gateway
-            .metric("a2a_gateway_bodies_refused_total", &[])
-            .await,
-        0.0
-    );
+    let refused = "a2a_gateway_bodies_refused_total";
+    assert_eq!(gateway.metric(refused, &[]).await, 0.0);
     drop(open);
     gateway.assert_idle().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn unfinished_bodies_of_one_caller_leave_room_for_others() {
-    let builder = Builder::new(Pair::Embedded)
-        .set("limits.control_bodies_bytes", "4MiB")
-        .set("limits.request_bytes", "1MiB")
-        .set("limits.bodies_bytes", "4MiB")
-        .set(BODY.0, BODY.1);
-    let gateway = builder.start().await;
+    let gateway = with_rooms(4).await;
     let (honest, target) = gateway.pair(agent().await).await;
-    let flooder = gateway.seat("flooder", "", agent().await).await;
-    let tokens = tokens(&gateway, &flooder).await;
+    let tokens = tokens(&gateway).await;
     let mut open = Vec::new();
     for (path, says) in [
-        (
-            "/registry/heartbeat".to_owned(),
-            "limits.control_bodies_bytes",
-        ),
-        (target.path(), "limits.bodies_bytes"),
+        ("/registry/heartbeat", "limits.control_bodies_bytes"),
+        (&target.path(), "limits.bodies_bytes"),
     ] {
         let mut answers = FuturesUnordered::new();
         for n in 0..6 {
-            let request = Request::post(&path, "").bearer(&tokens[n % 2]);
+            let request = Request::post(path, "").bearer(&tokens[n % 2]);
             let mut connection = unfinished(&gateway, &request, 900 << 10).await;
             answers.push(async move {
                 let head = connection.read_head().await.expect("an answer");
@@ -218,16 +193,10 @@ async fn unfinished_bodies_of_one_caller_leave_room_for_others() {
             });
         }
         // Half of 4 MiB is room for two such bodies.
-        let refused = timeout(NEVER, answers.next())
-            .await
-            .expect("one is refused")
-            .unwrap();
+        let refused = timeout(NEVER, answers.next()).await;
+        let refused = refused.expect("one is refused").unwrap();
         assert_bounded(&refused, "overloaded", says);
-        assert!(
-            refused.text().contains("half of what others leave"),
-            "{}",
-            refused.text()
-        );
+        refused.says("half of what others leave");
         open.push(answers);
     }
     assert_served(&gateway, &honest, &target).await;
@@ -237,13 +206,9 @@ async fn unfinished_bodies_of_one_caller_leave_room_for_others() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_caller_cannot_hold_all_places_of_a_target() {
-    let gateway = Builder::new(Pair::Embedded)
-        .set("limits.target_concurrency", "8")
-        .start()
-        .await;
+    let gateway = Gateway::with("limits.target_concurrency=8").await;
     let (honest, target) = gateway.pair(agent().await).await;
-    let flooder = gateway.seat("flooder", "", agent().await).await;
-    let tokens = tokens(&gateway, &flooder).await;
+    let tokens = tokens(&gateway).await;
     let mut open = Vec::new();
     for n in 0..4 {
         let before = target.agent.count();
@@ -261,60 +226,46 @@ async fn one_caller_cannot_hold_all_places_of_a_target() {
     }
     assert_served(&gateway, &honest, &target).await;
     // Operators are callers, too.
-    let call = Request::post(target.path(), CALL).bearer(ADMIN);
-    assert_eq!(gateway.call(&call).await.status, 200);
+    let call = Request::post(target.path(), CALL);
+    gateway.as_operator(call).await.has(200);
     drop(open);
     gateway.assert_idle().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_caller_cannot_hold_all_event_streams() {
-    let builder = Builder::new(Pair::Embedded)
-        .set("events.connections", "8")
-        .set("inbox.connections", "8");
-    let gateway = builder.start().await;
+    let gateway = Gateway::with("events.connections=8 inbox.connections=8").await;
     let (honest, target) = gateway.pair(agent().await).await;
-    let flooder = gateway.seat("flooder", "", agent().await).await;
-    let tokens = tokens(&gateway, &flooder).await;
+    let tokens = tokens(&gateway).await;
     let mut open = Vec::new();
     for (path, section) in [("/events", "events"), ("/activity", "inbox")] {
-        let watch = |token: &str| {
-            Request::get(path)
-                .bearer(token)
-                .field("Accept", "text/event-stream")
-        };
         for n in 0..4 {
-            open.push(Feed::open(gateway.public, &watch(&tokens[n % 2])).await);
+            open.push(Feed::open(gateway.public, &watch(path, &tokens[n % 2])).await);
         }
         for token in &tokens {
             let says = format!("others leave of {section}.connections");
-            assert_bounded(&gateway.call(&watch(token)).await, "overloaded", &says);
+            let answer = gateway.call(&watch(path, token)).await;
+            assert_bounded(&answer, "overloaded", &says);
         }
-        open.push(Feed::open(gateway.public, &watch(&honest.token)).await);
+        open.push(Feed::open(gateway.public, &watch(path, &honest.token)).await);
     }
     assert_served(&gateway, &honest, &target).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_org_token_that_names_many_users_has_what_one_caller_may_have() {
-    let builder = Builder::new(Pair::Embedded)
-        .set("events.connections", "8")
-        .set("limits.target_concurrency", "8");
-    let gateway = builder.start().await;
+    let gateway = Gateway::with("events.connections=8 limits.target_concurrency=8").await;
     let (honest, target) = gateway.pair(agent().await).await;
     for id in [&honest.id, &target.id] {
-        assert_eq!(gateway.patch(id, json!({"org": "acme"})).await.status, 200);
+        gateway.patch(id, json!({"org": "acme"})).await.has(200);
     }
     let users = users(&gateway, 12).await;
     let mut open = Vec::new();
     let mut refused = Vec::new();
     for user in &users {
-        let watch = Request::get("/events")
-            .bearer(user)
-            .field("Accept", "text/event-stream");
-        let feed = Feed::try_open(gateway.public, &watch)
-            .await
-            .expect("a head");
+        let watch = watch("/events", user);
+        let feed = Feed::try_open(gateway.public, &watch).await;
+        let feed = feed.expect("a head");
         match feed.head.status {
             200 => open.push(feed),
             _ => refused.push(gateway.call(&watch).await),
@@ -324,33 +275,25 @@ async fn an_org_token_that_names_many_users_has_what_one_caller_may_have() {
     for answer in &refused {
         assert_bounded(answer, "overloaded", "others leave of events.connections");
     }
-    let watch = Request::get("/events")
-        .bearer(&honest.token)
-        .field("Accept", "text/event-stream");
-    open.push(Feed::open(gateway.public, &watch).await);
+    open.push(Feed::open(gateway.public, &watch("/events", &honest.token)).await);
 
     let hold = |user: &String| {
         let call = Request::post(target.path(), CALL.replace("hi", "hold")).bearer(user);
-        let (at, wire) = (gateway.public, call.wire(&gateway.public.to_string()));
+        let at = gateway.public;
         async move {
             let mut connection = Connection::open(at).await;
-            connection.send(&wire).await;
+            connection.ask(&call).await;
             connection.read_head().await.expect("an answer").status
         }
     };
     let mut calls: FuturesUnordered<_> = users.iter().map(hold).collect();
     for _ in 0..8 {
-        let refused = timeout(NEVER, calls.next())
-            .await
-            .expect("eight are refused");
-        assert_eq!(refused, Some(503));
+        let refused = timeout(NEVER, calls.next()).await;
+        assert_eq!(refused.expect("eight are refused"), Some(503));
     }
     target.agent.until_count(4).await;
-    assert_eq!(
-        (calls.len(), target.agent.count()),
-        (4, 4),
-        "half of eight places"
-    );
+    assert_eq!(calls.len(), 4, "half of eight places");
+    assert_eq!(target.agent.count(), 4, "half of eight places");
     assert_served(&gateway, &honest, &target).await;
     drop((calls, open));
     gateway.assert_idle().await;
@@ -358,13 +301,10 @@ async fn an_org_token_that_names_many_users_has_what_one_caller_may_have() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_org_token_that_names_many_users_has_one_rate_for_all_of_them() {
-    let builder = Builder::new(Pair::Embedded)
-        .set("rate.caller_per_second", "1")
-        .set("rate.caller_burst", "20")
-        .set("rate.org_users_per_second", "1")
-        .set("rate.org_users_burst", "60");
-    let gateway = builder.start().await;
-    let users = users(&gateway, 10).await;
+    let caller = "rate.caller_per_second=1 rate.caller_burst=20";
+    let users = "rate.org_users_per_second=1 rate.org_users_burst=60";
+    let gateway = Gateway::with(&format!("{caller} {users}")).await;
+    let users = self::users(&gateway, 10).await;
     let list = |user: &str| Request::get("/workspaces?limit=1").bearer(user);
     // One user alone is bounded by its own rate, and takes nothing of the others' with what is refused.
     let mut passed = 0;
@@ -372,7 +312,7 @@ async fn an_org_token_that_names_many_users_has_one_rate_for_all_of_them() {
         passed += usize::from(gateway.call(&list(&users[0])).await.status == 200);
     }
     assert!(passed < 60, "{passed}");
-    assert_eq!(gateway.call(&list(&users[1])).await.status, 200);
+    gateway.call(&list(&users[1])).await.has(200);
     let mut last = None;
     for user in &users[1..] {
         for _ in 0..15 {
@@ -384,16 +324,11 @@ async fn an_org_token_that_names_many_users_has_one_rate_for_all_of_them() {
         }
     }
     let last = last.expect("a refusal");
-    assert_eq!((last.status, &*last.reason()), (429, "rate_limited"));
-    assert!(
-        last.text().contains("rate.org_users_per_second"),
-        "{}",
-        last.text()
-    );
+    last.refuses(429, "rate_limited");
+    last.says("rate.org_users_per_second");
     assert!(last.field("retry-after").is_some());
     assert!(passed < 120, "{passed} of 235");
-    let beat = Request::get("/workspaces?limit=1").bearer(ADMIN);
-    assert_eq!(gateway.call(&beat).await.status, 200);
+    gateway.call(&list(ADMIN)).await.has(200);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -406,11 +341,8 @@ async fn one_caller_cannot_hold_all_look_ups_of_names() {
         _ => vec![SILENCE],
     })
     .await;
-    let builder = Builder::new(Pair::Embedded)
-        .set("address.nameservers", &dns.address.to_string())
-        .set("a2a.push_notifications", "true")
-        .set("rate.caller_per_second", "0");
-    let gateway = builder.start().await;
+    let settings = "a2a.push_notifications=true rate.caller_per_second=0";
+    let gateway = Gateway::with(&format!("{settings} address.nameservers={}", dns.address)).await;
     let (honest, target) = gateway.pair(agent().await).await;
     let flooder = gateway.seat("flooder", "", agent().await).await;
     let mut named = Vec::new();
@@ -419,11 +351,8 @@ async fn one_caller_cannot_hold_all_look_ups_of_names() {
         let enrolment = gateway.create(json!({"id": name, "name": name})).await;
         let url = format!("http://{name}:{}/", agent.port);
         let token = gateway.register(name, &enrolment, &url, card(name)).await;
-        named.push(Seat {
-            id: name.into(),
-            token,
-            agent,
-        });
+        let id = name.to_owned();
+        named.push(Seat { id, token, agent });
     }
     let mut flood = JoinSet::new();
     for n in 0..100 {
@@ -443,13 +372,10 @@ async fn one_caller_cannot_hold_all_look_ups_of_names() {
     // Both names are asked for again, beside the flood.
     until_holds("the names are looked up again", async || {
         for seat in &named {
-            let call = Request::post(seat.path(), CALL).bearer(&honest.token);
-            let answer = gateway.call(&call).await;
+            let answer = gateway.call(&honest.calls(seat)).await;
             assert_eq!(answer.status, 200, "{}: {}", seat.id, answer.text());
         }
-        ["good.test", "fading.test"]
-            .iter()
-            .all(|name| dns.lookups(name) >= 3)
+        named.iter().all(|seat| dns.lookups(&seat.id) >= 3)
     })
     .await;
     assert_served(&gateway, &honest, &target).await;

@@ -7,17 +7,18 @@
     reason = "how often, and what became of it, is for whoever runs it by hand"
 )]
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::net::TcpStream;
 
+use super::{inbox, runs};
 use crate::harness::{
-    Agent, Answer, Builder, Connection, Pair, Request, Step, card, card_1_0, ok_json,
+    Agent, Answer, Builder, Connection, Pair, Request, Step, card, card_1_0, ok_json, until_found,
 };
 use crate::jobs;
 use crate::on_both_pairs;
@@ -188,49 +189,28 @@ impl Client {
 
 /// A message, in a generation that its text decides: the same for the same text.
 fn message(target: &str, text: &str) -> Request {
-    let (method, message) = if text.ends_with(['0', '2', '4', '6', '8']) {
-        (
-            "message/send",
-            json!({"kind": "message", "messageId": text, "role": "user",
-            "parts": [{"kind": "text", "text": text}]}),
-        )
+    let (method, params) = if text.ends_with(['0', '2', '4', '6', '8']) {
+        let parts = json!([{"kind": "text", "text": text}]);
+        let message = json!({"kind": "message", "messageId": text, "role": "user", "parts": parts});
+        ("message/send", json!({"message": message}))
     } else {
-        (
-            "SendMessage",
-            json!({"messageId": text, "role": "ROLE_USER", "parts": [{"text": text}]}),
-        )
-    };
-    // Without it a call of 1.0 waits for the reply of an agent that polls.
-    let configuration = json!({"returnImmediately": true});
-    let params = match method {
-        "SendMessage" => json!({"message": message, "configuration": configuration}),
-        _ => json!({"message": message}),
+        let message = json!({"messageId": text, "role": "ROLE_USER", "parts": [{"text": text}]});
+        // Without it a call of 1.0 waits for the reply of an agent that polls.
+        let configuration = json!({"returnImmediately": true});
+        let params = json!({"message": message, "configuration": configuration});
+        ("SendMessage", params)
     };
     let call = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params});
     Request::post(format!("/workspaces/{target}/a2a"), call.to_string())
-}
-
-/// How often the instances of an agent ran each call together, by its text.
-fn runs(instances: &[Agent]) -> HashMap<String, usize> {
-    let mut runs = HashMap::new();
-    for request in instances.iter().flat_map(Agent::requests) {
-        let call: Value = serde_json::from_slice(&request.body).unwrap();
-        let text = call["params"]["message"]["parts"][0]["text"].as_str();
-        *runs.entry(text.unwrap().to_owned()).or_default() += 1;
-    }
-    runs
 }
 
 on_both_pairs! {
     async fn what_was_acknowledged_is_there_and_no_agent_runs_a_call_with_a_key_twice(pair: Pair) {
         let kills = std::env::var("A2A_GATEWAY_KILLS").ok();
         let kills = kills.map_or(KILLS, |text| text.parse().expect("a number"));
-        let builder = Builder::new(pair)
-            .process()
-            .set("inbox.max_messages", "10000000")
-            .set("delegation.max_pending", "100000")
-            .set("limits.target_concurrency", "64");
-        let mut gateway = builder.start().await;
+        let builder = Builder::new(pair).process();
+        let builder = builder.sets("inbox.max_messages=10000000 delegation.max_pending=100000");
+        let mut gateway = builder.sets("limits.target_concurrency=64").start().await;
         let caller = gateway.seat("caller", "", Agent::json("{}").await).await;
         let agent = || {
             Agent::scripted(|request| {
@@ -252,10 +232,9 @@ on_both_pairs! {
         if let Pair::External = pair {
             instances.extend([agent().await, agent().await]);
             let urls: Vec<_> = instances.iter().map(Agent::url).collect();
-            let changed = gateway.patch("target", json!({"urls": urls})).await;
-            assert_eq!(changed.status, 200, "{}", changed.text());
+            gateway.patch("target", json!({"urls": urls})).await.has(200);
         }
-        let poller = crate::polling::poller(&gateway, "poller", json!({"name": "poller"})).await;
+        let poller = gateway.poller("poller").await;
         let told = Arc::new(Told::default());
         let client = Client { to: gateway.public, token: caller.token.clone(), told: Arc::clone(&told) };
         let mut work = tokio::task::JoinSet::new();
@@ -282,11 +261,9 @@ on_both_pairs! {
             ended.expect("it is said what became of each");
         }
         let messages = std::mem::take(&mut *told.messages.lock().unwrap());
-        let inbox = inbox(&client, &poller).await;
-        for (at, (seq, _)) in inbox.iter().enumerate() {
-            assert_eq!(usize::try_from(*seq).unwrap(), at + 1, "the numbers have no gaps");
-        }
-        let there: std::collections::HashSet<&str> = inbox.iter().map(|(_, id)| id.as_str()).collect();
+        let poller = Client { token: poller, ..client.clone() };
+        let inbox = inbox(async |request| poller.call(request).await.expect("an answer")).await;
+        let there: HashSet<&str> = inbox.iter().filter_map(|item| item["id"].as_str()).collect();
         let lost = messages.iter().filter(|id| !there.contains(id.as_str())).count();
         assert_eq!(lost, 0, "of {} messages", messages.len());
         let delegations = std::mem::take(&mut *told.delegations.lock().unwrap());
@@ -318,51 +295,19 @@ on_both_pairs! {
     }
 }
 
-/// All of an inbox, oldest first: numbers and names.
-async fn inbox(client: &Client, token: &str) -> Vec<(i64, String)> {
-    let client = Client {
-        token: token.to_owned(),
-        ..client.clone()
-    };
-    let (mut found, mut path) = (Vec::new(), "/activity?limit=500".to_owned());
-    loop {
-        let answer = client.call(Request::get(&*path)).await.expect("an answer");
-        assert_eq!(answer.status, 200, "{}", answer.text());
-        let items: Vec<Value> = serde_json::from_slice(&answer.body).unwrap();
-        found.extend(items.iter().map(|item| {
-            let id = item["id"].as_str().unwrap().to_owned();
-            (item["seq"].as_i64().unwrap(), id)
-        }));
-        let Some(link) = answer.field("link") else {
-            found.reverse();
-            return found;
-        };
-        path = link[1..link.find('>').unwrap()].to_owned();
-    }
-}
-
 /// What became of each delegation, waited for.
 async fn states(client: &Client, delegations: &[(String, String)]) -> HashMap<String, String> {
-    let deadline = Instant::now() + KNOWN_WITHIN;
     let mut states = HashMap::new();
     for (id, _) in delegations {
-        loop {
-            let path = format!("/workspaces/caller/delegations/{id}");
-            let answer = client.call(Request::get(path)).await.expect("an answer");
-            assert_eq!(
-                answer.status,
-                200,
-                "an accepted delegation is lost: {}",
-                answer.text()
-            );
-            let state = answer.json()["status"].as_str().unwrap().to_owned();
-            if !matches!(&*state, "pending" | "dispatched") {
-                states.insert(id.clone(), state);
-                break;
-            }
-            assert!(Instant::now() < deadline, "{id} is {state} for ever");
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
+        let path = format!("/workspaces/caller/delegations/{id}");
+        let ends = format!("{id} ends");
+        let state = until_found(&ends, async || {
+            let answer = client.call(Request::get(&*path)).await;
+            let json = answer.expect("an answer").has(200).json();
+            let state = json["status"].as_str().unwrap().to_owned();
+            (!matches!(&*state, "pending" | "dispatched")).then_some(state)
+        });
+        states.insert(id.clone(), state.await);
     }
     states
 }

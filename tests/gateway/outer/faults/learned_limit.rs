@@ -9,11 +9,17 @@ use tokio::time::sleep;
 
 use crate::explain::{explain, step};
 use crate::harness::{
-    Agent, Builder, CALL, Connection, Pair, Request, Seat, Step, ok_json, until_holds,
+    Agent, Builder, CALL, Connection, Gateway, Pair, Request, Seat, Step, ok_json, until_holds,
 };
 
 const OK: &str = r#"{"jsonrpc":"2.0","id":"c-1","result":{"kind":"message","messageId":"r","role":"agent","parts":[]}}"#;
 const TOO_MANY: &str = "HTTP/1.1 429 Too Many Requests\r\nContent-Length: 0\r\n\r\n";
+
+/// The limit of `target` that the gateway has learned, as `other` is told.
+async fn learned(gateway: &Gateway) -> Option<u64> {
+    let explained = explain(gateway, "other", "target").await;
+    step(&explained, "slots")["fact"]["learned_limit"].as_u64()
+}
 
 /// An agent that takes `most` calls at once, each for `each`, and says 429 beyond.
 async fn limited(most: usize, each: Duration) -> (Agent, Arc<Mutex<(u32, u32)>>) {
@@ -47,7 +53,7 @@ async fn an_agent_that_takes_eight_calls_is_seldom_asked_for_more_and_kept_busy(
     let (caller, target) = gateway.pair(agent).await;
     let other = gateway.seat("other", "", Agent::json(OK).await).await;
     // To one caller alone it would tell that one's own limit.
-    let calls = [caller, other].map(|seat| Request::post(target.path(), CALL).bearer(&seat.token));
+    let calls = [caller, other].map(|seat| seat.calls(&target));
     let offer = async |call: &Request| {
         let mut connection = Connection::open(gateway.public).await;
         loop {
@@ -67,16 +73,10 @@ async fn an_agent_that_takes_eight_calls_is_seldom_asked_for_more_and_kept_busy(
         took(400).await;
         let (taken, refused) = took(800).await;
         let share = f64::from(refused) / f64::from(taken + refused);
-        assert!(
-            share < 0.02,
-            "the agent refused {share:.4}, and took {taken}"
-        );
-        let explained = explain(&gateway, "other", &target.id).await;
-        let learned = step(&explained, "slots")["fact"]["learned_limit"].as_u64();
-        assert!(
-            learned.is_some_and(|limit| (5..=9).contains(&limit)),
-            "{learned:?}"
-        );
+        assert!(share < 0.02, "it refused {share:.4}, and took {taken}");
+        let learned = learned(&gateway).await;
+        let is_right = learned.is_some_and(|limit| (5..=9).contains(&limit));
+        assert!(is_right, "{learned:?}");
     };
     tokio::select! {
         _ = join_all((0..64).map(|n| offer(&calls[n % 2]))) => {}
@@ -89,11 +89,8 @@ async fn a_429_to_one_caller_is_that_one_s_own_limit() {
     const HANG: &str = "a-long-question";
     let agent = Agent::scripted(|request| {
         let is_long = String::from_utf8_lossy(&request.body).contains(HANG);
-        vec![if is_long {
-            Step::Hang
-        } else {
-            Step::write(TOO_MANY)
-        }]
+        let refused = Step::write(TOO_MANY);
+        vec![if is_long { Step::Hang } else { refused }]
     });
     let gateway = Builder::new(Pair::Embedded).start().await;
     let (caller, target) = gateway.pair(agent.await).await;
@@ -102,28 +99,20 @@ async fn a_429_to_one_caller_is_that_one_s_own_limit() {
     let mut held = Vec::new();
     for _ in 0..4 {
         let mut connection = Connection::open(gateway.public).await;
-        let call = Request::post(target.path(), long.clone()).bearer(&other.token);
-        connection.send(&call.wire("localhost")).await;
+        connection.ask(&other.sends(&target, &long)).await;
         held.push(connection);
     }
     until_holds("they are in progress", async || target.agent.count() == 4).await;
-    let learned = async || {
-        let explained = explain(&gateway, "other", &target.id).await;
-        step(&explained, "slots")["fact"]["learned_limit"].as_u64()
-    };
-    let status = async |by: &Seat| {
-        let call = Request::post(target.path(), CALL).bearer(&by.token);
-        gateway.call(&call).await.status
-    };
+    let status = async |by: &Seat| gateway.call(&by.calls(&target)).await.status;
     for _ in 0..5 {
         assert_eq!(status(&caller).await, 429);
     }
-    assert_eq!(learned().await, None);
+    assert_eq!(learned(&gateway).await, None);
     // Once it is learned the gateway itself refuses the next one.
     let of_both = async || {
         status(&caller).await;
         status(&other).await;
-        learned().await.is_some()
+        learned(&gateway).await.is_some()
     };
     until_holds("the agent is full for both", of_both).await;
 }

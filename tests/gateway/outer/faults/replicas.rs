@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use crate::harness::servers::{self, Redis};
-use crate::harness::{Agent, Answer, Builder, CALL, Gateway, Pair, Request, Seat};
+use crate::harness::servers::Redis;
+use crate::harness::{Agent, Answer, CALL, Gateway, Request, Seat, Stores, until_holds};
 
 /// The time after which a change counts as not obeyed: what is in memory stays for a quarter of an hour.
 const NEVER: Duration = Duration::from_secs(60);
@@ -31,10 +31,8 @@ const CHANGES: [&str; 5] = ["revoke", "move", "url key", "pause", "grant"];
 
 struct Replicas {
     redis: Redis,
-    /// Where changes are made.
-    one: Gateway,
-    /// Where they must be obeyed.
-    others: [Gateway; 2],
+    /// Changes are made at the first, and must be obeyed by the others.
+    all: [Gateway; 3],
     caller: Seat,
     /// In another org: reaches `granted` by a grant only.
     stranger: Seat,
@@ -48,50 +46,36 @@ struct Replicas {
 
 impl Replicas {
     async fn new() -> Self {
-        let redis = Redis::start();
-        let sql = servers::postgres().database();
-        let start = async || {
-            let builder = Builder::new(Pair::Embedded).stores(&sql, &redis.url());
-            // Nobody beats here, and 200 rounds are long.
-            builder.set("registry.heartbeat_ttl", "1h").start().await
-        };
-        let one = start().await;
-        let others = [start().await, start().await];
+        let stores = Stores::start();
+        // Nobody beats here, and 200 rounds are long.
+        let all: [Gateway; 3] = stores.replicas("registry.heartbeat_ttl=1h").await;
+        let one = &all[0];
         let ok = async || Agent::json(r#"{"jsonrpc":"2.0","id":"c-1","result":"first"}"#).await;
         for (id, org) in [("team", "a"), ("elsewhere", "a"), ("foreign", "b")] {
             one.create(json!({"id": id, "name": id, "org": org})).await;
         }
-        let caller = one.seat("caller", "team", ok().await).await;
-        let moved = one.seat("moved", "team", ok().await).await;
-        let paused = one.seat("paused", "team", ok().await).await;
-        let granted = one.seat("granted", "team", ok().await).await;
-        let redirected = one.seat("redirected", "team", ok().await).await;
-        let stranger = one.seat("stranger", "foreign", ok().await).await;
-        let second = Agent::json(r#"{"jsonrpc":"2.0","id":"c-1","result":"second"}"#).await;
+        let seat = async |id: &str, parent: &str| one.seat(id, parent, ok().await).await;
         Self {
-            redis,
-            one,
-            others,
-            caller,
-            stranger,
-            moved,
-            paused,
-            granted,
-            redirected,
-            second,
+            redis: stores.redis,
+            caller: seat("caller", "team").await,
+            stranger: seat("stranger", "foreign").await,
+            moved: seat("moved", "team").await,
+            paused: seat("paused", "team").await,
+            granted: seat("granted", "team").await,
+            redirected: seat("redirected", "team").await,
+            second: Agent::json(r#"{"jsonrpc":"2.0","id":"c-1","result":"second"}"#).await,
+            all,
         }
     }
 
     /// A change on the first replica by the operator.
     async fn change(&self, method: &str, path: &str, body: Option<serde_json::Value>) -> Answer {
-        let request = match body {
-            Some(body) => Request {
-                method: method.into(),
-                ..Request::post(path, body.to_string())
-            },
+        let mut request = match body {
+            Some(body) => Request::post(path, body.to_string()),
             None => Request::new(method, path),
         };
-        let answer = self.one.as_operator(request).await;
+        request.method = method.into();
+        let answer = self.all[0].as_operator(request).await;
         let done = matches!(answer.status, 200 | 201);
         assert!(done, "{method} {path}: {}", answer.text());
         answer
@@ -101,14 +85,11 @@ impl Replicas {
     /// still decided by the old fact counts.
     async fn obeyed(&self, request: &Request, new: impl Fn(&Answer) -> bool) -> Duration {
         let changed = Instant::now();
-        let own = self.one.call(request).await;
-        assert!(
-            new(&own),
-            "who made the change obeys at once: {}",
-            own.text()
-        );
+        let own = self.all[0].call(request).await;
+        let said = own.text();
+        assert!(new(&own), "who made the change obeys at once: {said}");
         let mut worst = Duration::ZERO;
-        for other in &self.others {
+        for other in &self.all[1..] {
             loop {
                 let began = changed.elapsed();
                 let answer = other.call(request).await;
@@ -116,11 +97,8 @@ impl Replicas {
                     break;
                 }
                 worst = worst.max(began);
-                assert!(
-                    began < NEVER,
-                    "the old fact after {began:?}: {}",
-                    answer.text()
-                );
+                let said = answer.text();
+                assert!(began < NEVER, "the old fact after {began:?}: {said}");
                 tokio::time::sleep(Duration::from_millis(2)).await;
             }
         }
@@ -129,14 +107,9 @@ impl Replicas {
 
     /// As [`Replicas::obeyed`], of a state that was known before: two calls make it so everywhere.
     async fn known(&self, request: &Request, old: impl Fn(&Answer) -> bool) {
-        for gateway in [&self.one, &self.others[0], &self.others[1]] {
-            let deadline = Instant::now() + NEVER;
-            let mut hits = 0;
-            while hits < 2 {
-                let answer = gateway.call(request).await;
-                hits += i32::from(old(&answer));
-                assert!(Instant::now() < deadline, "{}", answer.text());
-            }
+        for gateway in self.all.iter().flat_map(|one| [one, one]) {
+            let is_known = async || old(&gateway.call(request).await);
+            until_holds("what was before is known", is_known).await;
         }
     }
 
@@ -153,28 +126,29 @@ impl Replicas {
     }
 
     async fn relocate(&self, between: &impl AsyncFn()) -> Duration {
-        let request = Request::post(self.moved.path(), CALL).bearer(&self.caller.token);
+        let request = self.caller.calls(&self.moved);
         self.known(&request, |a| a.status == 200).await;
         between().await;
-        let path = format!("/workspaces/{}", self.moved.id);
-        self.change("PATCH", &path, Some(json!({"parent_id": "elsewhere"})))
-            .await;
+        let to = async |parent: &str| {
+            let body = Some(json!({"parent_id": parent}));
+            self.change("PATCH", "/workspaces/moved", body).await;
+        };
+        to("elsewhere").await;
         let away = self.obeyed(&request, |a| a.status == 403).await;
-        self.change("PATCH", &path, Some(json!({"parent_id": "team"})))
-            .await;
+        to("team").await;
         away.max(self.obeyed(&request, |a| a.status == 200).await)
     }
 
     async fn redirect(&self, between: &impl AsyncFn()) -> Duration {
-        let request = Request::post(self.redirected.path(), CALL).bearer(&self.caller.token);
+        let request = self.caller.calls(&self.redirected);
         let by = |who: &'static str| move |a: &Answer| a.text().contains(who);
         self.known(&request, by("first")).await;
         between().await;
         let key = format!("ws:{}:url", self.redirected.id);
         self.redis.command(&["SET", &key, &self.second.url()]);
         let there = self.obeyed_by_all(&request, by("second")).await;
-        self.redis
-            .command(&["SET", &key, &self.redirected.agent.url()]);
+        let url = self.redirected.agent.url();
+        self.redis.command(&["SET", &key, &url]);
         there.max(self.obeyed_by_all(&request, by("first")).await)
     }
 
@@ -183,7 +157,7 @@ impl Replicas {
         let changed = Instant::now();
         loop {
             let began = changed.elapsed();
-            if new(&self.one.call(request).await) {
+            if new(&self.all[0].call(request).await) {
                 return began.max(self.obeyed(request, new).await);
             }
             assert!(began < NEVER, "the old URL after {began:?}");
@@ -191,7 +165,7 @@ impl Replicas {
     }
 
     async fn pause(&self, between: &impl AsyncFn()) -> Duration {
-        let request = Request::post(self.paused.path(), CALL).bearer(&self.caller.token);
+        let request = self.caller.calls(&self.paused);
         self.known(&request, |a| a.status == 200).await;
         between().await;
         let path = |what: &str| format!("/workspaces/{}/{what}", self.paused.id);
@@ -203,7 +177,7 @@ impl Replicas {
     }
 
     async fn grant(&self, between: &impl AsyncFn()) -> Duration {
-        let request = Request::post(self.granted.path(), CALL).bearer(&self.stranger.token);
+        let request = self.stranger.calls(&self.granted);
         self.known(&request, |a| a.status == 403).await;
         between().await;
         let pair = json!({"caller_id": self.stranger.id, "target_id": self.granted.id});
@@ -227,7 +201,7 @@ impl Replicas {
 
     async fn mend_link(&self) {
         self.redis.allow_links();
-        for gateway in [&self.one, &self.others[0], &self.others[1]] {
+        for gateway in &self.all {
             gateway.until_coherent().await;
         }
     }
@@ -236,9 +210,8 @@ impl Replicas {
 fn worst(all: &[[Duration; 5]]) -> String {
     let of = |change: usize| all.iter().map(|round| round[change]).max().unwrap();
     let words = CHANGES.iter().enumerate();
-    let words: Vec<_> = words
-        .map(|(i, name)| format!("{name} {:?}", of(i)))
-        .collect();
+    let words = words.map(|(i, name)| format!("{name} {:?}", of(i)));
+    let words: Vec<_> = words.collect();
     format!("{} rounds, worst: {}", all.len(), words.join(", "))
 }
 

@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use super::{Case, SPAN, TRACE, traced};
 use crate::harness::collector::Collector;
 use crate::harness::prometheus::Prometheus;
-use crate::harness::{Agent, Connection, Pair, Request, until_holds};
+use crate::harness::{Connection, Pair, Request, answering, until_holds};
 
 /// The traces that Prometheus knows of a family's buckets, each with the shape of its exchange.
 async fn exemplars(prometheus: &Prometheus, family: &str) -> Vec<(String, String)> {
@@ -32,12 +32,9 @@ async fn a_bucket_of_a_histogram_names_a_trace_that_the_collector_has() {
     let case = Case::new().await;
     let prometheus = Prometheus::start(&[case.gateway.admin]).await;
     let parent = format!("00-{TRACE}-{SPAN}-01");
-    assert_eq!(
-        case.call("traced", &[("traceparent", &parent)])
-            .await
-            .status,
-        200
-    );
+    case.call("traced", &[("traceparent", &parent)])
+        .await
+        .has(200);
     let (trace, unary) = (TRACE.to_owned(), "unary".to_owned());
     for family in ["a2a_gateway_exchange_seconds", "a2a_gateway_head_seconds"] {
         let is_kept = async || {
@@ -54,19 +51,14 @@ async fn a_bucket_of_a_histogram_names_a_trace_that_the_collector_has() {
 async fn only_recorded_traces_are_named_and_only_to_who_asks_for_them() {
     let collector = Collector::start().await;
     let builder = traced(Pair::Embedded, &collector);
-    let agent = Agent::json(r#"{"jsonrpc":"2.0","id":"c-1","result":{}}"#).await;
-    let case = Case::on(collector, builder, agent).await;
+    let case = Case::on(collector, builder, answering().await).await;
     // Its caller records nothing, so nobody does.
     let parent = format!("00-{TRACE}-{SPAN}-00");
-    assert_eq!(
-        case.call("unrecorded", &[("traceparent", &parent)])
-            .await
-            .status,
-        200
-    );
-    case.gateway
-        .until_counted("a2a_gateway_exchanges_total", &["answered"], 1.0)
-        .await;
+    case.call("unrecorded", &[("traceparent", &parent)])
+        .await
+        .has(200);
+    let ended = "a2a_gateway_exchanges_total";
+    case.gateway.until_counted(ended, &["answered"], 1.0).await;
     let asked = |accept: &'static str| {
         let request = Request::get("/metrics").field("Accept", accept);
         let admin = case.gateway.admin;
@@ -74,25 +66,17 @@ async fn only_recorded_traces_are_named_and_only_to_who_asks_for_them() {
     };
     let open = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5";
     assert!(!asked(open).await.text().contains("trace_id"));
-    assert_eq!(case.call("recorded", &[]).await.status, 200);
-    case.gateway
-        .until_counted("a2a_gateway_exchanges_total", &["answered"], 2.0)
-        .await;
+    case.call("recorded", &[]).await.has(200);
+    case.gateway.until_counted(ended, &["answered"], 2.0).await;
     let told = asked(open).await;
     assert!(told.text().contains("# {trace_id=\""), "{}", told.text());
     assert!(told.text().ends_with("# EOF\n"));
     let format = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     assert_eq!(told.field("content-type"), Some(format));
-    for accept in [
-        "text/plain",
-        "*/*",
-        "text/plain, application/openmetrics-text;q=0.1",
-    ] {
+    let rather = "text/plain, application/openmetrics-text;q=0.1";
+    for accept in ["text/plain", "*/*", rather] {
         let told = asked(accept).await;
         assert!(!told.text().contains("trace_id"), "{accept}");
-        assert_eq!(
-            told.field("content-type"),
-            Some("text/plain; version=0.0.4; charset=utf-8")
-        );
+        told.has_field("content-type", "text/plain; version=0.0.4; charset=utf-8");
     }
 }

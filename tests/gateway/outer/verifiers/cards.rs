@@ -1,16 +1,15 @@
 //! The gateway's signature on cards, verified by others: the official SDK, and a JWS library with a
 //! canonicalisation of its own.
 
-use std::io::Write;
 use std::process::{Command, Stdio};
 
 use a2a_gateway::trust::{SigningAlgorithm, rotate};
 use serde_json::{Value, json};
 
-use super::{add, card_of, generations, patch, serving};
+use super::{add, answers, card_of, generations, patch, serving};
 use crate::harness::documents::block;
 use crate::harness::packages::installed;
-use crate::harness::{ADMIN, Agent, Builder, Pair, Request, until_holds};
+use crate::harness::{ADMIN, Agent, Gateway, Request, until_holds};
 
 /// Reads cards and keys, and answers for each card: how many of its signatures are over the document as
 /// it stands, and what the SDK says.
@@ -53,36 +52,17 @@ json.dump([{"document": over_the_document(card), "sdk": by_the_sdk(card)} for ca
 
 /// Has `cards` verified with `jwks`.
 fn verified(cards: &[Value], jwks: &Value, jku: &str) -> Vec<Value> {
-    let installed = installed("scripts/verifiers");
-    let mut child = Command::new(installed.join("python/bin/python"))
-        .args(["-c", VERIFIER])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let asked = json!({"cards": cards, "jwks": jwks, "jku": jku}).to_string();
-    child
-        .stdin
-        .take()
-        .unwrap()
-        .write_all(asked.as_bytes())
-        .unwrap();
-    let output = child.wait_with_output().unwrap();
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    serde_json::from_slice(&output.stdout).unwrap()
+    let asked = json!({"cards": cards, "jwks": jwks, "jku": jku});
+    answers(python().args(["-c", VERIFIER]), &asked)
+}
+
+fn python() -> Command {
+    Command::new(installed("scripts/verifiers").join("python/bin/python"))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn others_verify_the_gateways_signature() {
-    let gateway = Builder::new(Pair::Embedded)
-        .set("card.sign", "true")
-        .start()
-        .await;
+    let gateway = Gateway::with("card.sign=true").await;
     let mut cards = Vec::new();
     let mut tags = Vec::new();
     let mut agents = Vec::new();
@@ -93,10 +73,11 @@ async fn others_verify_the_gateways_signature() {
             *params = json!({"\u{1F600}": 1e21, "\u{FB33}": 1.10, "a": -0.0, "B": 333_333_333.333_333_3, "n": 10, "deep": [[], {"x": "y"}]});
         }
         let agent = serving("/.well-known/agent-card.json", &card).await;
+        let url = json!({"url": agent.url()});
         if at == 0 {
-            add(&gateway, "target", json!({"url": agent.url()})).await;
+            add(&gateway, "target", url).await;
         } else {
-            patch(&gateway, "target", json!({"url": agent.url()})).await;
+            patch(&gateway, "target", url).await;
         }
         let answer = card_of(&gateway, "target").await;
         tags.push(answer.field("etag").unwrap().to_owned());
@@ -104,11 +85,8 @@ async fn others_verify_the_gateways_signature() {
         agents.push(agent);
     }
     // The agent's own, such as it was, is gone.
-    assert!(
-        cards
-            .iter()
-            .all(|card| !card["signatures"].to_string().contains("\"AA\""))
-    );
+    let its_own = |card: &Value| card["signatures"].to_string().contains("\"AA\"");
+    assert!(!cards.iter().any(its_own));
     // A signature of Ed25519 is the same each time, and so is the document.
     assert!(tags.iter().all(|tag| tag.starts_with('"')), "{tags:?}");
     // One of ES256 is not: the next key, and the one after it, count within seconds.
@@ -131,30 +109,23 @@ async fn others_verify_the_gateways_signature() {
         unsigned["signatures"] = json!([]);
         cards.push(unsigned);
     }
-    let jwks = gateway
-        .call(&Request::get("/.well-known/jwks.json"))
-        .await
-        .json();
+    let jwks = Request::get("/.well-known/jwks.json");
+    let jwks = gateway.call(&jwks).await.json();
     let jku = format!("http://{}/.well-known/jwks.json", gateway.public);
     let shown = cards.clone();
     let answers = tokio::task::spawn_blocking(move || verified(&shown, &jwks, &jku));
     let answers = answers.await.unwrap();
     assert_eq!(answers.len(), cards.len());
     for (at, (answer, card)) in answers.iter().zip(&cards).enumerate() {
-        if at < good {
-            assert_eq!(answer["document"], 1, "{card}");
-            assert_eq!(answer["sdk"], "verified", "{card}");
-        } else {
-            assert_eq!(answer["document"], 0, "{card}");
-            assert_ne!(answer["sdk"], "verified", "{card}");
-        }
+        let is_good = at < good;
+        assert_eq!(answer["document"], i32::from(is_good), "{card}");
+        assert_eq!(answer["sdk"] == "verified", is_good, "{card}");
     }
 }
 
 /// Runs the program of `docs/design/security.md` with these arguments: its exit status, and what it printed.
 fn by_hand(program: &str, arguments: &[String], token: Option<&str>) -> (Option<i32>, String) {
-    let python = installed("scripts/verifiers").join("python/bin/python");
-    let mut verifier = Command::new(python);
+    let mut verifier = python();
     verifier.args(["-c", program]).args(arguments);
     verifier.env_remove("A2A_TOKEN");
     if let Some(token) = token {
@@ -162,55 +133,44 @@ fn by_hand(program: &str, arguments: &[String], token: Option<&str>) -> (Option<
     }
     let output = verifier.stdin(Stdio::null()).output().unwrap();
     let told = [output.stdout, output.stderr].concat();
-    (
-        output.status.code(),
-        String::from_utf8_lossy(&told).into_owned(),
-    )
+    let told = String::from_utf8_lossy(&told).into_owned();
+    (output.status.code(), told)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_documents_verifier_takes_a_signed_card_and_no_other() {
-    let gateway = Builder::new(Pair::Embedded)
-        .set("card.sign", "true")
-        .start()
-        .await;
+    let gateway = Gateway::with("card.sign=true").await;
     let program = block("### A signed card, verified by hand", "python");
     let ours = format!("http://{}", gateway.public);
     let (good, forged) = ("signed by the gateway", "no signature of this gateway's");
-    let mut tries = Vec::new();
-    let mut agents = Vec::new();
     // Those of the others: above.
-    for (at, (_, card)) in generations().into_iter().enumerate().take(1) {
-        let agent = serving("/.well-known/agent-card.json", &card).await;
-        let id = format!("target-{at}");
-        add(&gateway, &id, json!({"url": agent.url()})).await;
-        agents.push(agent);
-        let url = format!("{ours}/workspaces/{id}/a2a/.well-known/agent-card.json");
-        tries.push((vec![ours.clone(), url], Some(ADMIN), good));
-    }
-    let at_ours = tries[0].0.clone();
-    tries.push((at_ours.clone(), Some("wrong"), ": 401 {"));
-    tries.push((at_ours.clone(), None, "A2A_TOKEN is not set"));
-    tries.push((at_ours[1..].to_vec(), Some(ADMIN), "usage: "));
+    let (_, card) = generations().into_iter().next().unwrap();
+    let agent = serving("/.well-known/agent-card.json", &card).await;
+    add(&gateway, "target", json!({"url": agent.url()})).await;
+    let url = format!("{ours}/workspaces/target/a2a/.well-known/agent-card.json");
+    let at_ours = vec![ours.clone(), url];
+    let mut tries = vec![
+        (at_ours.clone(), Some(ADMIN), good),
+        (at_ours.clone(), Some("wrong"), ": 401 {"),
+        (at_ours.clone(), None, "A2A_TOKEN is not set"),
+        (at_ours[1..].to_vec(), Some(ADMIN), "usage: "),
+    ];
+    let mut elsewhere = Vec::new();
     // The same card elsewhere, with something else in it, and with nothing that proves it.
-    let card = card_of(&gateway, "target-0").await.json();
+    let card = card_of(&gateway, "target").await.json();
+    let others = json!([{"protected": "e30", "signature": "AA"}, {}]);
     for (name, value, says) in [
         ("signatures", card["signatures"].clone(), good),
         ("description", json!("forged"), forged),
         ("signatures", json!([]), "the card is not signed"),
-        (
-            "signatures",
-            json!([{"protected": "e30", "signature": "AA"}, {}]),
-            forged,
-        ),
+        ("signatures", others, forged),
     ] {
         let mut card = card.clone();
         card[name] = value;
         let agent = Agent::json(&card.to_string()).await;
         tries.push((vec![ours.clone(), agent.url()], Some(ADMIN), says));
-        agents.push(agent);
+        elsewhere.push(agent);
     }
-    let elsewhere = agents.split_off(agents.len() - 4);
     let asked = tokio::task::spawn_blocking(move || {
         let told = |(arguments, token, says): (Vec<String>, _, _)| {
             (by_hand(&program, &arguments, token), says)

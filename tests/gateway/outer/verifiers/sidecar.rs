@@ -1,20 +1,20 @@
 //! The verifiers of `docs/design/security.md`, run as they stand there, on tokens of a real gateway.
 
-use std::io::Write;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
+use super::answers;
 use super::flaws::Forger;
 use super::gateway::register;
 use crate::harness::documents::block;
 use crate::harness::issuer::Key;
 use crate::harness::packages::installed;
 use crate::harness::sidecar::GUARDED;
-use crate::harness::{Agent, CALL, Gateway, Pair, Recorded, Request};
+use crate::harness::{Agent, CALL, Gateway, Pair, Recorded, Request, answering};
 
 /// Reads cases from standard input, and answers for each with the caller or with what was wrong.
 const PYTHON: &str = r#"
@@ -41,26 +41,10 @@ for (const { token, body } of JSON.parse(readFileSync(0, "utf8"))) {
 process.stdout.write(JSON.stringify(answers));
 "#;
 
-/// Runs `program`, of which a file named `name` is made, on the cases.
+/// Runs `program`, of which a file is made, on the cases.
 fn run(command: &mut Command, file: &Path, program: &str, cases: &Value) -> Vec<Value> {
     std::fs::write(file, program).unwrap();
-    let mut child = command
-        .arg(file)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    child
-        .stdin
-        .take()
-        .unwrap()
-        .write_all(cases.to_string().as_bytes())
-        .unwrap();
-    let output = child.wait_with_output().unwrap();
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{told}");
-    serde_json::from_slice(&output.stdout).unwrap()
+    answers(command.arg(file), cases)
 }
 
 /// What becomes of a token with a body.
@@ -77,15 +61,16 @@ struct Cases(Vec<Case>);
 impl Cases {
     /// What a real gateway sent to its target, and what its key could sign.
     async fn of_a_gateway(gateway: &Gateway) -> Self {
-        const ANSWER: &str = r#"{"jsonrpc":"2.0","id":"c-1","result":{}}"#;
-        let agent = Agent::json(ANSWER).await;
+        let agent = answering().await;
         register(gateway, &agent.url(), json!({"proof": "request"})).await;
         let caller = gateway.seat("caller", "", Agent::json("{}").await).await;
-        let other = gateway.seat("other", "", Agent::json(ANSWER).await).await;
-        let call =
-            |id: &str| Request::post(format!("/workspaces/{id}/a2a"), CALL).bearer(&caller.token);
-        assert_eq!(gateway.call(&call(GUARDED)).await.status, 200);
-        assert_eq!(gateway.call(&call("other")).await.status, 200);
+        let other = gateway.seat("other", "", answering().await).await;
+        let calls = async |id: &str| {
+            let call = Request::post(format!("/workspaces/{id}/a2a"), CALL);
+            gateway.call(&call.bearer(&caller.token)).await.has(200);
+        };
+        calls(GUARDED).await;
+        calls("other").await;
         let of = |seen: &Recorded| {
             let field = seen.field("authorization").unwrap().to_owned();
             field.strip_prefix("Bearer ").unwrap().to_owned()
@@ -93,21 +78,13 @@ impl Cases {
         let seen = agent.take();
         let (token, body) = (of(&seen), seen.body);
         let others = of(&other.agent.take());
-        assert_eq!(
-            gateway
-                .patch(GUARDED, json!({"proof": "pair"}))
-                .await
-                .status,
-            200
-        );
-        assert_eq!(gateway.call(&call(GUARDED)).await.status, 200);
+        let of_pairs = json!({"proof": "pair"});
+        gateway.patch(GUARDED, of_pairs).await.has(200);
+        calls(GUARDED).await;
         let of_pair = of(&agent.take());
-        let discovered =
-            Request::get(format!("/registry/discover/{GUARDED}")).bearer(&caller.token);
-        let discovered = gateway.call(&discovered).await.json()["token"]
-            .as_str()
-            .unwrap()
-            .to_owned();
+        let discovered = Request::get(format!("/registry/discover/{GUARDED}"));
+        let discovered = gateway.call(&discovered.bearer(&caller.token)).await.json();
+        let discovered = discovered["token"].as_str().unwrap().to_owned();
         let mut flipped = body.clone();
         flipped[30] ^= 1;
 
@@ -119,12 +96,12 @@ impl Cases {
             jwks: &jwks.body,
         };
         let refused = |python: &str, jose: &str| Some([python.to_owned(), jose.to_owned()]);
-        let other_body = || {
-            refused(
-                "InvalidTokenError: another body",
-                "JWTInvalid: another body",
-            )
-        };
+        let other_body = "InvalidTokenError: another body";
+        let other_body = || refused(other_body, "JWTInvalid: another body");
+        let other_target = "JWTClaimValidationFailed: unexpected \"aud\" claim value";
+        let other_target = refused("InvalidAudienceError: ", other_target);
+        let no_jws = "DecodeError: Not enough segments";
+        let no_jws = refused(no_jws, "JWSInvalid: Invalid Compact JWS");
         let rows = [
             ("forwarded", token.clone(), body.clone(), None),
             ("forwarded, of the pair", of_pair, body.clone(), None),
@@ -132,24 +109,8 @@ impl Cases {
             ("made here", forger.saying(json!({})), CALL.into(), None),
             ("a flipped byte", token.clone(), flipped, other_body()),
             ("no body", token, Vec::new(), other_body()),
-            (
-                "another target's",
-                others,
-                body.clone(),
-                refused(
-                    "InvalidAudienceError: ",
-                    "JWTClaimValidationFailed: unexpected \"aud\" claim value",
-                ),
-            ),
-            (
-                "a workspace's token",
-                caller.token.clone(),
-                body,
-                refused(
-                    "DecodeError: Not enough segments",
-                    "JWSInvalid: Invalid Compact JWS",
-                ),
-            ),
+            ("another target's", others, body.clone(), other_target),
+            ("a workspace's token", caller.token.clone(), body, no_jws),
         ];
         let rows = rows.map(|(what, token, body, refused)| Case {
             what: what.to_owned(),
@@ -186,10 +147,8 @@ impl Cases {
                 }
             };
             if !as_expected {
-                others.push(format!(
-                    "{}: {answer}, and not {:?}",
-                    case.what, case.refused
-                ));
+                let Case { what, refused, .. } = case;
+                others.push(format!("{what}: {answer}, and not {refused:?}"));
             }
         }
         assert!(others.is_empty(), "library {library}: {others:#?}");
@@ -202,20 +161,16 @@ fn filled_in(language: &str, gateway: &Gateway) -> String {
     for line in ["https://gateway.example.com", "acme-pm"] {
         assert!(block.contains(line), "{line}");
     }
-    block
-        .replace(
-            "https://gateway.example.com",
-            &format!("http://{}", gateway.public),
-        )
-        .replace("acme-pm", GUARDED)
+    let url = format!("http://{}", gateway.public);
+    let block = block.replace("https://gateway.example.com", &url);
+    block.replace("acme-pm", GUARDED)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_documents_verifiers_admit_what_is_good_and_nothing_else() {
     // First, since tokens end while it takes its time.
-    let installed = tokio::task::spawn_blocking(|| installed("scripts/verifiers"))
-        .await
-        .unwrap();
+    let installed = tokio::task::spawn_blocking(|| installed("scripts/verifiers"));
+    let installed = installed.await.unwrap();
     let gateway = Gateway::start(Pair::Embedded).await;
     let cases = Cases::of_a_gateway(&gateway).await;
     let python = filled_in("python", &gateway) + PYTHON;
@@ -224,12 +179,8 @@ async fn the_documents_verifiers_admit_what_is_good_and_nothing_else() {
     let running = tokio::task::spawn_blocking(move || {
         let dir = tempfile::tempdir().unwrap();
         let mut interpreter = Command::new(installed.join("python/bin/python"));
-        let in_python = run(
-            &mut interpreter,
-            &dir.path().join("verify.py"),
-            &python,
-            &shown,
-        );
+        let file = dir.path().join("verify.py");
+        let in_python = run(&mut interpreter, &file, &python, &shown);
         // Modules are looked for beside the file that imports them.
         let link = dir.path().join("node_modules");
         std::os::unix::fs::symlink(installed.join("node_modules"), link).unwrap();

@@ -8,7 +8,7 @@ use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::time::timeout;
 
-use super::{ended, family, operating, program, run};
+use super::{done, ended, family, json_of, operating, program};
 use crate::harness::{ADMIN, Gateway, Pair};
 
 /// The words that bash offers for a command line, of which the last word is being typed.
@@ -25,19 +25,16 @@ async fn offered(mut command: tokio::process::Command, script: &Path, line: &str
     );
     let out = ended(command.args(["-c", &asked])).await.done();
     // Options are offered beside ids.
-    let ids = out
-        .lines()
-        .filter(|word| !word.is_empty() && !word.starts_with('-'));
-    ids.map(str::to_owned).collect()
+    let is_id = |word: &&str| !word.is_empty() && !word.starts_with('-');
+    out.lines().filter(is_id).map(str::to_owned).collect()
 }
 
 /// A shell with the program in its `PATH`, and what an operator has in the environment.
 fn shell(like: &tokio::process::Command) -> tokio::process::Command {
     let mut shell = tokio::process::Command::new("bash");
     let kept = like.as_std().get_envs();
-    shell
-        .env_clear()
-        .envs(kept.filter_map(|(name, value)| Some((name, value?))));
+    let kept = kept.filter_map(|(name, value)| Some((name, value?)));
+    shell.env_clear().envs(kept);
     shell
 }
 
@@ -49,34 +46,31 @@ async fn ids_come_from_the_gateway_that_the_command_would_ask() {
         let id = format!("many-{number:03}");
         gateway.create(json!({"id": id, "name": id})).await;
     }
-    let token = run(&gateway, "token create acme-dev --json").await.json();
+    let token = json_of(&gateway, "token create acme-dev --json").await;
     let token = token["id"].as_str().unwrap().to_owned();
-    let stop = run(&gateway, "stop --workspace acme-qa --reason loop")
-        .await
-        .done();
+    let stop = done(&gateway, "stop --workspace acme-qa --reason loop").await;
     let stop = stop.trim_end().rsplit(' ').next().unwrap().to_owned();
     let script = gateway.dir.join("a2a-gateway.bash");
-    std::fs::write(&script, run(&gateway, "completions bash").await.done()).unwrap();
+    std::fs::write(&script, done(&gateway, "completions bash").await).unwrap();
     let ask = async |line: &str| offered(shell(&operating(&gateway)), &script, line).await;
 
-    assert_eq!(
-        ask("a2a-gateway workspace show acme-").await,
-        ["acme-dev", "acme-pm", "acme-qa"]
-    );
-    // Beyond the first page, and by the name.
-    assert_eq!(
-        ask("a2a-gateway workspace pause many-519").await,
-        ["many-519"]
-    );
-    assert_eq!(ask("a2a-gateway explain prod").await, ["acme-pm"]);
-    assert_eq!(
-        ask("a2a-gateway stop --pair acme-pm rival").await,
-        ["rival-spy"]
-    );
-    assert_eq!(ask("a2a-gateway token revoke acme-d").await, ["acme-dev"]);
+    let stop = stop.as_str();
+    for (line, ids) in [
+        (
+            "workspace show acme-",
+            &["acme-dev", "acme-pm", "acme-qa"][..],
+        ),
+        // Beyond the first page, and by the name.
+        ("workspace pause many-519", &["many-519"]),
+        ("explain prod", &["acme-pm"]),
+        ("stop --pair acme-pm rival", &["rival-spy"]),
+        ("token revoke acme-d", &["acme-dev"]),
+        ("release stop-", &[stop]),
+    ] {
+        assert_eq!(ask(&format!("a2a-gateway {line}")).await, ids, "{line}");
+    }
     let tokens = ask("a2a-gateway token revoke acme-dev ").await;
     assert!(tokens.contains(&token), "{tokens:?}");
-    assert_eq!(ask("a2a-gateway release stop-").await, [stop]);
 
     // Of the context that the line names, and with its token.
     let url = format!("http://{}", gateway.public);
@@ -93,10 +87,8 @@ async fn ids_come_from_the_gateway_that_the_command_would_ask() {
     let url = format!("http://{}", silent.local_addr().unwrap());
     let mut away = shell(&operating(&gateway));
     away.env("A2A_GATEWAY_URL", &url);
-    let none = timeout(
-        Duration::from_secs(60),
-        offered(away, &script, "a2a-gateway workspace show acme-"),
-    );
-    let none = none.await.expect("it is not waited for");
+    let none = offered(away, &script, "a2a-gateway workspace show acme-");
+    let none = timeout(Duration::from_secs(60), none).await;
+    let none = none.expect("it is not waited for");
     assert!(none.is_empty(), "{none:?}");
 }

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{ended, family, operating, run};
+use super::{done, ended, family, json_of, operating, refused};
 use crate::harness::{Agent, Gateway, Pair, Request};
 
 /// Returns the state that a change would alter: the policy, and tokens.
@@ -19,10 +19,8 @@ async fn all(gateway: &Gateway) -> Value {
 }
 
 async fn made(gateway: &Gateway, path: &str, body: Value) -> String {
-    let answer = gateway
-        .as_operator(Request::post(path, body.to_string()))
-        .await;
-    assert_eq!(answer.status, 201, "{}", answer.text());
+    let request = Request::post(path, body.to_string());
+    let answer = gateway.as_operator(request).await.has(201);
     answer.json()["id"].as_str().unwrap().to_owned()
 }
 
@@ -41,96 +39,48 @@ async fn a_dry_run_says_what_it_would_do_and_changes_nothing() {
         "workspace create acme-ops --parent acme-pm --token-file {}",
         file.display()
     );
-    for (line, told) in [
-        (
-            create.as_str(),
-            "acme-ops would be created: provisioning, below acme-pm, in the org acme\n",
+    for row in [
+        &*format!(
+            "{create} -> acme-ops would be created: provisioning, below acme-pm, in the org acme"
         ),
-        (
-            "workspace set acme-dev role=tests",
-            "acme-dev would be changed, role: tests\n",
-        ),
-        (
-            "workspace move acme-dev --parent acme-qa",
-            "acme-dev would be below acme-qa, in the org acme\n",
-        ),
-        ("workspace pause acme-dev", "acme-dev would be paused\n"),
-        (
-            "workspace resume acme-dev",
-            "acme-dev would be provisioning\n",
-        ),
-        ("workspace remove acme-dev", "acme-dev would be removed\n"),
-        (
-            "grant create rival-spy acme-dev",
-            "rival-spy would get leave to message acme-dev\n",
-        ),
-        (
-            &format!("grant remove {grant}"),
-            &format!("{grant} would be removed\n"),
-        ),
-        (
-            "stop --workspace acme-dev --reason drill",
-            "would be stopped: workspace acme-dev  new  drill\n",
-        ),
-        (
-            "stop --workspace acme-dev --reason drill --running --cancel-tasks",
-            "would be stopped: workspace acme-dev  running  drill  tasks: would be canceled\n",
-        ),
-        (
-            &format!("release {stop}"),
-            &format!("would be released: {stop}  workspace acme-qa  new  loop\n"),
-        ),
-        (
-            "token create acme-dev --label laptop",
-            "a token of acme-dev would be made\n",
-        ),
-        (
-            "token create --org acme",
-            "a token of the org acme would be made\n",
-        ),
-        (
-            "token create --org acme --subtree acme-pm",
-            "a token of the subtree of acme-pm in the org acme would be made\n",
-        ),
+        "workspace set acme-dev role=tests -> acme-dev would be changed, role: tests",
+        "workspace move acme-dev --parent acme-qa -> acme-dev would be below acme-qa, in the org acme",
+        "workspace pause acme-dev -> acme-dev would be paused",
+        "workspace resume acme-dev -> acme-dev would be provisioning",
+        "workspace remove acme-dev -> acme-dev would be removed",
+        "grant create rival-spy acme-dev -> rival-spy would get leave to message acme-dev",
+        &format!("grant remove {grant} -> {grant} would be removed"),
+        "stop --workspace acme-dev --reason drill -> would be stopped: workspace acme-dev  new  drill",
+        "stop --workspace acme-dev --reason drill --running --cancel-tasks -> would be stopped: workspace acme-dev  \
+         running  drill  tasks: would be canceled",
+        &format!("release {stop} -> would be released: {stop}  workspace acme-qa  new  loop"),
+        "token create acme-dev --label laptop -> a token of acme-dev would be made",
+        "token create --org acme -> a token of the org acme would be made",
+        "token create --org acme --subtree acme-pm -> a token of the subtree of acme-pm in the org acme would be made",
     ] {
-        let out = run(&gateway, &format!("{line} --dry-run")).await.done();
-        assert_eq!(out, told, "{line}");
+        let (line, told) = row.split_once(" -> ").unwrap();
+        let out = done(&gateway, &format!("{line} --dry-run")).await;
+        assert_eq!(out, format!("{told}\n"), "{line}");
     }
     let line = format!("token revoke acme-dev {token} --dry-run");
-    let revoked = run(&gateway, &line).await.done();
-    assert!(
-        revoked.starts_with(&format!("{token} would be revoked\n"))
-            && revoked
-                .ends_with(" would be revoked with it: enrolment tokens end with the last token\n"),
-        "{revoked}"
-    );
-    let enrolment = run(&gateway, "token create acme-dev --enrolment --dry-run")
-        .await
-        .done();
-    assert!(
-        enrolment.starts_with("an enrolment token of acme-dev would be made until 20"),
-        "{enrolment}"
-    );
-    let removal = run(&gateway, "workspace remove acme-pm --dry-run")
-        .await
-        .done();
+    let revoked = done(&gateway, &line).await;
+    let begin = format!("{token} would be revoked\n");
+    let end = " would be revoked with it: enrolment tokens end with the last token\n";
+    assert!(revoked.starts_with(&begin), "{revoked}");
+    assert!(revoked.ends_with(end), "{revoked}");
+    let enrolment = done(&gateway, "token create acme-dev --enrolment --dry-run").await;
+    let said = "an enrolment token of acme-dev would be made until 20";
+    assert!(enrolment.starts_with(said), "{enrolment}");
+    let removal = done(&gateway, "workspace remove acme-pm --dry-run").await;
     assert!(
         removal.contains("2 workspaces below it (acme-dev, acme-qa)"),
         "{removal}"
     );
-    let paused = run(&gateway, "workspace pause acme-dev --dry-run --json")
-        .await
-        .json();
-    assert_eq!(
-        (&paused["dry_run"], &paused["status"]),
-        (&json!(true), &json!("paused"))
-    );
-    let circle = run(
-        &gateway,
-        "workspace move acme-pm --parent acme-dev --dry-run",
-    )
-    .await;
-    circle.refused(1, "conflict");
+    let paused = json_of(&gateway, "workspace pause acme-dev --dry-run --json").await;
+    assert_eq!(paused["dry_run"], true);
+    assert_eq!(paused["status"], "paused");
+    let circle = "workspace move acme-pm --parent acme-dev --dry-run";
+    refused(&gateway, circle, 1, "conflict").await;
     assert_eq!(all(&gateway).await, before);
     assert!(!file.exists());
 }

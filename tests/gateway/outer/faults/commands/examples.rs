@@ -84,17 +84,10 @@ async fn all_examples() -> Vec<Example> {
         let help = help(&path).await;
         let command = path.join(" ");
         let examples = examples_of(&command, &help);
-        assert!(
-            !examples.is_empty(),
-            "`a2a-gateway {command} --help` has no example"
-        );
-        for example in &examples {
-            let names_it = example.line.contains("a2a-gateway");
-            assert!(
-                names_it,
-                "`{command} --help`: {} is no example",
-                example.line
-            );
+        assert!(!examples.is_empty(), "`{command} --help` has no example");
+        for Example { line, .. } in &examples {
+            let names_it = line.contains("a2a-gateway");
+            assert!(names_it, "`{command} --help`: {line} is no example");
         }
         found.extend(examples);
         let listed = block(&help, "Commands:").into_iter();
@@ -120,6 +113,10 @@ impl Stage {
         let answer = self.gateway.as_operator(request).await;
         assert!(answer.status < 300, "{path}: {}", answer.text());
         answer.json()
+    }
+
+    async fn make(&self, path: &str) -> Value {
+        self.post(path, &json!({})).await
     }
 
     /// Makes the workspaces of an example, `own` before their names.
@@ -164,13 +161,10 @@ impl Stage {
                 let token = json!({"role": "read"});
                 self.post("/operators/tokens", &token).await
             }
-            line if line.contains("--org") => {
-                self.post(&format!("/orgs/{own}acme/tokens"), &json!({}))
-                    .await
-            }
+            line if line.contains("--org") => self.make(&format!("/orgs/{own}acme/tokens")).await,
             _ => {
-                let path = format!("/workspaces/{own}acme-dev/tokens");
-                self.post(&path, &json!({})).await
+                self.make(&format!("/workspaces/{own}acme-dev/tokens"))
+                    .await
             }
         };
         let id = made["id"].as_str().unwrap();
@@ -180,9 +174,7 @@ impl Stage {
     /// Puts the files that examples name into the folder.
     async fn furnish(&self, own: &str, line: &str, folder: &Path) {
         let token = |made: &Value, name: &str| made[name].as_str().unwrap().to_owned();
-        let pm = self
-            .post(&format!("/workspaces/{own}acme-pm/tokens"), &json!({}))
-            .await;
+        let pm = self.make(&format!("/workspaces/{own}acme-pm/tokens")).await;
         let pair = Request::get(format!("/registry/discover/{own}acme-dev"));
         let pair = self.gateway.call(&pair.bearer(&token(&pm, "token"))).await;
         let stores = self.gateway.dir.join("gateway.db");
@@ -207,50 +199,37 @@ impl Stage {
             files.remove("gateway.toml");
         }
         if line.contains("explain org:") {
-            self.post(&format!("/orgs/{own}acme/tokens"), &json!({}))
-                .await;
+            self.make(&format!("/orgs/{own}acme/tokens")).await;
         }
         if line.contains(" run ") {
-            let enrolment = format!("/workspaces/{own}billing/enrolment");
-            let made = self.post(&enrolment, &json!({})).await;
+            let made = self
+                .make(&format!("/workspaces/{own}billing/enrolment"))
+                .await;
             files.insert("token", token(&made, "enrolment_token"));
         }
         if line.contains("records.jsonl --jwks") {
-            let jwks = self
-                .gateway
-                .call(&Request::get("/.well-known/jwks.json"))
-                .await;
-            files.insert(
-                "jwks.json",
-                jwks.text().rsplit("\r\n").next().unwrap().to_owned(),
-            );
+            let jwks = Request::get("/.well-known/jwks.json");
+            let jwks = self.gateway.call(&jwks).await.text();
+            files.insert("jwks.json", jwks.rsplit("\r\n").next().unwrap().to_owned());
             let export = "audit export --config gateway.toml > records.jsonl";
             files.insert("before", format!("a2a-gateway {export}"));
         }
-        if line.contains(" context ")
-            && (!line.contains("context add") || line.contains("--replace"))
-        {
-            let add = format!(
-                "a2a-gateway context add staging --url http://{}",
-                self.gateway.public
-            );
-            files.insert("before", add);
+        let public = self.gateway.public;
+        let add = format!("a2a-gateway context add staging --url http://{public}");
+        let is_there = !line.contains("context add") || line.contains("--replace");
+        if line.contains(" context ") && is_there {
+            files.insert("before", add.clone());
         }
         if line.contains("policy.yaml") && !line.contains("> policy.yaml") {
             files.insert("policy.yaml", "version: 1\n".to_owned());
         }
         if line.contains("main:policy.yaml") {
             let git = "git -c user.name=ada -c user.email=ada@example.com";
-            let commit =
-                format!("git init -q -b main\ngit add policy.yaml\n{git} commit -qm policy");
-            files.insert("before", commit);
+            let add = "git init -q -b main\ngit add policy.yaml";
+            files.insert("before", format!("{add}\n{git} commit -qm policy"));
         }
         if line.contains("--context staging") {
-            let add = format!(
-                "a2a-gateway context add staging --url http://{} --token-file operator-token",
-                self.gateway.public
-            );
-            files.insert("before", add);
+            files.insert("before", format!("{add} --token-file operator-token"));
         }
         for (name, text) in files {
             let path = folder.join(name);
@@ -288,15 +267,10 @@ impl Stage {
         }
         shell.args(["-c", &script]);
         let child = shell.spawn().unwrap();
-        let first = line
-            .split("a2a-gateway")
-            .nth(1)
-            .unwrap()
-            .split_whitespace()
-            .next();
-        let first = first
-            .filter(|word| !word.starts_with('-'))
-            .unwrap_or_default();
+        let words = line.split("a2a-gateway").nth(1).unwrap();
+        let first = words.split_whitespace().next();
+        let first = first.filter(|word| !word.starts_with('-'));
+        let first = first.unwrap_or_default();
         let goes_on = GO_ON.iter().find(|(name, _)| *name == first);
         let code = goes_on.map_or(0, |(_, code)| *code);
         let ended = end(child, goes_on.is_some(), &line).await;
@@ -304,12 +278,15 @@ impl Stage {
         if ended == Some(code) {
             return Ok(());
         }
+        let (
+            Example {
+                command,
+                line: shown,
+            },
+            said,
+        ) = (example, told("out") + &told("err"));
         Err(format!(
-            "`{} --help`: {}\n{line}\nended with {ended:?} instead of {code}:\n{}{}",
-            example.command,
-            example.line,
-            told("out"),
-            told("err")
+            "`{command} --help`: {shown}\n{line}\nended with {ended:?} instead of {code}:\n{said}"
         ))
     }
 
@@ -353,19 +330,21 @@ impl Stage {
             }
         }
         line = line.replace(" 8001", &format!(" {}", free().port()));
+        let (url, public, admin) = (
+            format!("http://{public}"),
+            public.to_string(),
+            admin.to_string(),
+        );
         for (shown, own) in [
-            ("https://gateway.example.com", format!("http://{public}")),
-            (
-                "https://gateway.staging.example.com",
-                format!("http://{public}"),
-            ),
-            ("127.0.0.1:8080", public.to_string()),
-            ("127.0.0.1:9090", admin.to_string()),
-            ("10.0.0.5:9090", admin.to_string()),
-            ("0.0.0.0:8081", guard.clone()),
-            ("10.0.0.12:8081", guard.clone()),
+            ("https://gateway.example.com", &url),
+            ("https://gateway.staging.example.com", &url),
+            ("127.0.0.1:8080", &public),
+            ("127.0.0.1:9090", &admin),
+            ("10.0.0.5:9090", &admin),
+            ("0.0.0.0:8081", &guard),
+            ("10.0.0.12:8081", &guard),
         ] {
-            line = line.replace(shown, &own);
+            line = line.replace(shown, own);
         }
         if line.contains("a2a-gateway sidecar") && !line.contains("--listen") {
             line.push_str(&format!(" --listen {guard}"));
@@ -446,17 +425,11 @@ async fn every_example_of_every_help_runs() {
     let (last, first): (Vec<_>, Vec<_>) =
         numbered.partition(|(_, example)| example.line.contains("stop --all"));
     for some in first.chunks(AT_ONCE).chain(last.chunks(1)) {
-        let runs = some
-            .iter()
-            .map(|(number, example)| stage.run(*number, example));
+        let runs = some.iter();
+        let runs = runs.map(|(number, example)| stage.run(*number, example));
         let ran = futures_util::future::join_all(runs).await;
         wrong.extend(ran.into_iter().filter_map(Result::err));
     }
-    assert!(
-        wrong.is_empty(),
-        "{} of {}:\n{}",
-        wrong.len(),
-        examples.len(),
-        wrong.join("\n\n")
-    );
+    let (some, all, wrong) = (wrong.len(), examples.len(), wrong.join("\n\n"));
+    assert_eq!(some, 0, "of {all}:\n{wrong}");
 }

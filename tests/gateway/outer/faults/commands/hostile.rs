@@ -25,11 +25,9 @@ async fn serve(answer: impl Fn(&str) -> String + Send + Sync + 'static) -> Strin
                 request.extend_from_slice(&buffer[..read]);
                 let text = String::from_utf8_lossy(&request).into_owned();
                 if let Some((head, body)) = text.split_once("\r\n\r\n") {
-                    let length = head.lines().find_map(|line| {
-                        line.to_lowercase()
-                            .strip_prefix("content-length: ")
-                            .map(str::to_owned)
-                    });
+                    let lower = head.to_lowercase();
+                    let mut lines = lower.lines();
+                    let length = lines.find_map(|line| line.strip_prefix("content-length: "));
                     if length.is_none_or(|length| length.parse::<usize>().unwrap() <= body.len()) {
                         break head.to_owned();
                     }
@@ -47,21 +45,19 @@ async fn serve(answer: impl Fn(&str) -> String + Send + Sync + 'static) -> Strin
 
 fn answer(status: u16, fields: &str, body: &str) -> String {
     let length = body.len();
-    format!(
-        "HTTP/1.1 {status} X\r\nContent-Length: {length}\r\nConnection: close\r\n{fields}\r\n{body}"
-    )
+    let head = format!("HTTP/1.1 {status} X\r\nContent-Length: {length}\r\nConnection: close");
+    format!("{head}\r\n{fields}\r\n{body}")
 }
 
 async fn run(url: &str, home: &Path, arguments: &[&str]) -> Ran {
     let mut command = program(home);
-    let command = command.args(arguments).env("A2A_GATEWAY_URL", url);
-    let command = command.env("A2A_GATEWAY_ADMIN_URL", url);
-    ended(
-        command
-            .env("A2A_GATEWAY_ADMIN_TOKEN", "t")
-            .env("A2A_GATEWAY_TOKEN", "t"),
-    )
-    .await
+    for name in ["A2A_GATEWAY_URL", "A2A_GATEWAY_ADMIN_URL"] {
+        command.env(name, url);
+    }
+    for name in ["A2A_GATEWAY_TOKEN", "A2A_GATEWAY_ADMIN_TOKEN"] {
+        command.env(name, "t");
+    }
+    ended(command.args(arguments)).await
 }
 
 fn assert_steers_nothing(ran: &Ran, what: &[&str]) {
@@ -80,10 +76,8 @@ async fn what_a_server_an_agent_or_a_file_says_steers_no_terminal() {
     let home = tempfile::tempdir().unwrap();
     let fields = "Content-Type: application/json\r\n";
     let said = json!({"kind": "message", "role": "agent", "messageId": "m", "parts": [{"kind": "text", "text": EVIL}]});
-    let event = format!(
-        "data: {}\n\n",
-        json!({"jsonrpc": "2.0", "id": 1, "result": said})
-    );
+    let event = json!({"jsonrpc": "2.0", "id": 1, "result": said});
+    let event = format!("data: {event}\n\n");
     let refusal = json!({"error": EVIL, "reason": EVIL, "errors": [{"path": EVIL, "error": EVIL}],
         "changed": [{"kind": EVIL, "name": EVIL}]})
     .to_string();
@@ -105,25 +99,19 @@ async fn what_a_server_an_agent_or_a_file_says_steers_no_terminal() {
     let explained = explained.to_string();
     let difference = json!({"changes": [{"action": "create", "kind": "workspace", "name": EVIL, "after": {"name": EVIL}}],
         "revision": EVIL, "unmanaged": [], "expired": []}).to_string();
+    let list = json!([workspace]).to_string();
+    let show = workspace.to_string();
+    let csv = format!("day,org\n2026-11-01,{EVIL}\nno end {EVIL}");
     for (arguments, body) in [
-        (&["send", "w", "hi"][..], &*sends),
-        (&["workspace", "list"], &json!([workspace]).to_string()),
-        (
-            &["workspace", "list", "--json"],
-            &json!([workspace]).to_string(),
-        ),
-        (
-            &["workspace", "show", "w", "--json"],
-            &workspace.to_string(),
-        ),
+        (&["send", "w", "hi"][..], &sends),
+        (&["workspace", "list"], &list),
+        (&["workspace", "list", "--json"], &list),
+        (&["workspace", "show", "w", "--json"], &show),
         (&["grant", "list"], &grants),
         (&["grant", "list", "--json"], &grants),
         (&["stops"], &stops),
         (&["stops", "--json"], &stops),
-        (
-            &["usage", "--csv"],
-            &format!("day,org\n2026-11-01,{EVIL}\nno end {EVIL}"),
-        ),
+        (&["usage", "--csv"], &csv),
         (&["export"], &policy),
         (&["export", "--json"], &policy),
         (&["explain", "a", "b"], &explained),
@@ -138,28 +126,20 @@ async fn what_a_server_an_agent_or_a_file_says_steers_no_terminal() {
         let is_json = arguments.contains(&"--json");
         if is_json || *arguments == ["export"] {
             // The escapes are those of JSON, also in YAML: it says what the server said.
-            let printed: Value =
-                serde_json::from_str(&ran.out).unwrap_or_else(|_| panic!("{arguments:?}: {ran:?}"));
-            assert!(
-                printed.to_string().contains(&json!(EVIL).to_string()),
-                "{printed}"
-            );
+            let printed = serde_json::from_str::<Value>(&ran.out);
+            let printed = printed.unwrap_or_else(|_| panic!("{arguments:?}: {ran:?}"));
+            let printed = printed.to_string();
+            assert!(printed.contains(&json!(EVIL).to_string()), "{printed}");
         }
         let refused = run(&serve(move |_| bad.clone()).await, home.path(), arguments).await;
         assert_steers_nothing(&refused, arguments);
         assert_ne!(refused.code, Some(0), "{arguments:?}");
     }
     let streamed = answer(200, "Content-Type: text/event-stream\r\n", &event);
-    let ran = run(
-        &serve(move |_| streamed.clone()).await,
-        home.path(),
-        &["send", "w", "hi", "--stream"],
-    )
-    .await;
-    assert_eq!(
-        ran.out,
-        "x\\u001b]52;c;eA==\\u0007\\u009b2J\\u0085\\u000d\\u202e\\u2066y\n"
-    );
+    let at = serve(move |_| streamed.clone()).await;
+    let ran = run(&at, home.path(), &["send", "w", "hi", "--stream"]).await;
+    let shown = "x\\u001b]52;c;eA==\\u0007\\u009b2J\\u0085\\u000d\\u202e\\u2066y\n";
+    assert_eq!(ran.out, shown);
     // What the arguments say is repeated by what is wrong with them.
     for arguments in [
         &[EVIL][..],

@@ -46,12 +46,11 @@ impl Ran {
 
 /// `PATH` with the folder of the program before all others.
 fn path_with_program() -> std::ffi::OsString {
-    let folder = Path::new(env!("CARGO_BIN_EXE_a2a-gateway"))
-        .parent()
-        .unwrap();
+    let program = Path::new(env!("CARGO_BIN_EXE_a2a-gateway"));
     let path = std::env::var_os("PATH").unwrap();
     let others = std::env::split_paths(&path);
-    std::env::join_paths(std::iter::once(folder.to_owned()).chain(others)).unwrap()
+    let folder = program.parent().unwrap().to_owned();
+    std::env::join_paths(std::iter::once(folder).chain(others)).unwrap()
 }
 
 /// The program without variables of the environment that it was started in; `home` has the file of contexts.
@@ -89,6 +88,21 @@ fn operating(gateway: &Gateway) -> Command {
 /// Runs a command line without quotes as an operator.
 async fn run(gateway: &Gateway, line: &str) -> Ran {
     ended(operating(gateway).args(line.split(' '))).await
+}
+
+/// As [`Ran::done`].
+async fn done(gateway: &Gateway, line: &str) -> String {
+    run(gateway, line).await.done()
+}
+
+/// As [`Ran::json`].
+async fn json_of(gateway: &Gateway, line: &str) -> Value {
+    run(gateway, line).await.json()
+}
+
+/// As [`Ran::refused`].
+async fn refused(gateway: &Gateway, line: &str, code: i32, part: &str) {
+    run(gateway, line).await.refused(code, part);
 }
 
 /// Makes a root with two workspaces below it, in the org `acme`, and one of another org.

@@ -31,11 +31,8 @@ async fn an_operators_token_is_made_into_a_file_listed_and_revoked() {
     let listed = run("token list --operators").await.done();
     let row = listed.lines().find(|line| line.contains("  night  "));
     let row = row.unwrap_or_else(|| panic!("{listed}"));
-    assert_eq!(
-        listed.lines().count(),
-        2,
-        "a refused one was made: {listed}"
-    );
+    let count = listed.lines().count();
+    assert_eq!(count, 2, "a refused one was made: {listed}");
     let id = row.split(' ').next().unwrap();
     assert!(row.contains("  read  ") && told.contains(id), "{told}{row}");
     let seen = format!("workspace list --token {token}");
@@ -46,15 +43,13 @@ async fn an_operators_token_is_made_into_a_file_listed_and_revoked() {
     run(&seen).await.done();
     run(&revoke).await.done();
     run(&seen).await.refused(1, "unauthenticated");
-    run("token revoke --operator acme-dev x")
-        .await
-        .refused(64, "--operator");
+    let both = run("token revoke --operator acme-dev x").await;
+    both.refused(64, "--operator");
 
-    let made = run("token operator --role read --json").await.done();
-    let made: serde_json::Value = serde_json::from_str(&made).unwrap();
+    let made = run("token operator --role read --json").await.json();
     assert!(made["id"].is_string() && made["token"].is_string());
     let made = run("token create acme-dev --json --token-file dev").await;
-    let made: serde_json::Value = serde_json::from_str(&made.done()).unwrap();
+    let made = made.json();
     assert!(made["id"].is_string() && made["token"].is_null(), "{made}");
     assert!(kept("dev").starts_with("a2aw_"));
     run("token create acme-dev --enrolment --token-file enrolment")
@@ -71,10 +66,8 @@ async fn an_operators_token_is_made_into_a_file_listed_and_revoked() {
     let told = run("workspace create acme-qa --json --token-file qa")
         .await
         .json();
-    assert_eq!(
-        (&told["id"], told.get("enrolment_token")),
-        (&"acme-qa".into(), None)
-    );
+    assert_eq!(told["id"], "acme-qa");
+    assert_eq!(told.get("enrolment_token"), None);
     assert!(kept("qa").starts_with("a2ae_"));
     run("token create acme-dev --dry-run --token-file none")
         .await

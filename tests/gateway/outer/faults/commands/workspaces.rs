@@ -4,8 +4,8 @@ use std::os::unix::fs::PermissionsExt as _;
 
 use serde_json::{Value, json};
 
-use super::{ended, family, operating, run};
-use crate::harness::{Agent, Builder, Gateway, Pair, Request, card};
+use super::{done, ended, family, json_of, operating, refused, run};
+use crate::harness::{Builder, Gateway, Pair, Request, answering, card, until_holds};
 
 #[tokio::test]
 async fn a_workspace_is_made_shown_changed_and_removed() {
@@ -16,67 +16,45 @@ async fn a_workspace_is_made_shown_changed_and_removed() {
         "workspace create acme-ops --name Operations --parent acme-pm --role runs --set max_concurrent=4 --token-file {}",
         file.display()
     );
-    let made = run(&gateway, &create).await.done();
-    assert!(
-        made.starts_with("acme-ops was created: provisioning, below acme-pm, in the org acme\n"),
-        "{made}"
-    );
+    let made = done(&gateway, &create).await;
+    let said = "acme-ops was created: provisioning, below acme-pm, in the org acme\n";
+    assert!(made.starts_with(said), "{made}");
     let token = std::fs::read_to_string(&file).unwrap();
-    assert!(
-        token.starts_with("a2ae_") && !made.contains("a2ae_"),
-        "{made}"
-    );
+    assert!(token.starts_with("a2ae_"), "{made}");
+    assert!(!made.contains("a2ae_"), "{made}");
     let mode = std::fs::metadata(&file).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
     // Neither a workspace nor a file is replaced, and a refusal leaves no file.
-    run(&gateway, &create).await.refused(64, "token");
+    refused(&gateway, &create, 64, "token").await;
     let other = gateway.dir.join("other");
     let again = format!("workspace create acme-ops --token-file {}", other.display());
-    run(&gateway, &again).await.refused(1, "conflict");
+    refused(&gateway, &again, 1, "conflict").await;
     assert!(!other.exists());
 
-    let shown = run(&gateway, "workspace show acme-ops").await.done();
+    let shown = done(&gateway, "workspace show acme-ops").await;
     for line in ["name:", "Operations\n", "max concurrent:", "4\n"] {
         assert!(shown.contains(line), "{line}: {shown}");
     }
     let set = "workspace set acme-ops role=watches max_concurrent=null --json";
-    let changed = run(&gateway, set).await.json();
-    assert_eq!(
-        (&changed["role"], &changed["max_concurrent"]),
-        (&json!("watches"), &Value::Null)
-    );
-    run(&gateway, "workspace set acme-ops rank=3")
-        .await
-        .refused(1, "rank");
-    for (line, part) in [
-        ("workspace pause acme-ops", "acme-ops is paused\n"),
-        ("workspace resume acme-ops", "acme-ops is provisioning\n"),
-        (
-            "workspace move acme-ops --parent acme-qa",
-            "below acme-qa now, in the org acme\n",
-        ),
-        (
-            "workspace move acme-ops --root",
-            "a root now, in the org acme\n",
-        ),
-        (
-            "workspace move acme-ops --org rival --parent rival-spy",
-            "in the org rival\n",
-        ),
-        ("workspace remove acme-ops", "acme-ops is removed\n"),
+    let changed = json_of(&gateway, set).await;
+    assert_eq!(changed["role"], "watches");
+    assert_eq!(changed["max_concurrent"], Value::Null);
+    refused(&gateway, "workspace set acme-ops rank=3", 1, "rank").await;
+    for row in [
+        "workspace pause acme-ops -> acme-ops is paused",
+        "workspace resume acme-ops -> acme-ops is provisioning",
+        "workspace move acme-ops --parent acme-qa -> below acme-qa now, in the org acme",
+        "workspace move acme-ops --root -> a root now, in the org acme",
+        "workspace move acme-ops --org rival --parent rival-spy -> in the org rival",
+        "workspace remove acme-ops -> acme-ops is removed",
     ] {
-        let out = run(&gateway, line).await.done();
-        assert!(out.ends_with(part), "{line}: {out}");
+        let (line, end) = row.split_once(" -> ").unwrap();
+        let out = done(&gateway, line).await;
+        assert!(out.ends_with(&format!("{end}\n")), "{line}: {out}");
     }
-    run(&gateway, "workspace show acme-ops")
-        .await
-        .refused(1, "workspace_removed");
-    run(&gateway, "workspace move acme-dev")
-        .await
-        .refused(64, "--parent");
-    run(&gateway, "workspace show ../caps")
-        .await
-        .refused(64, "no id");
+    refused(&gateway, "workspace show acme-ops", 1, "workspace_removed").await;
+    refused(&gateway, "workspace move acme-dev", 64, "--parent").await;
+    refused(&gateway, "workspace show ../caps", 64, "no id").await;
 }
 
 #[tokio::test]
@@ -85,34 +63,24 @@ async fn lists_follow_their_pages_to_the_end_and_the_tree_has_all() {
     family(&gateway).await;
     for number in 0..601 {
         let id = format!("w{number:03}");
-        gateway
-            .create(json!({"id": id, "name": id, "org": "many"}))
-            .await;
+        let workspace = json!({"id": id, "name": id, "org": "many"});
+        gateway.create(workspace).await;
     }
-    let all = run(&gateway, "workspace list --json").await.json();
+    let all = json_of(&gateway, "workspace list --json").await;
     assert_eq!(all.as_array().unwrap().len(), 605);
-    let many = run(&gateway, "workspace list --org many").await.done();
+    let many = done(&gateway, "workspace list --org many").await;
     assert_eq!(many.lines().count(), 602);
-    assert!(
-        many.starts_with("ID    NAME  PARENT  ORG   STATUS"),
-        "{}",
-        &many[..80]
-    );
-    let tree = run(&gateway, "workspace tree --org acme").await.done();
-    let ids: Vec<_> = tree
-        .lines()
-        .map(|line| line.split("  ").next().unwrap())
-        .collect();
+    let (head, begin) = ("ID    NAME  PARENT  ORG   STATUS", &many[..80]);
+    assert!(many.starts_with(head), "{begin}");
+    let tree = done(&gateway, "workspace tree --org acme").await;
+    let ids = tree.lines().map(|line| line.split("  ").next().unwrap());
+    let ids: Vec<_> = ids.collect();
     assert_eq!(ids[0], "acme-pm");
-    assert!(
-        ids[1].starts_with("├─ acme-dev") && ids[2].starts_with("└─ acme-qa"),
-        "{tree}"
-    );
-    let below = run(&gateway, "workspace tree acme-pm --json").await.json();
+    assert!(ids[1].starts_with("├─ acme-dev"), "{tree}");
+    assert!(ids[2].starts_with("└─ acme-qa"), "{tree}");
+    let below = json_of(&gateway, "workspace tree acme-pm --json").await;
     assert_eq!(below[0]["children"][1]["id"], "acme-qa");
-    run(&gateway, "workspace tree nothing")
-        .await
-        .refused(1, "nothing");
+    refused(&gateway, "workspace tree nothing", 1, "nothing").await;
 }
 
 #[tokio::test]
@@ -122,10 +90,10 @@ async fn a_workspace_with_others_below_it_is_removed_on_request_alone() {
     let remove = run(&gateway, "workspace remove acme-pm").await;
     remove.refused(64, "2 workspaces below it (acme-dev, acme-qa)");
     assert!(remove.err.contains("--yes"), "{remove:?}");
-    let there = run(&gateway, "workspace show acme-pm --json").await.json();
+    let there = json_of(&gateway, "workspace show acme-pm --json").await;
     assert_eq!(there["status"], "provisioning");
-    run(&gateway, "workspace remove acme-pm --yes").await.done();
-    let tree = run(&gateway, "workspace tree acme-dev").await.done();
+    done(&gateway, "workspace remove acme-pm --yes").await;
+    let tree = done(&gateway, "workspace tree acme-dev").await;
     assert!(tree.contains("its parent acme-pm is not here"), "{tree}");
 }
 
@@ -133,54 +101,39 @@ async fn a_workspace_with_others_below_it_is_removed_on_request_alone() {
 async fn tokens_and_grants_are_made_listed_and_taken_back() {
     let gateway = Gateway::start(Pair::Embedded).await;
     family(&gateway).await;
-    let enrolment = run(&gateway, "token create acme-dev --enrolment")
-        .await
-        .done();
+    let enrolment = done(&gateway, "token create acme-dev --enrolment").await;
     assert!(enrolment.starts_with("a2ae_"), "{enrolment}");
     let create = "token create acme-dev --label laptop --expires-in 1h --json";
-    let made = run(&gateway, create).await.json();
-    let listed = run(&gateway, "token list acme-dev").await.done();
+    let made = json_of(&gateway, create).await;
+    let listed = done(&gateway, "token list acme-dev").await;
     assert!(listed.contains("laptop") && !listed.contains(made["token"].as_str().unwrap()));
     let id = made["id"].as_str().unwrap();
-    run(&gateway, &format!("token revoke acme-dev {id}"))
-        .await
-        .done();
-    let left = run(&gateway, "token list acme-dev --json").await.json();
+    done(&gateway, &format!("token revoke acme-dev {id}")).await;
+    let left = json_of(&gateway, "token list acme-dev --json").await;
     assert!(!left.to_string().contains(id), "{left}");
     // What an org's token may, it may here, too.
-    let org = run(&gateway, "token create --org acme --note night")
-        .await
-        .done();
+    let org = done(&gateway, "token create --org acme --note night").await;
     let mut by_org = operating(&gateway);
-    by_org
-        .env("A2A_GATEWAY_TOKEN", org.trim())
-        .args(["workspace", "list", "--json"]);
+    by_org.env("A2A_GATEWAY_TOKEN", org.trim());
+    by_org.args(["workspace", "list", "--json"]);
     let seen = ended(&mut by_org).await.json();
     assert_eq!(seen.as_array().unwrap().len(), 3, "{seen}");
-    let listed = run(&gateway, "token list --org acme --json").await.json();
+    let listed = json_of(&gateway, "token list --org acme --json").await;
     let id = listed[0]["id"].as_str().unwrap();
-    run(&gateway, &format!("token revoke --org acme {id}"))
-        .await
-        .done();
+    done(&gateway, &format!("token revoke --org acme {id}")).await;
     assert_eq!(ended(&mut by_org).await.code, Some(1));
-    run(&gateway, "token revoke acme-dev")
-        .await
-        .refused(64, "--org");
+    refused(&gateway, "token revoke acme-dev", 64, "--org").await;
 
     let grant = "grant create rival-spy acme-dev --note audit --expires-in 1h";
-    let granted = run(&gateway, grant).await.done();
+    let granted = done(&gateway, grant).await;
     let (_, id) = granted.trim_end().rsplit_once("grant remove ").unwrap();
-    let listed = run(&gateway, "grant list --target acme-dev").await.done();
+    let listed = done(&gateway, "grant list --target acme-dev").await;
     assert!(listed.lines().nth(1).unwrap().starts_with(id), "{listed}");
-    assert_eq!(
-        run(&gateway, "grant list --caller acme-qa").await.done(),
-        "no grant fits\n"
-    );
-    run(&gateway, &format!("grant remove {id}")).await.done();
-    assert_eq!(run(&gateway, "grant list --json").await.json(), json!([]));
-    run(&gateway, "grant remove nothing")
-        .await
-        .refused(1, "not_found");
+    let none = done(&gateway, "grant list --caller acme-qa").await;
+    assert_eq!(none, "no grant fits\n");
+    done(&gateway, &format!("grant remove {id}")).await;
+    assert_eq!(json_of(&gateway, "grant list --json").await, json!([]));
+    refused(&gateway, "grant remove nothing", 1, "not_found").await;
 }
 
 #[tokio::test]
@@ -189,49 +142,38 @@ async fn agents_and_caps_are_shown_with_their_use() {
     let cap = "[[cap]]\nname = \"calls\"\nper = \"caller\"\ncount = \"messages\"\nlimit = 5\nwindow = \"1h\"\n";
     std::fs::write(file.path(), cap).unwrap();
     let gateway = Builder::new(Pair::Embedded).file(file.path()).start().await;
-    let answers = Agent::json(r#"{"jsonrpc":"2.0","id":1,"result":{}}"#).await;
-    let (caller, target) = gateway.pair(answers).await;
+    let (caller, target) = gateway.pair(answering().await).await;
     let beat = json!({"workspace_id": target.id, "active_tasks": 3, "current_task": "a\u{1b}[2Jb"});
     let beat = Request::post("/registry/heartbeat", beat.to_string()).bearer(&target.token);
-    assert_eq!(gateway.call(&beat).await.status, 200);
+    gateway.call(&beat).await.has(200);
     let instance = json!({"id": caller.id, "url": caller.agent.url(), "agent_card": card("caller"), "instance_id": "one"});
     let instance = Request::post("/registry/register", instance.to_string()).bearer(&caller.token);
-    assert_eq!(gateway.call(&instance).await.status, 200);
-    let call = Request::post("/workspaces/target/a2a", crate::harness::CALL).bearer(&caller.token);
-    assert_eq!(gateway.call(&call).await.status, 200);
+    gateway.call(&instance).await.has(200);
+    gateway.call(&caller.calls(&target)).await.has(200);
 
-    let shown = async || run(&gateway, "agents").await.done();
-    crate::harness::until_holds("the heartbeat is in the list", async || {
-        shown().await.contains("?[2J")
-    })
-    .await;
+    let shown = async || done(&gateway, "agents").await;
+    let is_listed = async || shown().await.contains("?[2J");
+    until_holds("the heartbeat is in the list", is_listed).await;
     let shown = shown().await;
-    let rows: Vec<Vec<&str>> = shown
-        .lines()
-        .map(|line| line.split_whitespace().collect())
-        .collect();
+    let rows = shown.lines().map(|line| line.split_whitespace().collect());
+    let rows: Vec<Vec<&str>> = rows.collect();
     assert_eq!(rows[0][..4], ["ID", "NAME", "STATUS", "INSTANCES"]);
     assert_eq!(rows[1][..4], ["caller", "caller", "online", "1"]);
     assert_eq!(rows[2][..4], ["target", "target", "online", "-"]);
     assert_eq!(rows[2][5..], ["3", "a?[2Jb"], "a terminal is not steered");
-    let listed = run(&gateway, "agents --status online --json").await.json();
+    let listed = json_of(&gateway, "agents --status online --json").await;
     assert_eq!(listed[1]["active_tasks"], 3);
 
-    let used = async || run(&gateway, "caps").await.done();
-    crate::harness::until_holds("the call is counted", async || {
-        used().await.contains("caller   ")
-    })
-    .await;
+    let used = async || done(&gateway, "caps").await;
+    let is_counted = async || used().await.contains("caller   ");
+    until_holds("the call is counted", is_counted).await;
     let used = used().await;
     let row: Vec<&str> = used.lines().nth(1).unwrap().split_whitespace().collect();
+    let row = row[..10].join(" ");
     assert_eq!(
-        row[..8],
-        [
-            "calls", "messages", "per", "caller", "5", "3600s", "caller", "-"
-        ],
+        row, "calls messages per caller 5 3600s caller - 1 no",
         "{used}"
     );
-    assert_eq!(row[8..10], ["1", "no"]);
-    let none = run(&gateway, "caps --org elsewhere --json").await.json();
+    let none = json_of(&gateway, "caps --org elsewhere --json").await;
     assert_eq!(none[0]["subjects"], json!([]));
 }

@@ -3,11 +3,11 @@
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use super::{Replicas, recovered};
+use super::{Replicas, recovered, until_logged};
 use crate::harness::cluster::Cluster;
 use crate::harness::documents::{block_of, text_of};
 use crate::harness::servers::{self, Redis};
-use crate::harness::{Builder, Pair, until_holds};
+use crate::harness::{Builder, Pair};
 
 /// The channel of invalidations.
 const KEY: &str = "gw:invalidate";
@@ -54,33 +54,24 @@ async fn slots_move_and_masters_change_under_load() {
 }
 
 /// Commands that the documented user needs in a cluster besides.
-const OF_CLUSTERS: [&str; 6] = [
-    "+role",
-    "+asking",
-    "+spublish",
-    "+ssubscribe",
-    "+cluster|info",
-    "+cluster|slots",
-];
+const OF_CLUSTERS: &str = "+role +asking +spublish +ssubscribe +cluster|info +cluster|slots";
 
 /// Makes the user of `docs/guide/connect-the-stores.md` at each node.
 fn make_user(nodes: &[Redis], password: &str) {
     let guide = "docs/guide/connect-the-stores.md";
     let page = text_of(guide).replace('\n', " ");
-    assert!(page.contains(&OF_CLUSTERS.join(" ")), "{guide}");
+    assert!(page.contains(OF_CLUSTERS), "{guide}");
     let steps = block_of(guide, "## A Redis user of its own", "sh");
     let steps = steps.replace("PASSWORD", password);
-    let mut lines: Vec<Vec<&str>> = steps
-        .lines()
-        .filter(|line| line.starts_with("ACL "))
-        .map(|line| line.split(' ').collect())
-        .collect();
+    let more = format!("ACL SETUSER a2a_gateway {OF_CLUSTERS}");
+    let lines = steps.lines().filter(|line| line.starts_with("ACL "));
+    let mut lines: Vec<_> = lines.collect();
     assert_eq!(lines.len(), 4);
-    lines.push([&["ACL", "SETUSER", "a2a_gateway"], &OF_CLUSTERS[..]].concat());
-    lines.push(vec!["CONFIG", "SET", "notify-keyspace-events", "Ex"]);
+    lines.extend([&*more, "CONFIG SET notify-keyspace-events Ex"]);
     for node in nodes {
         for line in &lines {
-            assert_eq!(node.command(line), "OK", "{line:?}");
+            let words: Vec<_> = line.split(' ').collect();
+            assert_eq!(node.command(&words), "OK", "{line}");
         }
     }
 }
@@ -100,23 +91,15 @@ async fn the_documented_user_is_let_in_by_tls_with_a_password_that_changes_in_it
     replicas.are_one("first").await;
 
     std::fs::write(&file, "second-secret\n").unwrap();
-    let second = [
-        "ACL",
-        "SETUSER",
-        "a2a_gateway",
-        "resetpass",
-        ">second-secret",
-    ];
     for node in cluster.nodes() {
-        node.command(&second);
+        let user = ["ACL", "SETUSER", "a2a_gateway", "resetpass"];
+        node.command(&[&user[..], &[">second-secret"]].concat());
         // Connections that were made with the first end: each is made again.
         node.command(&["CLIENT", "KILL", "USER", "a2a_gateway"]);
     }
-    until_holds("the links are down", async || {
-        let lost = "Lost a subscription to shared state";
-        replicas.gateways.iter().all(|one| one.log().contains(lost))
-    })
-    .await;
+    for gateway in &replicas.gateways {
+        until_logged(gateway, "Lost a subscription to shared state").await;
+    }
     recovered(&replicas, "second").await;
     replicas.are_one("second").await;
     for node in cluster.nodes() {
@@ -133,9 +116,6 @@ async fn the_documented_user_is_let_in_by_tls_with_a_password_that_changes_in_it
     // Without the issuer no node is believed.
     let stranger = Builder::new(Pair::Embedded).stores(&sql, &unchecked);
     let stranger = stranger.spawn();
-    until_holds("the log says why", async || {
-        let log = stranger.log();
-        log.contains("none of 3 nodes of the cluster answers") && log.contains("certificate")
-    })
-    .await;
+    until_logged(&stranger, "none of 3 nodes of the cluster answers").await;
+    until_logged(&stranger, "certificate").await;
 }

@@ -13,7 +13,7 @@ use serde_json::json;
 use tokio::task::JoinHandle;
 
 use crate::harness::{
-    ADMIN, Agent, Builder, CALL, Connection, Gateway, Pair, Request, Seat, until_holds,
+    ADMIN, Builder, CALL, Connection, Gateway, Pair, Request, Seat, answering, until_holds,
 };
 
 /// Two replicas, and a caller that calls an agent at both.
@@ -30,8 +30,7 @@ impl Replicas {
             builder.set("registry.heartbeat_ttl", "1h").start().await
         };
         let gateways = [start().await, start().await];
-        let agent = Agent::json(r#"{"jsonrpc":"2.0","id":"c-1","result":{}}"#).await;
-        let (caller, target) = gateways[0].pair(agent).await;
+        let (caller, target) = gateways[0].pair(answering().await).await;
         let replicas = Self {
             gateways,
             caller,
@@ -52,7 +51,7 @@ impl Replicas {
     fn load(&self) -> (Arc<AtomicBool>, JoinHandle<u32>) {
         let over = Arc::<AtomicBool>::default();
         let told = Arc::clone(&over);
-        let request = Request::post(self.target.path(), CALL).bearer(&self.caller.token);
+        let request = self.caller.calls(&self.target);
         let at = [self.gateways[0].public, self.gateways[1].public];
         let load = tokio::spawn(async move {
             let mut calls = 0;
@@ -75,7 +74,7 @@ impl Replicas {
         self.is_obeyed_by(one, other, round).await;
         let body = json!({"workspace_id": self.target.id}).to_string();
         let beat = Request::post("/registry/heartbeat", body).bearer(&self.target.token);
-        assert_eq!(other.call(&beat).await.status, 200);
+        other.call(&beat).await.has(200);
     }
 
     /// Asserts that a token that is revoked at one gateway is refused at the other.
@@ -86,8 +85,7 @@ impl Replicas {
         let call = call.bearer(issued["token"].as_str().unwrap());
         assert_eq!(other.call(&call).await.status, 200, "{round}");
         let path = format!("{tokens}/{}", issued["id"].as_str().unwrap());
-        let revoked = one.as_operator(Request::new("DELETE", path)).await;
-        assert_eq!(revoked.status, 200, "{}", revoked.text());
+        one.as_operator(Request::new("DELETE", path)).await.has(200);
         let is_refused = async || other.call(&call).await.status == 401;
         until_holds(&format!("{round}: a revoked token is refused"), is_refused).await;
     }
@@ -125,14 +123,25 @@ async fn recovered(replicas: &Replicas, round: &str) -> Duration {
     let since = Instant::now();
     for (n, gateway) in replicas.gateways.iter().enumerate() {
         let id = format!("after-{round}-{n}");
-        let body = json!({"id": id, "name": id}).to_string();
-        until_holds("changes are taken again", async || {
-            let request = Request::post("/workspaces", body.clone());
-            // It exists if an attempt before was given up.
-            matches!(gateway.as_operator(request).await.status, 201 | 409)
-        })
-        .await;
+        until_made(gateway, &id, "changes are taken again").await;
     }
     replicas.coherent().await;
     since.elapsed()
+}
+
+/// The status of the answer to a new workspace.
+async fn made(gateway: &Gateway, id: &str) -> u16 {
+    let body = json!({"id": id, "name": id}).to_string();
+    let request = Request::post("/workspaces", body);
+    gateway.as_operator(request).await.status
+}
+
+async fn until_made(gateway: &Gateway, id: &str, what: &str) {
+    // It exists if an attempt before was given up.
+    let is_made = async || matches!(made(gateway, id).await, 201 | 409);
+    until_holds(what, is_made).await;
+}
+
+async fn until_logged(gateway: &Gateway, text: &str) {
+    until_holds(text, async || gateway.log().contains(text)).await;
 }

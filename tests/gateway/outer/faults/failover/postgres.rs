@@ -2,11 +2,11 @@
 
 use std::sync::atomic::Ordering;
 
-use super::{Replicas, creations, recovered};
+use super::{Replicas, creations, made, recovered, until_logged, until_made};
 use crate::harness::authority::{Authority, write_secret};
 use crate::harness::failover::Standby;
 use crate::harness::servers::{self, Postgres};
-use crate::harness::{Builder, Gateway, Pair, Request, until_holds};
+use crate::harness::{Builder, Pair, Request, until_holds};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_promoted_standby_has_all_that_was_acknowledged() {
@@ -24,15 +24,8 @@ async fn a_promoted_standby_has_all_that_was_acknowledged() {
     })
     .await;
     both.primary.kill();
-    until_holds("changes are refused", async || {
-        let body = r#"{"id":"lost","name":"lost"}"#;
-        replicas.gateways[1]
-            .as_operator(Request::post("/workspaces", body))
-            .await
-            .status
-            == 503
-    })
-    .await;
+    let is_refused = async || made(&replicas.gateways[1], "lost").await == 503;
+    until_holds("changes are refused", is_refused).await;
     both.promote();
     let took = recovered(&replicas, "promoted").await;
     println!("standby promoted: changes are taken after {took:?}");
@@ -45,11 +38,8 @@ async fn a_promoted_standby_has_all_that_was_acknowledged() {
         assert_eq!(answer.status, 200, "{id}: {}", answer.text());
     }
     over.store(true, Ordering::Release);
-    let calls = load.await.unwrap();
-    println!(
-        "{} workspaces acknowledged, none lost; {calls} calls, none refused",
-        acknowledged.len()
-    );
+    let (calls, all) = (load.await.unwrap(), acknowledged.len());
+    println!("{all} workspaces acknowledged, none lost; {calls} calls, none refused");
 }
 
 #[tokio::test]
@@ -60,21 +50,20 @@ async fn a_password_changes_in_its_file_without_a_restart() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("password");
     std::fs::write(&file, "first\n").unwrap();
-    let port = server.port();
-    let sql = format!(
-        "postgres://gateway@127.0.0.1:{port}/postgres?password_file={}",
-        file.display()
-    );
+    let sql = format!("{}?password_file={}", url(&server), file.display());
     let builder = Builder::new(Pair::Embedded).stores(&sql, &servers::redis().url());
     let gateway = builder.start().await;
     std::fs::write(&file, "second\n").unwrap();
-    until_holds("the file is read again", async || {
-        gateway.log().contains("password_file has another password")
-    })
-    .await;
+    let holds = async || gateway.log().contains("password_file has another password");
+    until_holds("the file is read again", holds).await;
     server.statement("ALTER ROLE gateway PASSWORD 'second'");
     end_connections(&server);
-    until_changes_are_taken(&gateway).await;
+    until_made(&gateway, "later", "a new connection is made").await;
+}
+
+/// Where the user `gateway` finds the server.
+fn url(server: &Postgres) -> String {
+    format!("postgres://gateway@127.0.0.1:{}/postgres", server.port())
 }
 
 /// Makes a user `gateway`, whose password is `first`, and puts `rule` before the other ones of `pg_hba.conf`.
@@ -91,17 +80,6 @@ fn end_connections(server: &Postgres) {
     let ended =
         "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE usename = 'gateway'";
     assert_ne!(server.statement(ended), "0");
-}
-
-async fn until_changes_are_taken(gateway: &Gateway) {
-    until_holds("a new connection is made", async || {
-        let body = r#"{"id":"later","name":"later"}"#;
-        let answer = gateway
-            .as_operator(Request::post("/workspaces", body))
-            .await;
-        matches!(answer.status, 201 | 409)
-    })
-    .await;
 }
 
 /// Has the server believe the client certificates of an authority, and of no other.
@@ -129,16 +107,11 @@ async fn a_client_certificate_is_shown_and_changes_in_its_file_without_a_restart
         write_secret(&key, issued.key);
     };
     show(&first);
-    let anonymous = format!(
-        "postgres://gateway@127.0.0.1:{}/postgres?sslmode=verify-full&sslrootcert={}",
-        server.port(),
-        server.issuer().display()
-    );
-    let sql = format!(
-        "{anonymous}&sslcert={}&sslkey={}",
-        certificate.display(),
-        key.display()
-    );
+    let issuer = server.issuer();
+    let verify = format!("sslmode=verify-full&sslrootcert={}", issuer.display());
+    let anonymous = format!("{}?{verify}", url(&server));
+    let (shown, its_key) = (certificate.display(), key.display());
+    let sql = format!("{anonymous}&sslcert={shown}&sslkey={its_key}");
     let shared = servers::redis().url();
     let gateway = Builder::new(Pair::Embedded).stores(&sql, &shared);
     let gateway = gateway.start().await;
@@ -146,27 +119,16 @@ async fn a_client_certificate_is_shown_and_changes_in_its_file_without_a_restart
     // Each connection of the pool reads the files anew.
     believe(&server, &second);
     end_connections(&server);
-    until_holds("the certificate of before is refused", async || {
-        let body = r#"{"id":"refused","name":"refused"}"#;
-        let answer = gateway
-            .as_operator(Request::post("/workspaces", body))
-            .await;
-        answer.status == 503
-    })
-    .await;
+    let is_refused = async || made(&gateway, "refused").await == 503;
+    until_holds("the certificate of before is refused", is_refused).await;
     show(&second);
-    until_changes_are_taken(&gateway).await;
+    until_made(&gateway, "later", "a new connection is made").await;
     let encrypted = "SELECT bool_and(ssl AND client_dn IS NOT NULL) FROM pg_stat_ssl JOIN pg_stat_activity \
                      USING (pid) WHERE usename = 'gateway'";
     assert_eq!(server.statement(encrypted), "t");
 
     // Without a certificate it is not let in.
     let anonymous = Builder::new(Pair::Embedded).stores(&anonymous, &shared);
-    let anonymous = anonymous.spawn();
-    until_holds("the log says why", async || {
-        anonymous
-            .log()
-            .contains("connection requires a valid client certificate")
-    })
-    .await;
+    let why = "connection requires a valid client certificate";
+    until_logged(&anonymous.spawn(), why).await;
 }

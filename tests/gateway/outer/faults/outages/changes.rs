@@ -16,22 +16,12 @@ async fn change(site: &Site, method: &str, path: &str, body: &str, id: &str) -> 
 async fn a_change_that_is_made_before_redis_fails_says_so_and_is_completed_by_the_next() {
     let site = Site::new().await;
     let leaving = json!({"workspace_id": "far"}).to_string();
+    let (target, cold) = ("/workspaces/target", "/workspaces/cold");
+    let (leave, moved) = ("/registry/deregister", r#"{"internal_url": null}"#);
     for (method, path, body, id, again) in [
-        (
-            "PATCH",
-            "/workspaces/target",
-            r#"{"internal_url": null}"#,
-            "patched",
-            200,
-        ),
-        (
-            "POST",
-            "/registry/deregister",
-            &*leaving,
-            "deregistered",
-            200,
-        ),
-        ("DELETE", "/workspaces/cold", "", "removed", 410),
+        ("PATCH", target, moved, "patched", 200),
+        ("POST", leave, &*leaving, "deregistered", 200),
+        ("DELETE", cold, "", "removed", 410),
     ] {
         site.redis_link.cut();
         let ask = async |id: &str| {
@@ -43,10 +33,7 @@ async fn a_change_that_is_made_before_redis_fails_says_so_and_is_completed_by_th
             change(&site, method, path, body, id).await
         };
         let answer = ask(id).await;
-        assert_eq!(
-            (answer.status, &*answer.reason()),
-            (503, "store_unavailable")
-        );
+        answer.refuses(503, "store_unavailable");
         assert_eq!(answer.json()["committed"], true, "{id}: {}", answer.text());
         let records = recorded(&site.gateway, &format!("request_id={id}"), 1).await;
         let record = &records[0];

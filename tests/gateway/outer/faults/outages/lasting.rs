@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use super::{
-    RECOVERY, SLACK, Site, TIMEOUT, UNKNOWN, Who, all_is_well, answer_1_0, beat, becomes_unready,
-    issue, revoke, sit,
+    SLACK, Site, TIMEOUT, UNKNOWN, Who, all_is_well, answer_1_0, beat, becomes_unready,
+    behind_relays, issue, revoke, sit,
 };
-use crate::harness::servers::{self, Redis};
-use crate::harness::{ADMIN, Builder, CALL, Pair, Request, until_holds};
+use crate::harness::relay::Relay;
+use crate::harness::{ADMIN, Agent, CALL, Request, until_holds};
 
 /// Past the second for which facts count without a link.
 const PAST_A_SECOND: Duration = Duration::from_millis(2_500);
@@ -42,14 +42,10 @@ async fn without_sql(site: &Site) {
     })
     .await;
     // Heartbeats of those in memory need no SQL; those of others prove that they live.
-    let answer = beat(&site.gateway, &site.target).await;
-    assert_eq!(answer.status, 200, "{}", answer.text());
+    beat(&site.gateway, &site.target).await.has(200);
     site.redis.command(&["DEL", "workspace:caller:heartbeat"]);
     let answer = beat(&site.gateway, &site.caller).await;
-    assert_eq!(
-        (answer.status, answer.reason().as_str()),
-        (503, "store_unavailable")
-    );
+    answer.refuses(503, "store_unavailable");
     let lease = ["EXISTS", "workspace:caller:heartbeat"];
     assert_eq!(site.redis.command(&lease), "1");
     for _ in 0..5 {
@@ -85,10 +81,8 @@ async fn sql_gone_serves_who_is_in_memory_and_refuses_who_is_not() {
         let mut lines = log.lines();
         lines.position(|line| line.contains(text) && line.contains(r#""store":"sql""#))
     };
-    let (gone, back) = (
-        said("A store does not answer"),
-        said("A store answers again"),
-    );
+    let gone = said("A store does not answer");
+    let back = said("A store answers again");
     assert!(gone.is_some() && gone < back, "{gone:?} {back:?}: {log}");
 }
 
@@ -137,34 +131,29 @@ async fn both_stores_silent_refuse_everyone_after_a_second() {
 async fn an_address_that_changes_while_sql_is_away_is_followed_for_as_long_as_the_row_may_be_stale()
 {
     let site = Site::with(|builder| builder.set("directory.stale", "8s")).await;
-    let moved_to = crate::harness::Agent::json(&answer_1_0("moved")).await;
+    let moved_to = Agent::json(&answer_1_0("moved")).await;
+    let moves = || {
+        site.redis
+            .command(&["SET", "ws:target:url", &moved_to.url()])
+    };
     site.sql_link.cut();
     becomes_unready(&site.gateway, "unavailable", "ok").await;
     let first = Instant::now();
-    site.redis
-        .command(&["SET", "ws:target:url", &moved_to.url()]);
-    loop {
-        let answer = site.ask(Who::Warm).await;
-        assert_eq!(answer.status, 200, "{}", answer.text());
-        if answer.text().contains("moved") {
-            break;
-        }
-        assert!(first.elapsed() < RECOVERY, "the new address is not seen");
-    }
+    moves();
+    let is_seen = async || site.ask(Who::Warm).await.has(200).text().contains("moved");
+    until_holds("the new address is seen", is_seen).await;
     // From the first failed look on, eight seconds; then the row is too old to be trusted.
-    let deadline = Instant::now() + RECOVERY;
-    loop {
-        site.redis
-            .command(&["SET", "ws:target:url", &moved_to.url()]);
+    until_holds("directory.stale ends", async || {
+        moves();
         let answer = site.ask(Who::Warm).await;
         if answer.status == 503 {
-            assert_eq!(answer.reason(), "store_unavailable");
-            break;
+            answer.refuses(503, "store_unavailable");
+            return true;
         }
-        assert_eq!(answer.status, 200, "{}", answer.text());
-        assert!(Instant::now() < deadline, "directory.stale never ends");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+        answer.has(200);
+        false
+    })
+    .await;
     assert!(first.elapsed() > Duration::from_secs(6));
     site.sql_link.resume();
     let is_back = async || site.ask(Who::Warm).await.status == 200;
@@ -173,53 +162,37 @@ async fn an_address_that_changes_while_sql_is_away_is_followed_for_as_long_as_th
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_gateway_that_starts_before_its_stores_answers_and_becomes_ready_by_itself() {
-    let redis = Redis::start();
-    let (redis_link, shared) = redis.relayed();
-    let (sql_link, sql) = servers::postgres().relayed();
+    let (_redis, [redis_link, sql_link], builder) = behind_relays();
     redis_link.cut();
     sql_link.cut();
-    let builder = Builder::new(Pair::Embedded).stores(&sql, &shared);
-    let gateway = builder.set("stores.timeout", "1s").spawn();
+    let gateway = builder.spawn();
     becomes_unready(&gateway, "unavailable", "unavailable").await;
-    let health = gateway.admin_get("/healthz").await.unwrap();
-    assert_eq!(health.status, 200);
+    let health = gateway.admin_get("/healthz").await;
+    health.unwrap().has(200);
     for token in [UNKNOWN, ADMIN] {
         let request = Request::post("/workspaces/target/a2a", CALL).bearer(token);
         let started = Instant::now();
         let answer = gateway.call(&request).await;
-        assert_eq!(
-            (answer.status, answer.reason().as_str()),
-            (503, "store_unavailable")
-        );
+        answer.refuses(503, "store_unavailable");
         assert!(started.elapsed() < TIMEOUT + SLACK);
     }
     let request = Request::post("/workspaces", r#"{"name":"early"}"#);
     let answer = gateway.as_operator(request).await;
-    assert_eq!(
-        (answer.status, answer.reason().as_str()),
-        (503, "store_unavailable")
-    );
+    answer.refuses(503, "store_unavailable");
     sql_link.resume();
     becomes_unready(&gateway, "ok", "unavailable").await;
     redis_link.resume();
     gateway.await_ready().await;
-    let (caller, target) = (
-        sit(&gateway, "caller", "").await,
-        sit(&gateway, "target", "").await,
-    );
-    let request = Request::post(target.path(), CALL).bearer(&caller.token);
-    assert_eq!(gateway.call(&request).await.status, 200);
+    let caller = sit(&gateway, "caller", "").await;
+    let target = sit(&gateway, "target", "").await;
+    gateway.call(&caller.calls(&target)).await.has(200);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_gateway_that_waits_for_its_stores_can_be_ended() {
-    let redis = Redis::start();
-    let (redis_link, shared) = redis.relayed();
-    let (sql_link, sql) = servers::postgres().relayed();
-    redis_link.black_hole();
-    sql_link.black_hole();
-    let builder = Builder::new(Pair::Embedded).stores(&sql, &shared);
-    let mut gateway = builder.set("stores.timeout", "1s").spawn();
+    let (_redis, links, builder) = behind_relays();
+    links.iter().for_each(Relay::black_hole);
+    let mut gateway = builder.spawn();
     gateway.terminate();
     assert_eq!(gateway.wait(TIMEOUT + SLACK).code(), Some(0));
 }
@@ -227,23 +200,18 @@ async fn a_gateway_that_waits_for_its_stores_can_be_ended() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_token_revoked_while_redis_is_away_stops_at_once() {
     let site = Site::new().await;
-    for silent in [false, true] {
+    for happens in [Relay::cut, Relay::black_hole] {
         let (token_id, token) = issue(&site.gateway, &site.caller).await;
         let request = Request::post(site.target.path(), CALL).bearer(&token);
-        assert_eq!(site.gateway.call(&request).await.status, 200);
-        if silent {
-            site.redis_link.black_hole();
-        } else {
-            site.redis_link.cut();
-        }
+        site.gateway.call(&request).await.has(200);
+        happens(&site.redis_link);
         let started = Instant::now();
         let answer = revoke(&site.gateway, &site.caller, &token_id).await;
         assert!(started.elapsed() < TIMEOUT + SLACK);
         assert_eq!(answer.status, 200, "{}", answer.text());
-        let answer = site.gateway.call(&request).await;
-        assert_eq!(answer.status, 401, "{}", answer.text());
+        site.gateway.call(&request).await.has(401);
         site.redis_link.resume();
         site.recovers().await;
-        assert_eq!(site.gateway.call(&request).await.status, 401);
+        site.gateway.call(&request).await.has(401);
     }
 }

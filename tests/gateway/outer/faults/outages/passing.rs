@@ -46,7 +46,7 @@ async fn redis_flapping_is_not_seen_by_callers() {
 async fn redis_restarted_empty_has_everything_again_after_the_next_heartbeat() {
     // `far`, which never beats, is asked before it lapses.
     let site = Site::with(|builder| builder.set("registry.heartbeat_ttl", "10s")).await;
-    assert_eq!(beat(&site.gateway, &site.target).await.status, 200);
+    beat(&site.gateway, &site.target).await.has(200);
     site.redis.kill();
     site.look(Duration::from_millis(300), all_is_well).await;
     site.redis.restart();
@@ -60,8 +60,7 @@ async fn redis_restarted_empty_has_everything_again_after_the_next_heartbeat() {
         answer.status != 200 && answer.reason() == "workspace_offline"
     })
     .await;
-    let answer = beat(&site.gateway, &site.target).await;
-    assert_eq!(answer.status, 200, "{}", answer.text());
+    beat(&site.gateway, &site.target).await.has(200);
     site.question(Who::Warm).expect(all_is_well).await;
     for key in ["workspace:target:heartbeat", "ws:target:url"] {
         assert_eq!(site.redis.command(&["EXISTS", key]), "1", "{key}");
@@ -81,9 +80,9 @@ async fn agents_stay_online_when_the_gateway_starts_again_beside_an_empty_redis(
     assert_eq!(site.redis.command(&lease), "0");
     let coherent = site.gateway.metric("a2a_gateway_coherent", &[]).await;
     assert_eq!(coherent, 0.0, "leases are missing");
-    let seats = [&site.caller, &site.target, &site.stranger];
-    for seat in [&seats[..], &[&site.cold_caller, &site.cold_target]].concat() {
-        assert_eq!(beat(&site.gateway, seat).await.status, 200);
+    let (cold, far) = (&site.cold_caller, &site.cold_target);
+    for seat in [&site.caller, &site.target, &site.stranger, cold, far] {
+        beat(&site.gateway, seat).await.has(200);
     }
     site.gateway.until_coherent().await;
 }

@@ -92,14 +92,11 @@ async fn a_server_that_is_in_no_cluster_is_told() {
 /// Clients of a node whose commands wait until `CLIENT PAUSE` is over.
 fn waiting(node: &Redis) -> usize {
     let clients = node.command(&["CLIENT", "LIST", "TYPE", "normal"]);
-    let is_blocked = |client: &&str| {
-        let mut words = client.split(' ');
-        words.any(|word| {
-            word.strip_prefix("flags=")
-                .is_some_and(|flags| flags.contains('b'))
-        })
-    };
-    clients.lines().filter(is_blocked).count()
+    let is_blocked = |word: &str| word.starts_with("flags=") && word[6..].contains('b');
+    let clients = clients.lines();
+    clients
+        .filter(|client| client.split(' ').any(is_blocked))
+        .count()
 }
 
 /// Operations that may be repeated are sent again to each master that lost its link, not to the first one only.
@@ -114,10 +111,8 @@ async fn an_operation_at_three_masters_outlives_the_loss_of_all_their_links_at_o
         master.command(&["CLIENT", "PAUSE", "60000", "WRITE"]);
     }
     let written = tokio::spawn(async move { shared.ping().await });
-    until_holds("each master has got its part", async || {
-        masters.iter().all(|master| waiting(master) > 0)
-    })
-    .await;
+    let holds = async || masters.iter().all(|master| waiting(master) > 0);
+    until_holds("each master has got its part", holds).await;
     for master in &masters {
         master.command(&["CLIENT", "KILL", "TYPE", "normal"]);
         master.command(&["CLIENT", "UNPAUSE"]);
@@ -167,12 +162,10 @@ fn answer(mut stream: TcpStream, port: u16, has_slots: &AtomicBool, asked: &Atom
             }
             ["CLUSTER", "SLOTS"] => {
                 asked.fetch_add(1, Ordering::AcqRel);
-                if has_slots.load(Ordering::Acquire) {
-                    format!(
-                        "*1\r\n*3\r\n:0\r\n:16383\r\n*3\r\n$9\r\n127.0.0.1\r\n:{port}\r\n$2\r\nid\r\n"
-                    )
-                } else {
-                    "*0\r\n".to_owned()
+                let all = "*1\r\n*3\r\n:0\r\n:16383\r\n*3\r\n$9\r\n127.0.0.1\r\n";
+                match has_slots.load(Ordering::Acquire) {
+                    true => format!("{all}:{port}\r\n$2\r\nid\r\n"),
+                    false => "*0\r\n".to_owned(),
                 }
             }
             _ => "+OK\r\n".to_owned(),
@@ -207,10 +200,8 @@ async fn a_cluster_whose_nodes_own_no_slots_is_asked_until_they_do() {
     let shared = open_shared(&format!("redis+cluster://127.0.0.1:{}", node.port));
     let mut watch = shared.watch(vec!["slotless:".into()]);
     let up = tokio::spawn(async move { next(&mut watch).await });
-    until_holds("it is asked again", async || {
-        node.asked.load(Ordering::Acquire) > 2
-    })
-    .await;
+    let holds = async || node.asked.load(Ordering::Acquire) > 2;
+    until_holds("it is asked again", holds).await;
     let refused = shared.ping().await.unwrap_err();
     let refused = refused.source.to_string();
     assert!(refused.contains("no master that owns slots"), "{refused}");

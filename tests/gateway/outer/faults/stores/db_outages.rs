@@ -3,12 +3,15 @@
 use std::time::{Duration, Instant};
 
 use a2a_gateway::db::Db;
+use a2a_gateway::store::Unavailable;
+use tokio::task::JoinHandle;
 
 use super::{AT_ONCE, TIMEOUT, open_db, open_db_with};
+use crate::harness::relay::Relay;
 use crate::harness::servers::{self, Postgres};
 use crate::harness::until_holds;
 
-async fn sleep(db: &Db, seconds: f64) -> Result<(), a2a_gateway::store::Unavailable> {
+async fn sleep(db: &Db, seconds: f64) -> Result<(), Unavailable> {
     db.run("sleep", async {
         // `void` is a type the driver reads as null.
         sqlx::query("SELECT CAST(pg_sleep($1) AS TEXT)")
@@ -24,6 +27,15 @@ async fn recovers(db: &Db) {
     until_holds("it recovers", async || db.ping().await.is_ok()).await;
 }
 
+/// So many tasks that sleep in the database for so long, one connection each.
+fn sleepers(db: &Db, seconds: f64) -> Vec<JoinHandle<Result<(), Unavailable>>> {
+    let sleeper = |_| {
+        let db = db.clone();
+        tokio::spawn(async move { sleep(&db, seconds).await })
+    };
+    (0..4).map(sleeper).collect()
+}
+
 /// A database with its schema, and one connection.
 async fn opened(url: &str, timeout: Duration) -> Db {
     open_db(url).migrate().await.unwrap();
@@ -36,11 +48,7 @@ async fn opened(url: &str, timeout: Duration) -> Db {
 /// Makes as many connections as there may be, and waits until all are idle: a connection that is given back is probed once
 /// more, for as long as `stores.timeout`, so one that dies at that moment is no idle one.
 async fn warmed(db: &Db) {
-    let sleepers = (0..4).map(|_| {
-        let db = db.clone();
-        tokio::spawn(async move { sleep(&db, 0.1).await })
-    });
-    for sleeper in sleepers.collect::<Vec<_>>() {
+    for sleeper in sleepers(db, 0.1) {
         sleeper.await.unwrap().unwrap();
     }
     let idle = async || db.pool().idle() == 4;
@@ -92,24 +100,13 @@ async fn work_that_was_given_up_leaves_no_broken_connection() {
     // Long enough for a connection in the place of one that was given up.
     let db = opened(&servers::postgres().database(), TIMEOUT * 3).await;
     for _ in 0..2 {
-        let callers = (0..4).map(|_| {
-            let db = db.clone();
-            tokio::spawn(async move { sleep(&db, 30.0).await })
-        });
-        let callers = callers.collect::<Vec<_>>();
-        for caller in callers {
-            assert!(caller.await.unwrap().is_err());
+        for sleeper in sleepers(&db, 30.0) {
+            assert!(sleeper.await.unwrap().is_err());
         }
         // The server has ended the statements too: the very next caller gets a connection.
         db.ping().await.unwrap();
-        let one: i64 = db
-            .run("one", async {
-                sqlx::query_scalar("SELECT CAST(1 AS BIGINT)")
-                    .fetch_one(db.pool())
-                    .await
-            })
-            .await
-            .unwrap();
+        let one = sqlx::query_scalar("SELECT CAST(1 AS BIGINT)").fetch_one(db.pool());
+        let one: i64 = db.run("one", one).await.unwrap();
         assert_eq!(one, 1);
     }
 }
@@ -120,11 +117,7 @@ async fn dead_connections_are_left_behind_although_nobody_closes_them() {
     let db = opened(&url, TIMEOUT * 3).await;
     warmed(&db).await;
     // Every place in the pool is taken by a connection that is about to die.
-    let sleepers = (0..4).map(|_| {
-        let db = db.clone();
-        tokio::spawn(async move { sleep(&db, 30.0).await })
-    });
-    let sleepers = sleepers.collect::<Vec<_>>();
+    let sleepers = sleepers(&db, 30.0);
     until_holds("all are taken", async || db.pool().idle() == 0).await;
     relay.strand();
     for sleeper in sleepers {
@@ -152,18 +145,13 @@ async fn idle_connections_that_died_unnoticed_fail_nothing() {
 async fn an_unreachable_database_is_used_again_when_the_network_mends() {
     let (relay, url) = servers::postgres().relayed();
     let db = opened(&url, TIMEOUT).await;
-    relay.black_hole();
-    all_refused(&db).await;
-    relay.resume();
-    recovers(&db).await;
-    relay.cut();
-    all_refused(&db).await;
-    relay.resume();
-    recovers(&db).await;
-    relay.delay(TIMEOUT);
-    all_refused(&db).await;
-    relay.resume();
-    recovers(&db).await;
+    let slow: fn(&Relay) = |relay| relay.delay(TIMEOUT);
+    for happens in [Relay::black_hole, Relay::cut, slow] {
+        happens(&relay);
+        all_refused(&db).await;
+        relay.resume();
+        recovers(&db).await;
+    }
 }
 
 #[tokio::test]

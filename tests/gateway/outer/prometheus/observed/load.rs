@@ -3,24 +3,23 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 use crate::harness::sidecar::{Guarded, bound, call, claims};
 use crate::harness::{
-    Agent, CALL, Connection, Gateway, LAST_CHUNK, Recorded, Request, SSE_HEAD, Seat, Step, chunk,
-    ok_json,
+    ADMIN, Agent, CALL, Connection, Gateway, LAST_CHUNK, Recorded, Request, SSE_HEAD, Seat, Step,
+    chunk, ok_json,
 };
-use crate::polling::poller;
 
 /// A gateway with agents of all kinds, a sidecar, and those who ask them.
 pub(super) struct Stage {
     pub(super) gateway: Arc<Gateway>,
     pub(super) guarded: Arc<Guarded>,
     pub(super) caller: Arc<Seat>,
-    target: Arc<Seat>,
+    pub(super) target: Arc<Seat>,
     /// The token of the workspace `poller`.
-    poller: String,
+    pub(super) poller: String,
 }
 
 /// Answers a stream with three events, anything else with a task.
@@ -31,22 +30,18 @@ fn agent(request: &Recorded) -> Vec<Step> {
                 "contextId": "c", "final": state == "completed", "status": {"state": state}}});
             Step::Write(chunk(format!("data: {data}\n\n")))
         };
-        let pause = Step::Wait(Duration::from_millis(20));
-        return vec![
-            Step::write(SSE_HEAD),
-            event("submitted"),
-            pause.clone(),
-            event("working"),
-            pause,
-            event("completed"),
-            Step::write(LAST_CHUNK),
-        ];
+        let mut steps = vec![Step::write(SSE_HEAD), event("submitted")];
+        for state in ["working", "completed"] {
+            steps.extend([Step::Wait(Duration::from_millis(20)), event(state)]);
+        }
+        steps.push(Step::write(LAST_CHUNK));
+        return steps;
     }
     let id = request.text().contains("tasks/get");
     let state = if id { "input-required" } else { "completed" };
-    let task = json!({"jsonrpc": "2.0", "id": "c-1", "result": {"kind": "task", "id": "t-1", "contextId": "c",
-        "status": {"state": state}}});
-    vec![Step::Write(ok_json(&task.to_string()))]
+    let task = json!({"kind": "task", "id": "t-1", "contextId": "c", "status": {"state": state}});
+    let answer = json!({"jsonrpc": "2.0", "id": "c-1", "result": task});
+    vec![Step::Write(ok_json(&answer.to_string()))]
 }
 
 impl Stage {
@@ -54,12 +49,10 @@ impl Stage {
         let caller = gateway.seat("caller", "", Agent::json("{}").await).await;
         let target = Agent::scripted(agent).await;
         let target = gateway.seat("target", "", target).await;
-        let card = json!({"name": "poller"});
-        let poller = poller(&gateway, "poller", card).await;
+        let poller = gateway.poller("poller").await;
         // Another org: only a grant would let anybody in.
-        gateway
-            .create(json!({"id": "stranger", "name": "stranger", "org": "other"}))
-            .await;
+        let stranger = json!({"id": "stranger", "name": "stranger", "org": "other"});
+        gateway.create(stranger).await;
         Self {
             gateway: Arc::new(gateway),
             guarded: Arc::new(Guarded::start(&[]).await),
@@ -78,45 +71,40 @@ impl Stage {
     pub(super) fn requests(&self, round: u64) -> Vec<Request> {
         let caller = &self.caller.token;
         let get = |path: &str| Request::get(path).bearer(caller);
-        let post = |path: &str, body: serde_json::Value| {
-            Request::post(path, body.to_string()).bearer(caller)
-        };
+        let post = |path: &str, body: Value| Request::post(path, body.to_string()).bearer(caller);
         let target = |body: &str| self.ask("target", body);
         let wrong = |token: &str| Request::post("/workspaces/target/a2a", CALL).bearer(token);
         let issuer = format!("http://{}", self.gateway.public);
         let forged = self.guarded.sign(&claims(json!({"iss": issuer})));
         let unknown = format!("a2aw_{}", "x".repeat(43));
+        let keyed = target(CALL).field("Idempotency-Key", format!("k-{round}"));
+        let task = json!({"target_id": "target", "task": "do"});
+        let pair = json!({"caller_id": "caller", "target_id": "target"});
         let get_task = r#"{"jsonrpc":"2.0","id":1,"method":"tasks/get","params":{"id":"t-1"}}"#;
         vec![
             target(CALL),
             target(&CALL.replace("message/send", "message/stream")),
             target(get_task),
-            target(CALL).field("Idempotency-Key", format!("k-{round}")),
-            target(CALL).field("Idempotency-Key", format!("k-{round}")),
+            keyed.clone(),
+            keyed,
             target("{"),
             target(r#"{"jsonrpc":"2.0","id":1,"method":"no/such"}"#),
             self.ask("stranger", CALL),
             self.ask("nobody", CALL),
-            self.ask("not an id".replace(' ', "%20").as_str(), CALL),
+            self.ask("not%20an%20id", CALL),
             Request::post("/workspaces/target/a2a", CALL),
             wrong("rubbish"),
             wrong(&unknown),
             wrong(&forged),
             self.ask("poller", CALL),
             Request::get("/activity").bearer(&self.poller),
-            post(
-                "/workspaces/caller/delegate",
-                json!({"target_id": "target", "task": "do"}),
-            ),
+            post("/workspaces/caller/delegate", task),
             post("/registry/heartbeat", json!({"id": "caller"})),
             get("/workspaces/target/a2a/.well-known/agent-card.json"),
             get("/workspaces/caller"),
             get("/no/such"),
             get("/registry/caller/peers"),
-            post(
-                "/registry/check-access",
-                json!({"caller_id": "caller", "target_id": "target"}),
-            ),
+            post("/registry/check-access", pair),
             Request::get("/.well-known/jwks.json"),
         ]
     }
@@ -152,20 +140,8 @@ impl Stage {
     /// Follows the events.
     async fn watch(&self) {
         let mut connection = Connection::open(self.gateway.public).await;
-        let request = Request::get("/events").bearer(crate::harness::ADMIN);
-        let wire = request.wire(&self.gateway.public.to_string());
-        connection.send(&wire).await;
+        connection.ask(&Request::get("/events").bearer(ADMIN)).await;
         connection.read_head().await;
         while connection.next_chunk().await.is_some() {}
-    }
-
-    /// The agent that is behind the gateway.
-    pub(super) fn target(&self) -> &Agent {
-        &self.target.agent
-    }
-
-    /// The token of the workspace that polls.
-    pub(super) fn poller(&self) -> &str {
-        &self.poller
     }
 }

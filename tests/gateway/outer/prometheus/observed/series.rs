@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 
 use super::load::Stage;
 use super::{metrics, series, series_of};
-use crate::harness::{Builder, Gateway, Pair};
+use crate::harness::{Builder, CALL, Gateway, Pair, answering};
 
 /// Ids that are made up.
 const STRANGE: u32 = 10_000;
@@ -45,16 +45,13 @@ async fn ask(at: std::net::SocketAddr, token: String, from: u32, to: u32) {
         let (mut answers, mut held) = (0, Vec::new());
         while answers < last - first {
             let read = stream.read(&mut buffer).await.unwrap();
-            assert!(
-                read > 0,
-                "the gateway closed behind {answers} answers to {first}"
-            );
+            assert!(read > 0, "closed behind {answers} answers to {first}");
             held.extend_from_slice(&buffer[..read]);
             // Else one of these would be waited for in vain.
             let failed = memchr::memmem::find(&held, b"HTTP/1.1 50");
             assert_eq!(failed, None, "{}", String::from_utf8_lossy(&held));
-            answers =
-                u32::try_from(memchr::memmem::find_iter(&held, b"HTTP/1.1 40").count()).unwrap();
+            let all = memchr::memmem::find_iter(&held, b"HTTP/1.1 40");
+            answers = u32::try_from(all.count()).unwrap();
         }
         first = last;
     }
@@ -81,16 +78,11 @@ pub(super) async fn settled(gateway: &Gateway) -> String {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ten_thousand_workspaces_add_no_series() {
-    let gateway = Builder::new(Pair::Embedded)
-        .process()
-        .set("telemetry.log", "warn")
-        // Nobody beats, and the first lapse would be a series.
-        .set("registry.heartbeat_ttl", "10m")
-        // A look that runs out of time would be one, too: all these calls are written down meanwhile.
-        .set("stores.timeout", "60s")
-        .start()
-        .await;
-    let stage = Stage::on(gateway).await;
+    // Nobody beats, and the first lapse would be a series. A look that runs out of time would be one, too: all these calls
+    // are written down meanwhile.
+    let settings = "telemetry.log=warn registry.heartbeat_ttl=10m stores.timeout=60s";
+    let builder = Builder::new(Pair::Embedded).process().sets(settings);
+    let stage = Stage::on(builder.start().await).await;
     let gateway = &stage.gateway;
     let token = &stage.caller.token;
     for round in 0..3 {
@@ -100,18 +92,12 @@ async fn ten_thousand_workspaces_add_no_series() {
     }
     ask(gateway.public, token.clone(), STRANGE, STRANGE + 200).await;
     let before = settled(gateway).await;
-    let memory = gateway.memory_kib("VmRSS");
 
-    let started = Instant::now();
     let mut asking = JoinSet::new();
     for worker in 0..AT_ONCE {
         let each = STRANGE / AT_ONCE;
-        asking.spawn(ask(
-            gateway.public,
-            token.clone(),
-            worker * each,
-            (worker + 1) * each,
-        ));
+        let (from, to) = (worker * each, (worker + 1) * each);
+        asking.spawn(ask(gateway.public, token.clone(), from, to));
     }
     while let Some(asked) = asking.join_next().await {
         asked.unwrap();
@@ -119,16 +105,8 @@ async fn ten_thousand_workspaces_add_no_series() {
     // Some that there are, each with an answer of its agent.
     for n in 0..20 {
         let id = format!("real-{n}");
-        let agent =
-            crate::harness::Agent::json(r#"{"jsonrpc":"2.0","id":"c-1","result":{}}"#).await;
-        let _seat = gateway.seat(&id, "", agent).await;
-        assert_eq!(
-            gateway
-                .call(&stage.ask(&id, crate::harness::CALL))
-                .await
-                .status,
-            200
-        );
+        let _seat = gateway.seat(&id, "", answering().await).await;
+        gateway.call(&stage.ask(&id, CALL)).await.has(200);
     }
 
     let after = metrics(gateway).await;
@@ -139,19 +117,7 @@ async fn ten_thousand_workspaces_add_no_series() {
     assert!(added.is_empty(), "{added:?}");
     // Names and labels are the same, so only digits of values can be more.
     let grown = after.len().saturating_sub(before.len());
-    assert!(
-        grown < old.len() * 8,
-        "{} to {} bytes",
-        before.len(),
-        after.len()
-    );
+    let (bytes, now) = (before.len(), after.len());
+    assert!(grown < old.len() * 8, "{bytes} to {now} bytes");
     assert!(!after.contains("made-up") && !after.contains("real-"));
-    eprintln!(
-        "{} series before and after; {} and {} bytes of text; {memory} and {} KiB in RAM; {:?}",
-        old.len(),
-        before.len(),
-        after.len(),
-        gateway.memory_kib("VmRSS"),
-        started.elapsed()
-    );
 }

@@ -1,72 +1,41 @@
 //! What must be true when Redis is back.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
 use super::streams::Taken;
 use super::work::{call, name};
-use super::{Client, KNOWN_WITHIN, RECOVERY, Site};
-use crate::harness::{Agent, Request};
+use super::{Client, Site};
+use crate::harness::{Agent, Request, until_holds};
 use crate::jobs;
-
-/// How often the instances of an agent were sent each call together, by its text.
-fn runs(instances: &[Agent]) -> HashMap<String, usize> {
-    let mut runs = HashMap::new();
-    for text in instances.iter().flat_map(jobs::texts) {
-        *runs.entry(text).or_default() += 1;
-    }
-    runs
-}
+use crate::outer::faults::{inbox, runs};
 
 impl Site {
     /// Everything that was acknowledged is in the inbox, without a gap, and all readers get to its end.
     pub(super) async fn check_messages(&self, read: &[AtomicUsize; 2]) -> String {
         let messages = std::mem::take(&mut *self.client.told.messages.lock().unwrap());
-        let inbox = self.inbox().await;
-        for (at, item) in inbox.iter().enumerate() {
-            assert_eq!(item["seq"], at + 1, "the numbers have no gaps");
-        }
-        let there: HashSet<&str> = inbox
-            .iter()
-            .filter_map(|item| item["id"].as_str())
-            .collect();
+        let poller = Client {
+            token: self.poller.clone(),
+            ..self.client.clone()
+        };
+        let ask = async |request| poller.call(request).await.expect("no refusal any more");
+        let inbox = inbox(ask).await;
+        let there = inbox.iter().filter_map(|item| item["id"].as_str());
+        let there: HashSet<&str> = there.collect();
         assert_eq!(there.len(), inbox.len(), "each once");
         for (id, text) in &messages {
             assert!(there.contains(&**id), "{text} is lost");
         }
-        let deadline = Instant::now() + RECOVERY;
-        for read in read {
-            while read.load(Ordering::Relaxed) < inbox.len() {
-                assert!(Instant::now() < deadline, "a reader is not told");
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
-        }
+        let all_read = async || {
+            read.iter()
+                .all(|read| read.load(Ordering::Relaxed) >= inbox.len())
+        };
+        until_holds("all readers are told", all_read).await;
         assert!(!messages.is_empty());
         let (acknowledged, all) = (messages.len(), inbox.len());
         format!("{acknowledged} messages acknowledged, {all} read by each reader")
-    }
-
-    /// The inbox of `poller`, oldest first.
-    async fn inbox(&self) -> Vec<Value> {
-        let client = Client {
-            token: self.poller.clone(),
-            ..self.client.clone()
-        };
-        let (mut found, mut path) = (Vec::new(), "/activity?limit=500".to_owned());
-        loop {
-            let answer = client.call(Request::get(&*path)).await;
-            let answer = answer.expect("no refusal any more");
-            let items: Vec<Value> = serde_json::from_slice(&answer.body).unwrap();
-            found.extend(items);
-            let Some(link) = answer.field("link") else {
-                found.reverse();
-                return found;
-            };
-            path = link[1..link.find('>').unwrap()].to_owned();
-        }
     }
 
     pub(super) fn check_keyed(&self) -> String {
@@ -89,9 +58,7 @@ impl Site {
     pub(super) async fn check_delegations(&self) -> String {
         let delegations = std::mem::take(&mut *self.client.told.delegations.lock().unwrap());
         for (id, text) in &delegations {
-            let path = format!("/workspaces/caller/delegations/{id}");
-            let state = |json: &Value| json["status"].as_str().unwrap().to_owned();
-            self.ends(Request::get(path), text, state).await;
+            self.delegation_ends(id, text).await;
         }
         let runs = runs(&self.target);
         for (_, text) in &delegations {
@@ -99,6 +66,12 @@ impl Site {
         }
         assert!(!delegations.is_empty());
         format!("{} delegations completed", delegations.len())
+    }
+
+    async fn delegation_ends(&self, id: &str, text: &str) {
+        let path = format!("/workspaces/caller/delegations/{id}");
+        let state = |json: &Value| json["status"].as_str().unwrap().to_owned();
+        self.ends(Request::get(path), text, state).await;
     }
 
     /// What was left for a target that was away is sent when it is back, once.
@@ -130,34 +103,30 @@ impl Site {
 
     /// Waits until what is asked about is completed.
     async fn ends(&self, request: Request, text: &str, state: impl Fn(&Value) -> String) {
-        let deadline = Instant::now() + KNOWN_WITHIN;
-        loop {
+        until_holds(&format!("{text} ends"), async || {
             let answer = self.client.call(request.clone()).await;
             let answer = answer.expect("no refusal any more");
             assert_eq!(answer.status, 200, "{text} is lost: {}", answer.text());
             let json = answer.json();
             match &*state(&json) {
-                "completed" => return,
-                "pending" | "dispatched" | "submitted" | "working" => {}
+                "completed" => true,
+                "pending" | "dispatched" | "submitted" | "working" => false,
                 other => panic!("{text} is {other}: {json}"),
             }
-            assert!(Instant::now() < deadline, "{text} never ends: {json}");
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
+        })
+        .await;
     }
 
     pub(super) fn check_streams(&self) -> String {
         let streams = std::mem::take(&mut *self.client.told.streams.lock().unwrap());
         let of = |what: Taken| streams.iter().filter(|taken| **taken == what).count();
         assert!(!streams.is_empty());
+        let [whole, gap] = [Taken::Whole, Taken::Gap].map(of);
+        let [lost, unknown] = [Taken::Lost, Taken::Unknown].map(of);
+        let all = streams.len();
         format!(
-            "{} streams broken off: {} taken up whole at the other gateway, {} with a gap, {} said to be broken \
-             off, {} known only where they ran",
-            streams.len(),
-            of(Taken::Whole),
-            of(Taken::Gap),
-            of(Taken::Lost),
-            of(Taken::Unknown),
+            "{all} streams broken off: {whole} taken up whole at the other gateway, {gap} with a gap, {lost} said to \
+             be broken off, {unknown} known only where they ran"
         )
     }
 
@@ -166,23 +135,21 @@ impl Site {
         let client = &self.client;
         for gateway in 0..2 {
             let text = client.text("after");
-            let sent = client.call_at(gateway, call("poller", "message/send", &text));
-            assert_eq!(sent.await.expect("no refusal").status, 200);
+            let ask = async |at: usize, request: Request| {
+                client.call_at(at, request).await.expect("no refusal")
+            };
+            ask(gateway, call("poller", "message/send", &text))
+                .await
+                .has(200);
             let keyed = call("target", "message/send", &text).field("Idempotency-Key", &*text);
             for at in [gateway, 1 - gateway] {
-                let answer = client.call_at(at, keyed.clone()).await;
-                assert_eq!(answer.expect("no refusal").status, 200);
+                ask(at, keyed.clone()).await.has(200);
             }
             let body = json!({"target_id": "target", "task": format!("{text} delegated")});
             let request = Request::post("/workspaces/caller/delegate", body.to_string());
-            let accepted = client.call_at(gateway, request).await.expect("no refusal");
-            assert_eq!(accepted.status, 202, "{}", accepted.text());
-            let path = format!(
-                "/workspaces/caller/delegations/{}",
-                name(&accepted, "delegation_id")
-            );
-            let state = |json: &Value| json["status"].as_str().unwrap().to_owned();
-            self.ends(Request::get(path), &text, state).await;
+            let accepted = ask(gateway, request).await.has(202);
+            let id = name(&accepted, "delegation_id");
+            self.delegation_ends(&id, &text).await;
             let taken = client.taken_up_elsewhere(gateway, 5).await;
             assert_eq!(taken, Some(Taken::Whole));
             assert_eq!(runs(&self.target)[&text], 1);

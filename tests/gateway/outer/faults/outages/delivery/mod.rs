@@ -24,15 +24,12 @@ use serde_json::json;
 use tokio::time::timeout;
 
 use self::streams::Taken;
-use crate::harness::servers::{self, Redis};
-use crate::harness::{Agent, Answer, Builder, Connection, Gateway, Pair, Request, card_1_0};
+use crate::harness::servers::Redis;
+use crate::harness::{Agent, Answer, Connection, Gateway, Request, Stores, card_1_0};
 use crate::jobs;
 
 /// How often Redis is killed, if nothing else is asked for.
 const KILLS: usize = 4;
-
-/// `stores.timeout` of these cases.
-const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// No answer takes longer than a clock for each store that a request asks, one after the other, on a machine
 /// that others use, too.
@@ -40,9 +37,6 @@ const ANSWERED_WITHIN: Duration = Duration::from_secs(60);
 
 /// Nothing that is to be known at all stays unknown for longer.
 const KNOWN_WITHIN: Duration = Duration::from_secs(120);
-
-/// No outage is over later than this after Redis is back.
-const RECOVERY: Duration = super::RECOVERY;
 
 /// What was acknowledged, and what came of the rest.
 #[derive(Default)]
@@ -125,18 +119,10 @@ struct Site {
 
 impl Site {
     async fn new() -> Self {
-        let redis = Redis::start();
-        let sql = servers::postgres().database();
-        let start = || {
-            Builder::new(Pair::Embedded)
-                .stores(&sql, &redis.url())
-                .set("stores.timeout", &format!("{}s", TIMEOUT.as_secs()))
-                .set("inbox.max_messages", "1000000")
-                .set("delegation.max_pending", "100000")
-                .set("limits.target_concurrency", "256")
-                .start()
-        };
-        let gateways = [start().await, start().await];
+        let stores = Stores::start();
+        let settings = "stores.timeout=1s inbox.max_messages=1000000 delegation.max_pending=100000 \
+                        limits.target_concurrency=256";
+        let gateways: [Gateway; 2] = stores.replicas(settings).await;
         let one = &gateways[0];
         let caller = one.seat("caller", "", Agent::json("{}").await).await;
         let target = one.seat("target", "", streams::agent().await).await;
@@ -151,11 +137,10 @@ impl Site {
         for (id, agents) in [("target", &target), ("away", &away)] {
             let urls: Vec<_> = agents.iter().map(Agent::url).collect();
             let change = json!({"liveness": "assumed", "urls": urls});
-            let changed = one.patch(id, change).await;
-            assert_eq!(changed.status, 200, "{}", changed.text());
+            one.patch(id, change).await.has(200);
         }
         jobs::pause(one, "away", "pause").await;
-        let poller = crate::polling::poller(one, "poller", json!({"name": "poller"})).await;
+        let poller = one.poller("poller").await;
         let client = Client {
             gateways: [gateways[0].public, gateways[1].public],
             token: caller.token,
@@ -163,7 +148,7 @@ impl Site {
         };
         Self {
             gateways,
-            redis,
+            redis: stores.redis,
             client,
             poller,
             target,
@@ -199,12 +184,8 @@ async fn what_was_acknowledged_outlives_a_redis_that_is_killed_again_and_again()
     let mut readers = tokio::task::JoinSet::new();
     let read = Arc::<[AtomicUsize; 2]>::default();
     for n in 0..2 {
-        readers.spawn(work::follow(
-            client.clone(),
-            site.poller.clone(),
-            n,
-            read.clone(),
-        ));
+        let (client, poller) = (client.clone(), site.poller.clone());
+        readers.spawn(work::follow(client, poller, n, read.clone()));
     }
     let mut work = tokio::task::JoinSet::new();
     for _ in 0..2 {

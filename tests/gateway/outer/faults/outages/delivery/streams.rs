@@ -87,18 +87,14 @@ impl Client {
     /// The first events of a new stream. `None`: refused.
     async fn begun(&self, gateway: usize, leave: usize) -> Option<String> {
         let text = self.text("stream");
-        let at = self.gateways[gateway];
         let request = call("target", "message/stream", &text).bearer(&self.token);
-        let mut connection = Connection::open(at).await;
-        connection.send(&request.wire(&at.to_string())).await;
+        let mut connection = Connection::open(self.gateways[gateway]).await;
+        connection.ask(&request).await;
         let head = timeout(ANSWERED_WITHIN, connection.read_head()).await;
         let head = head.expect("a head in time").expect("a head");
         if head.status != 200 {
             let answer = connection.read_body(head).await;
-            assert_eq!(
-                (answer.status, &*answer.reason()),
-                (503, "store_unavailable")
-            );
+            answer.refuses(503, "store_unavailable");
             return None;
         }
         let mut seen = String::new();
@@ -121,14 +117,12 @@ impl Client {
             let mut connection = Connection::open(self.gateways[gateway]).await;
             let answer = timeout(OVER_WITHIN, connection.call(&request)).await;
             let answer: Answer = answer.unwrap_or_else(|_| panic!("{stream} never ends"));
-            match answer.status {
-                200 => {
-                    assert!(answer.whole, "cut off: {}", answer.text());
-                    return Some(answer.text());
-                }
-                404 => return None,
-                _ => assert_eq!(answer.reason(), "store_unavailable", "{}", answer.text()),
+            if matches!(answer.status, 200 | 404) {
+                let is_there = answer.status == 200;
+                assert!(!is_there || answer.whole, "cut off: {}", answer.text());
+                return is_there.then(|| answer.text());
             }
+            assert_eq!(answer.reason(), "store_unavailable", "{}", answer.text());
             assert!(began.elapsed() < OVER_WITHIN, "refused for ever");
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
@@ -141,11 +135,8 @@ fn judge(seen: &str, rest: &str) -> Taken {
     if rest.contains("event: gap\n") {
         let numbers = numbers(&whole);
         assert!(numbers.is_sorted_by(|a, b| a < b), "{whole}");
-        let missed: usize = rest
-            .split("{\"missed\":")
-            .skip(1)
-            .map(|text| text[..text.find('}').unwrap()].parse::<usize>().unwrap())
-            .sum();
+        let number = |text: &str| text[..text.find('}').unwrap()].parse::<usize>().unwrap();
+        let missed: usize = rest.split("{\"missed\":").skip(1).map(number).sum();
         let lost = rest.contains("AGENT_PROTOCOL_ERROR");
         assert!(lost || missed + numbers.len() == EVENTS, "{whole}");
         return Taken::Gap;
