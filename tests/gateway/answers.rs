@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 
 use crate::fields::{Case, names};
 use crate::harness::{
-    Agent, Answer, Builder, CALL, Gateway, Pair, Request, SSE_HEAD, Step, chunk, ok_json,
+    Agent, Answer, Builder, CALL, Gateway, LAST_CHUNK, Pair, Request, SSE_HEAD, Step, chunk,
+    ok_json,
 };
 
 /// The words of a row.
@@ -163,8 +164,13 @@ async fn a_streams_head_follows_the_same_rules() {
              Content-Encoding: identity\r\nX-A2A-Refused: forged\r\nX-A2A-Stream: forged\r\nIdempotent-Replay: true\r\n\r\n"
         );
         let head = SSE_HEAD.strip_suffix("\r\n").unwrap().to_owned() + &fields;
-        let events = [chunk("data: {}\n\n"), b"0\r\n\r\n".to_vec()].concat();
-        let case = Case::answering([head.into_bytes(), events].concat()).await;
+        let steps = vec![
+            Step::write(&head),
+            Step::Write(chunk("data: {}\n\n")),
+            Step::write(LAST_CHUNK),
+        ];
+        let agent = Agent::scripted(move |_| steps.clone()).await;
+        let case = Case::with(Builder::new(Pair::Embedded), agent).await;
         let answer = case.gateway.call(&case.request()).await;
         assert_eq!(answer.field("cache-control"), Some(cache));
         assert_eq!(answer.field("x-accel-buffering"), Some("no"));

@@ -130,8 +130,10 @@ async fn listed_fields_pass_as_they_came() {
         ["https://a.example/1", "https://a.example/2"],
         ["text/html", "application/json"],
     );
-    for (extension, media) in extensions.into_iter().zip(media) {
+    for extension in extensions {
         request = request.field("A2A-Extensions", extension);
+    }
+    for media in media {
         request = request.field("Accept", media);
     }
     let arrived = case.arrives(&request).await;

@@ -255,8 +255,8 @@ async fn an_answer_that_is_cut_is_reset_and_never_ended() {
 #[tokio::test]
 async fn an_agent_that_breaks_off_does_not_cost_its_caller_the_connection() {
     let head = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 90000\r\n\r\n";
-    let half = [head.as_bytes(), &[b' '; 60_000]].concat();
-    let broken = vec![Step::Write(half), Step::Close];
+    let half = Step::Write(vec![b' '; 60_000]);
+    let broken = vec![Step::write(head), half, Step::Close];
     let script = move |request: &_| plain(request).unwrap_or_else(|| broken.clone());
     let case = Case::scripted(script).await;
     let http2 = case.secure.http2().await;

@@ -33,10 +33,10 @@ pub(crate) async fn call(
     token: &str,
     body: Value,
 ) -> Answer {
-    let mut request = Request::post(path, "");
-    request.method = method.into();
+    let mut request = Request::new(method, path);
     if !body.is_null() {
-        request.body = body.to_string().into();
+        request = Request::post(path, body.to_string());
+        request.method = method.into();
     }
     let request = request.bearer(token).field("X-Request-Id", "seen");
     gateway.call(&request).await

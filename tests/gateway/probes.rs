@@ -44,8 +44,12 @@ impl Probed {
             if says.len() > 1 {
                 says.pop_front();
             }
-            // Of these statuses only 302 has a use for a location.
-            let head = format!("HTTP/1.1 {status} Said\r\nLocation: /elsewhere\r\n");
+            let location = if status == 302 {
+                "Location: /elsewhere\r\n"
+            } else {
+                ""
+            };
+            let head = format!("HTTP/1.1 {status} Said\r\n{location}");
             vec![Step::write(head + "Content-Length: 0\r\n\r\n")]
         });
         Self {
@@ -303,7 +307,8 @@ async fn a_probe_that_cannot_be_is_refused() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn replicas_together_probe_no_more_often_than_said() {
     let stores = Stores::start();
-    let replicas: [Gateway; 2] = stores.replicas("").await;
+    let start = || stores.builder().start();
+    let replicas: [Gateway; 2] = tokio::join!(start(), start()).into();
     let probed = Probed::new().await;
     let probe = json!({"path": "/healthz", "every_seconds": 5, "failures": 2});
     // Failures count, whichever replica finds them.

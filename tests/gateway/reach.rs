@@ -66,6 +66,7 @@ impl Tree {
             }
             let register = "/registry/register";
             let answer = operators::call(&gateway, "POST", register, &enrolment, body).await;
+            assert_eq!(answer.status, 200, "{}", answer.text());
             tokens.insert(*id, answer.json()["token"].as_str().unwrap().to_owned());
         }
         for (caller, target) in [("dev", "o-root"), ("free", "dev"), ("o-root", "root")] {

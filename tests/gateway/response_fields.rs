@@ -66,8 +66,8 @@ pub(crate) async fn hostile() -> Agent {
     Agent::scripted(|request| {
         if request.text().contains("\"stream\"") {
             let head = SSE_HEAD.replacen("\r\n", &format!("\r\n{}", lines()), 1);
-            let events = [chunk("data: {}\n\n"), LAST_CHUNK.into()].concat();
-            return vec![Step::write(head), Step::Write(events)];
+            let event = Step::Write(chunk("data: {}\n\n"));
+            return vec![Step::write(head), event, Step::write(LAST_CHUNK)];
         }
         let media_type = [
             "text/html",

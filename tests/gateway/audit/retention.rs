@@ -7,7 +7,9 @@ use serde_json::Value;
 use sqlx::AssertSqlSafe;
 
 use super::{audit, end, execute, message, recorded, says};
-use crate::harness::{Agent, Builder, Connection, Gateway, Pair, holds_for, until_holds};
+use crate::harness::{
+    Agent, Builder, CALL, Connection, Gateway, Pair, Request, holds_for, until_holds,
+};
 use crate::on_both_pairs;
 use crate::operators::{paired, staged};
 use crate::stores::open_db;
@@ -40,7 +42,7 @@ on_both_pairs! {
         let refused = async || {
             let mut connection = Connection::open(gateway.public).await;
             for _ in 0..135 {
-                let request = message(&caller.token, "refused");
+                let request = Request::post("/workspaces/target/a2a", CALL).bearer(&caller.token);
                 assert_eq!(connection.call(&request).await.status, 403);
             }
         };

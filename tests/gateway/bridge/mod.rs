@@ -7,7 +7,9 @@ use self::agents::{
     agent_0_3, agent_1_0, agent_http_json, call_in, card_http_json, events, message_0_3,
     message_1_0,
 };
-use crate::harness::{Agent, Answer, Gateway, Pair, Recorded, Request, Seat, card, card_1_0};
+use crate::harness::{
+    Agent, Answer, Builder, Gateway, Pair, Recorded, Request, Seat, card, card_1_0,
+};
 
 mod agents;
 mod explained;
@@ -76,7 +78,9 @@ struct Case {
 
 impl Case {
     async fn new(card: Value, agent: Agent) -> Self {
-        Self::at(Gateway::start(Pair::Embedded).await, card, agent).await
+        // Nothing beats for its agents.
+        let builder = Builder::new(Pair::Embedded).set("registry.heartbeat_ttl", "1h");
+        Self::at(builder.start().await, card, agent).await
     }
 
     async fn at(gateway: Gateway, card: Value, agent: Agent) -> Self {

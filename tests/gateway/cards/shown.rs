@@ -44,8 +44,7 @@ impl Stage {
     }
 
     async fn ask(&self, token: &str, request: Request) -> Answer {
-        let answer = self.gateway.call(&request.bearer(token)).await.has(200);
-        answer
+        self.gateway.call(&request.bearer(token)).await.has(200)
     }
 
     /// The card of `target` wherever `token` finds one, as the text of it. `own`: it is the target's.

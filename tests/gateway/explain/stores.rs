@@ -27,7 +27,7 @@ impl Site {
         let (shared, shared_url) = redis.relayed();
         let (sql, sql_url) = servers::postgres().relayed();
         let builder = Builder::new(Pair::Embedded).stores(&sql_url, &shared_url);
-        let builder = builder.set("stores.timeout", "1s");
+        let builder = builder.sets("stores.timeout=1s directory.stale=60s");
         let (gateway, caller, target) = staged(builder, Agent::json("{}").await).await;
         gateway.until_coherent().await;
         Self {

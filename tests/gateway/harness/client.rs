@@ -182,19 +182,19 @@ impl Connection {
     pub(crate) async fn open(to: SocketAddr) -> Self {
         let stream = TcpStream::connect(to).await.expect("the gateway listens");
         stream.set_nodelay(true).expect("nodelay");
-        let host = to.to_string();
-        Self {
-            host,
-            ..Self::over(stream)
-        }
+        Self::to(stream, to)
     }
 
     /// Wraps a connection that is already open.
     pub(crate) fn over(stream: TcpStream) -> Self {
-        let host = stream.peer_addr().expect("connected").to_string();
+        let to = stream.peer_addr().expect("connected");
+        Self::to(stream, to)
+    }
+
+    fn to(stream: TcpStream, address: SocketAddr) -> Self {
         Self {
             stream,
-            host,
+            host: address.to_string(),
             held: Vec::new(),
         }
     }

@@ -44,12 +44,12 @@ impl Cluster {
         let ports: Vec<u16> = (0..6).map(port).collect();
         let of_port = |port: &u16| {
             // Without `--tls-cluster` Redis 7.0 names the other ports, to all clients.
-            let words = format!(
-                "--tls-port {port} --tls-cert-file {certificate} --tls-key-file {key} \
-                 --tls-ca-cert-file {certificate} --tls-auth-clients no --tls-cluster yes \
-                 --tls-replication yes"
-            );
-            node(&words.split(' ').collect::<Vec<_>>())
+            let port = port.to_string();
+            let mut words = vec!["--tls-port", &port, "--tls-cert-file", &certificate];
+            words.extend(["--tls-key-file", &key, "--tls-ca-cert-file", &certificate]);
+            let rest = "--tls-auth-clients no --tls-cluster yes --tls-replication yes";
+            words.extend(rest.split(' '));
+            node(&words)
         };
         let nodes = ports.iter().map(of_port).collect();
         Self::joined(nodes, Some(Tls { ports, folder }))

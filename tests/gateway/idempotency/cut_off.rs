@@ -16,9 +16,8 @@ use crate::on_both_pairs;
 fn three(gate: &Arc<Semaphore>) -> Vec<Step> {
     let event = |n: u32| Step::Write(chunk(format!("data: {n}\n\n")));
     let held = || Step::Held(Arc::clone(gate));
-    let head = Step::write([SSE_HEAD.as_bytes(), &chunk("data: 1\n\n")].concat());
-    let end = Step::write(LAST_CHUNK);
-    vec![head, held(), event(2), held(), event(3), end]
+    let (head, end) = (Step::write(SSE_HEAD), Step::write(LAST_CHUNK));
+    vec![head, event(1), held(), event(2), held(), event(3), end]
 }
 
 /// A reader of a stream that has begun.

@@ -8,7 +8,7 @@ use super::{Case, asking, cardless, seat};
 use crate::answers::words;
 use crate::harness::{
     Agent, Connection, Gateway, LAST_CHUNK, Request, SSE_HEAD, Seat, Step, assert_refusal, card,
-    chunk, ok_json,
+    chunk, ok_json, sse,
 };
 use crate::polling::poller;
 
@@ -240,8 +240,7 @@ async fn a_cut_stream_ends_with_an_error_by_its_binding_in_the_agents_line_ends(
 #[tokio::test]
 async fn a_stream_that_its_agent_ends_itself_gets_no_such_event() {
     let event = "data: {\"task\":{\"id\":\"t\"}}\n\n";
-    let stream = [SSE_HEAD.into(), chunk(event), LAST_CHUNK.into()].concat();
-    let agent = cardless(move |_| vec![Step::Write(stream.clone())]).await;
+    let agent = cardless(move |_| sse(event, Step::write(LAST_CHUNK))).await;
     let case = Case::new(with_rest(true), agent).await;
     let answer = case.post("message:stream", r#"{"message":{}}"#).await;
     assert_eq!(answer.unnumbered().text(), event);

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{Case, cardless};
-use crate::harness::{Agent, LAST_CHUNK, Request, SSE_HEAD, Step, card, chunk, ok_json};
+use crate::harness::{Agent, LAST_CHUNK, Request, Step, card, ok_json, sse};
 
 /// A card with both bindings, in the words of 0.3 or of 1.0, whose URLs are good for nothing but their
 /// paths.
@@ -80,8 +80,7 @@ async fn paths_verbs_queries_and_bodies_pass_as_they_came() {
 #[tokio::test]
 async fn a_0_3_card_names_its_own_path_and_a_stream_passes_untouched() {
     let events = "event: x\r\ndata: {\"task\":{\"id\":\"t\"}}\r\n\r\n: ping\r\n\r\n";
-    let stream = [SSE_HEAD.into(), chunk(events), LAST_CHUNK.into()].concat();
-    let agent = cardless(move |_| vec![Step::Write(stream.clone())]).await;
+    let agent = cardless(move |_| sse(events, Step::write(LAST_CHUNK))).await;
     let case = Case::new(with_rest(false), agent).await;
     let answer = case.post("v1/message:stream", r#"{"message":{}}"#).await;
     assert_eq!(answer.status, 200, "{}", answer.text());

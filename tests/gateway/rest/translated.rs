@@ -231,10 +231,14 @@ async fn an_answer_that_is_changed_keeps_to_the_bounds() {
     let body = format!(r#"{{"result":"{}"}}"#, "x".repeat(300_000));
     let head =
         "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n";
-    let large = [head.into(), chunk(body), LAST_CHUNK.into()].concat();
+    let large = vec![
+        Step::write(head),
+        Step::Write(chunk(body)),
+        Step::write(LAST_CHUNK),
+    ];
     let agent = async || {
         let large = large.clone();
-        Agent::scripted(move |_| vec![Step::Write(large.clone())]).await
+        Agent::scripted(move |_| large.clone()).await
     };
     let case = Case::new(card("target"), agent().await).await;
     let answer = case.get("tasks/t-1").await;

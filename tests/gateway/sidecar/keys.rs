@@ -78,12 +78,12 @@ async fn a_gateway_that_publishes_no_key_makes_nothing_ready() {
     let answer = sidecar.call(&Request::get("/auth/ready")).await;
     assert_eq!(answer.reason(), "store_unavailable");
     assert_eq!(sidecar.admin_get("/readyz").await.status, 503);
-    let known = signed_by(&key, "k-1");
-    assert_eq!(sidecar.call(&known).await.reason(), "store_unavailable");
+    let known = async || sidecar.call(&signed_by(&key, "k-1")).await;
+    assert_eq!(known().await.reason(), "store_unavailable");
     assert_eq!(agent.count(), 0);
     // The first token after the pause has them fetched again.
     issuer.publish(&[&key]);
-    let is_known = async || sidecar.call(&known).await.status == 200;
+    let is_known = async || known().await.status == 200;
     until_holds("the keys are fetched again", is_known).await;
     assert_eq!(sidecar.admin_get("/readyz").await.status, 200);
 }

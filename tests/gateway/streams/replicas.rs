@@ -112,7 +112,8 @@ async fn a_stream_does_not_wait_for_a_store_that_is_away() {
     events.extend(plain(2..=500));
     let gate = Arc::new(Semaphore::new(0));
     let agent = pausing(events, Step::Held(Arc::clone(&gate)), ended()).await;
-    let Replicas { case, stores, .. } = Replicas::new(agent, "").await;
+    let replicas = Replicas::new(agent, "").await;
+    let Replicas { case, stores, .. } = replicas;
     let cut = async {
         case.target.agent.until_count(1).await;
         drop(stores);

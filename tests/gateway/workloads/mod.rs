@@ -78,9 +78,10 @@ async fn ok(gateway: &Gateway, request: &Request) -> Answer {
 
 async fn refused(gateway: &Gateway, request: &Request, status: u16, part: &str) {
     let answer = gateway.call(request).await;
-    let text = format!("{} {}: {}", request.method, request.path, answer.text());
-    assert_eq!(answer.status, status, "{text}");
-    assert!(text.contains(part), "{text}");
+    let text = answer.text();
+    let what = format!("{} {}: {text}", request.method, request.path);
+    assert_eq!(answer.status, status, "{what}");
+    assert!(text.contains(part), "{what}");
 }
 
 /// Asks until the keys of the issuer are there.
