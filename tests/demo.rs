@@ -2,6 +2,9 @@
 //! shell, Ctrl-C.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+#[path = "common/ports.rs"]
+mod ports;
+
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::process::CommandExt as _;
@@ -402,9 +405,7 @@ fn members_of(group: u32) -> Vec<u32> {
 
 #[test]
 fn listen_moves_it_and_a_port_that_is_taken_is_named() {
-    let free = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = free.local_addr().unwrap().to_string();
-    drop(free);
+    let address = ports::free_address("127.0.0.1").to_string();
     let demo = Demo::start(&["--listen", &address]);
     let first = demo.commands()[0].1;
     assert!(first.contains(&format!("http://{address}/")), "{first}");

@@ -1,9 +1,11 @@
 //! `a2a-gateway init`: its files run a real gateway, and what it prints leads to an answer.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+#[path = "common/ports.rs"]
+mod ports;
+
 use std::fs;
 use std::io::Write as _;
-use std::net::TcpListener;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -16,8 +18,7 @@ const PROGRAM: &str = env!("CARGO_BIN_EXE_a2a-gateway");
 const USAGE: i32 = 64;
 
 fn free() -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap().to_string()
+    ports::free_address("127.0.0.1").to_string()
 }
 
 fn init(folder: &Path, more: &[&str]) -> (Option<i32>, String, String) {

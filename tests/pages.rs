@@ -7,6 +7,8 @@
 #[path = "gateway/harness/packages.rs"]
 mod packages;
 
+#[path = "common/ports.rs"]
+mod ports;
 #[path = "provider/mod.rs"]
 mod provider;
 

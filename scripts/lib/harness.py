@@ -1,7 +1,9 @@
 """What the benchmarks share: the agent, bare Pingora pass-through and the gateway as child processes."""
 
+import contextlib
 import json
 import os
+import random
 import resource
 import shutil
 import signal
@@ -66,18 +68,15 @@ GIVEN_PORTS = set()
 
 
 def free_ports(count):
-    """Ports that are free now, and distinct: also from those that were given before, on which nothing may listen yet."""
-    sockets, ports = [], []
+    """Ports that are free now, and distinct: also from those that were given before, on which nothing may listen yet.
+    They are below the ephemeral range, so that no outgoing connection takes one before."""
+    ports = []
     while len(ports) < count:
-        one = socket.socket()
-        sockets.append(one)
-        one.bind(("127.0.0.1", 0))
-        port = one.getsockname()[1]
-        if port not in GIVEN_PORTS:
-            GIVEN_PORTS.add(port)
-            ports.append(port)
-    for one in sockets:
-        one.close()
+        port = random.randrange(12_000, 32_000)
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            if port not in GIVEN_PORTS:
+                GIVEN_PORTS.add(port)
+                ports.append(port)
     return ports
 
 

@@ -1,7 +1,9 @@
 //! Runs the commands of a document, as they stand but for the addresses.
 
+#[path = "ports.rs"]
+mod ports;
+
 use std::fs;
-use std::net::TcpListener;
 use std::path::Path;
 use std::process::Command;
 
@@ -36,8 +38,7 @@ fn blocks(text: &str, language: &str) -> String {
 }
 
 fn free() -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap().to_string()
+    ports::free_address("127.0.0.1").to_string()
 }
 
 /// Runs `steps` in `folder` on free ports, and returns their output. Fails when a command does.

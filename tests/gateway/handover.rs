@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::sleep;
 
-use crate::harness::builder::free_address;
+use crate::harness::ports::free_address;
 use crate::harness::{
     Agent, Builder, Connection, Gateway, LAST_CHUNK, Pair, SSE_HEAD, Seat, Step, chunk, ok_json,
     until_holds,

@@ -7,8 +7,8 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
 
-use crate::harness::builder::free_address;
 use crate::harness::issuer::{Issuer, Key, tables, tls_door};
+use crate::harness::ports::free_address;
 use crate::harness::{
     Answer, Builder, CALL, Gateway, Pair, Request, Seat, Step, answering, card, ok_json,
     until_holds,

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::harness::builder::free_address;
+use crate::harness::ports::free_address;
 use crate::harness::watcher::Feed;
 use crate::harness::{
     ADMIN, Agent, Answer, CALL, Gateway, Pair, Request, Step, Stores, assert_refusal, card,

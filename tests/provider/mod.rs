@@ -1,12 +1,13 @@
 //! A gateway at which operators sign in with a real `OpenID` provider (`provider.mjs`), and a browser that does.
 
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use crate::ports::free_address;
 use crate::{packages, root};
 
 /// How long a program may take until it serves.
@@ -26,11 +27,6 @@ impl Drop for Running {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
-}
-
-fn free_address() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap()
 }
 
 /// The provider: what it runs as, and its issuer. It sends browsers back to `redirect_uri`.
@@ -105,7 +101,7 @@ fn gateway(folder: &std::path::Path, [public, admin]: [SocketAddr; 2], issuer: &
 /// Runs signin.mjs against a gateway and its provider, and another gateway that has not asked the provider yet.
 pub(crate) fn drive() -> Result<(), String> {
     let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
-    let [one, other] = [(); 2].map(|()| [free_address(), free_address()]);
+    let [one, other] = [(); 2].map(|()| [free_address("127.0.0.1"), free_address("127.0.0.1")]);
     let (provider, issuer) = provider(&format!("http://{}/console/sign-in/callback", one[1]));
     let _gateways = [
         gateway(folders[0].path(), one, &issuer),

@@ -3,7 +3,7 @@
 use tokio::process::Command;
 
 use super::*;
-use crate::harness::builder::free_address;
+use crate::harness::ports::free_address;
 use crate::harness::until_holds;
 
 const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/guard");

@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
 
-use super::builder::free_address;
 use super::packages;
+use super::ports::free_address;
 use super::spawned::Spawned;
 
 /// A running balancer. Dropping it ends it.

@@ -1,9 +1,8 @@
 //! The ways to set up a gateway.
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU16, Ordering};
 
 use a2a_gateway::config::Live;
 use a2a_gateway::config::load::{Layers, load};
@@ -11,6 +10,7 @@ use a2a_gateway::server::beside::{self, ServerHandle};
 use a2a_gateway::telemetry::log;
 
 use super::gateway::{ADMIN, Gateway, Pair, Running};
+use super::ports::free_address;
 use super::servers::{self, Leased};
 use super::{notes, planted, roots, schema};
 
@@ -227,19 +227,4 @@ fn note_start(has_process: bool) {
     let kind = if has_process { "process" } else { "here" };
     // A case does not fail for want of a line.
     let _ = notes::append("gateways", kind);
-}
-
-/// A port below the ephemeral range, so that no outgoing connection of another test takes it
-/// between this look and the gateway's own.
-pub(crate) fn free_address(host: &str) -> SocketAddr {
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    loop {
-        // Far from the range of a process that began a moment before or after.
-        let spread = std::process::id().wrapping_mul(7919) % 20_000;
-        let offset = u32::from(NEXT.fetch_add(1, Ordering::Relaxed));
-        let port = u16::try_from(12_000 + (spread + offset) % 20_000).expect("a port");
-        if let Ok(listener) = TcpListener::bind((host, port)) {
-            return listener.local_addr().expect("bound");
-        }
-    }
 }

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::OnceLock;
 
-use super::builder::free_address;
 use super::failover::until;
+use super::ports::free_address;
 use super::programs::{run, write_certificate};
 use super::servers::Redis;
 

@@ -22,6 +22,8 @@ pub(crate) mod numbered;
 pub(crate) mod packages;
 pub(crate) mod planted;
 pub(crate) mod pooler;
+#[path = "../../common/ports.rs"]
+pub(crate) mod ports;
 mod programs;
 pub(crate) mod prometheus;
 mod redis;

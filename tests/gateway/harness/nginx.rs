@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use super::balancer::Balancer;
-use super::builder::free_address;
+use super::ports::free_address;
 use super::{Answer, Connection, Request};
 
 /// A real nginx. Dropping it ends it.

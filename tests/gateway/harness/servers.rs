@@ -12,9 +12,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-use super::builder::free_address;
 use super::planted::DATABASE_PASSWORD;
 use super::pooler::name_of;
+use super::ports::free_address;
 use super::programs::{
     as_postgres, give_to_postgres, initialise, make_folder, program, run, write_certificate,
 };
@@ -259,9 +259,21 @@ impl Server {
 
     /// Starts it again on the same port, PostgreSQL with its data, and waits until it answers.
     pub(crate) fn restart(&self) {
-        self.end("keep\n");
-        *self.running.lock().unwrap() = Running::begin(&self.folder, &self.command);
-        assert!(self.answers(), "{:?} does not start again", self.command);
+        let deadline = Instant::now() + START_MAX;
+        loop {
+            self.end("keep\n");
+            *self.running.lock().unwrap() = Running::begin(&self.folder, &self.command);
+            if self.answers() {
+                return;
+            }
+            // Processes of a killed PostgreSQL may hold its memory for a moment, and the next one ends.
+            let log = std::fs::read_to_string(self.folder.join("log")).unwrap_or_default();
+            let command = &self.command;
+            assert!(
+                Instant::now() < deadline,
+                "{command:?} does not start again: {log}"
+            );
+        }
     }
 
     /// Makes the shell end the server, with `word` as its last input, and waits for both.

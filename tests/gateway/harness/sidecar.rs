@@ -9,10 +9,10 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
 
 use super::agent::Agent;
-use super::builder::free_address;
 use super::client::{Answer, Connection, Request};
 use super::gateway::CALL;
 use super::issuer::{Issuer, Key};
+use super::ports::free_address;
 use super::spawned::Spawned;
 use super::warm::until_holds;
 

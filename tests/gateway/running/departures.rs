@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::Semaphore;
 
 use super::*;
-use crate::harness::builder::free_address;
+use crate::harness::ports::free_address;
 use crate::harness::{Step, holds_for, ok_json};
 
 /// Callers at the same time.

@@ -1,7 +1,7 @@
 //! Token files that are bad for a while, answers that are late, and a gateway that hangs.
 
 use super::*;
-use crate::harness::builder::free_address;
+use crate::harness::ports::free_address;
 use crate::harness::relay::Relay;
 
 /// The file is bad before the signal and at its beginning.

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::harness::Connection;
-use crate::harness::builder::free_address;
+use crate::harness::ports::free_address;
 
 /// A token that is one for the agent but for its signature, its claims, or its algorithm.
 fn forged(token: &str) -> Vec<String> {

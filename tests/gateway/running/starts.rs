@@ -1,7 +1,7 @@
 //! Agents that do not start, or not in time.
 
 use super::*;
-use crate::harness::builder::free_address;
+use crate::harness::ports::free_address;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_exit_status_of_an_agent_that_ends_at_once_is_that_of_run() {

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::{Case, counted, two};
-use crate::harness::builder::free_address;
 use crate::harness::collector::Mood;
+use crate::harness::ports::free_address;
 use crate::harness::{Builder, Connection};
 
 /// Makes calls over one connection.

@@ -27,6 +27,13 @@ use crate::{Gateway, USAGE, print};
 /// The ports that are tried for the admin listener, in order.
 const ADMIN_PORTS: std::ops::RangeInclusive<u16> = 9090..=9190;
 
+/// Ports of which a random one is taken for port 0: below the ephemeral range, so that no outgoing connection takes it
+/// before the gateway listens.
+const FREE_PORTS: std::ops::Range<u16> = 12_000..32_000;
+
+/// Tries to find one, before the system chooses.
+const FREE_PORT_TRIES: usize = 100;
+
 /// Time for the gateway to shut down after Ctrl-C: `server.drain`, which is 1 s here, and a margin
 /// for its stores.
 const END: Duration = Duration::from_secs(3);
@@ -235,8 +242,15 @@ fn settings([listen, admin, waker]: [SocketAddr; 3], folder: &Path, set: &[Strin
     own.into_iter().chain(set.iter().cloned()).collect()
 }
 
-/// Returns the address after a test bind; port 0 becomes the port that the system chose.
+/// Returns the address after a test bind; port 0 becomes a free one.
 fn free(address: SocketAddr, option: &'static str) -> Result<SocketAddr, DemoError> {
+    if address.port() == 0 {
+        let random = || SocketAddr::new(address.ip(), rand::random_range(FREE_PORTS));
+        let mut some = std::iter::repeat_with(random).take(FREE_PORT_TRIES);
+        if let Some(found) = some.find(|one| TcpListener::bind(one).is_ok()) {
+            return Ok(found);
+        }
+    }
     TcpListener::bind(address)
         .and_then(|listener| listener.local_addr())
         .map_err(|source| DemoError::Listen {

@@ -4,9 +4,9 @@ use std::net::SocketAddr;
 use std::path::Path;
 
 use crate::fields::Case;
-use crate::harness::builder::free_address;
 use crate::harness::documents::block_of;
 use crate::harness::nginx::Nginx;
+use crate::harness::ports::free_address;
 use crate::harness::{Builder, CALL, Gateway, Pair, Request};
 use crate::response_fields::hostile;
 

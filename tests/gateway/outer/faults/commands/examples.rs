@@ -12,7 +12,7 @@ use tokio::process::{Child, Command};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::operating;
-use crate::harness::builder::free_address;
+use crate::harness::ports::free_address;
 use crate::harness::{ADMIN, Agent, Builder, Gateway, Pair, Request};
 
 /// Longest run of an example that ends by itself, and of the end of one that is interrupted.
