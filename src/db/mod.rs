@@ -293,6 +293,21 @@ impl Db {
         Ok(rows.into_iter().next())
     }
 
+    /// As [`Db::changed_in`], in a transaction as [`Db::begin_alone`] begins.
+    ///
+    /// # Errors
+    /// As [`Db::changed`].
+    pub async fn changed_alone(
+        &self,
+        run: Run,
+        change: Query<'_, Any, AnyArguments>,
+    ) -> Result<Option<AnyRow>, sqlx::Error> {
+        let mut tx = self.begin_alone().await?;
+        let rows = change.fetch_all(&mut *tx).await?;
+        tx.end(run).await?;
+        Ok(rows.into_iter().next())
+    }
+
     /// Runs a trivial query, to check that the store responds and is migrated.
     ///
     /// # Errors

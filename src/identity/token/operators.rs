@@ -30,7 +30,7 @@ const COUNT_FIRST: &str = "SELECT COUNT(*) FROM admin_tokens WHERE token_hash NO
 const INSERT_FIRST: &str = "INSERT INTO admin_tokens (token_hash, created_at) VALUES ($1, $2) \
     ON CONFLICT (token_hash) DO NOTHING";
 
-// One statement: two concurrent ones may pass the limit by one, which is harmless. Sessions have a bound of their own.
+// Run alone: two at once would count the same tokens. Sessions have a bound of their own.
 const INSERT: &str = "INSERT INTO operator_tokens \
       (id, token_hash, prefix, role, label, created_at, expires_at) \
     SELECT $1, $2, $3, $4, $5, $6, $7 \
@@ -142,7 +142,7 @@ impl<'a> OperatorTokens<'a> {
             .bind(token.created_at)
             .bind(terms.expires_at)
             .bind(LIVE_TOKENS_MAX);
-        let work = async { self.db.changed_in(run, query).await };
+        let work = async { self.db.changed_alone(run, query).await };
         let inserted = self.db.run("issue_operator_token", work).await?;
         Ok(inserted.is_some())
     }

@@ -27,7 +27,6 @@ const COUNT: &str = "SELECT \
     (SELECT COUNT(*) FROM org_tokens WHERE org = $1 AND revoked_at IS NULL) + \
     (SELECT COUNT(*) FROM subtree_tokens WHERE org = $1 AND revoked_at IS NULL)";
 
-// Two concurrent ones may pass the limit by one, which is harmless.
 const INSERT: &str = "INSERT INTO org_tokens (id, org, token_hash, prefix, note, created_at) \
     VALUES ($1, $2, $3, $4, $5, $6)";
 const INSERT_SUBTREE: &str = "INSERT INTO subtree_tokens \
@@ -173,7 +172,8 @@ impl<'a> OrgTokens<'a> {
         run: Run,
     ) -> Result<OrgIssue, Unavailable> {
         let work = async {
-            let mut tx = self.db.begin().await?;
+            // Two at once would count the same tokens.
+            let mut tx = self.db.begin_alone().await?;
             let within = match root {
                 Some(root) => match hold_root(&mut tx, org, root).await? {
                     Ok(born_at) => Some((root, born_at)),

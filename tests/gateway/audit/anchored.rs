@@ -89,7 +89,7 @@ on_embedded! {
         std::fs::write(&path, last.text()).unwrap();
         says(&gateway, &["verify", "--anchor", path.to_str().unwrap()], 0);
 
-        let nobody = crate::harness::builder::free_address("127.0.0.1");
+        let nobody = crate::harness::ports::free_address("127.0.0.1");
         let builder = Builder::new(Pair::Embedded).set("audit.anchor", &format!("http://{nobody}/"));
         let gateway = builder.start().await;
         gateway.until_counted("a2a_gateway_audit_anchor_failures_total", &[], 1.0).await;

@@ -164,7 +164,7 @@ on_both_pairs! {
         assert_unknown(&again);
         assert_eq!(case.target.agent.count(), 3);
         // What was not is sent again.
-        let nowhere = crate::harness::builder::free_address("127.0.0.1");
+        let nowhere = crate::harness::ports::free_address("127.0.0.1");
         let moved = serde_json::json!({"url": format!("http://{nowhere}/")});
         assert_eq!(case.gateway.patch("target", moved).await.status, 200);
         for _ in 0..2 {
