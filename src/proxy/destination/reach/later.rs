@@ -90,12 +90,14 @@ impl Way<'_> {
         };
         slot.dialled(false);
         tried.push(instance);
-        let Some((place, prepared)) = self.find_other(request, call, tried).await? else {
-            return Ok(None);
-        };
-        blame(slot, &failed.why, failed.is_refused);
-        *slot = place;
-        Ok(Some(prepared))
+        let found = self.find_other(request, call, tried).await;
+        if !matches!(found, Ok(None)) {
+            blame(slot, &failed.why, failed.is_refused);
+        }
+        Ok(found?.map(|(place, prepared)| {
+            *slot = place;
+            prepared
+        }))
     }
 
     /// Takes a slot at an instance that is not among `tried`, and makes the request for it. `None` if none takes the call.
