@@ -1,6 +1,8 @@
 //! The README's steps and the commands of the guide, run as they stand but for the ports.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+#[path = "common/ports.rs"]
+mod ports;
 #[path = "common/steps.rs"]
 mod steps;
 

@@ -1,11 +1,10 @@
 //! Runs the commands of a document, as they stand but for the addresses.
 
-#[path = "ports.rs"]
-mod ports;
-
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+
+use crate::ports;
 
 /// Programs beside the guide, which its pages have the reader copy into the folder.
 const PROGRAMS: [&str; 5] = [

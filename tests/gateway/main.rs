@@ -61,6 +61,8 @@ mod origins;
 mod outer;
 mod policy;
 mod polling;
+#[path = "../common/ports.rs"]
+mod ports;
 mod probes;
 mod rates;
 mod reach;

@@ -22,8 +22,6 @@ pub(crate) mod numbered;
 pub(crate) mod packages;
 pub(crate) mod planted;
 pub(crate) mod pooler;
-#[path = "../../common/ports.rs"]
-pub(crate) mod ports;
 mod programs;
 pub(crate) mod prometheus;
 mod redis;
@@ -51,3 +49,4 @@ pub(crate) use self::refusal::assert_refusal;
 pub(crate) use self::seat::Seat;
 pub(crate) use self::stores::Stores;
 pub(crate) use self::warm::{holds_for, until_found, until_holds};
+pub(crate) use crate::ports;
