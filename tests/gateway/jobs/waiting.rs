@@ -142,6 +142,7 @@ async fn a_caller_that_has_its_share_of_a_target_holds_no_other_up() {
     delegation_in(&gateway, &other, &others, "completed").await;
     let shown = delegation(&gateway, &caller, &own).await;
     assert_eq!(shown["status"], "pending");
+    target.agent.until_count(2).await;
     let mut sent = texts(&target.agent);
     sent.sort_unstable();
     assert_eq!(sent, ["hold", "others"]);
