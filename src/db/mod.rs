@@ -287,10 +287,7 @@ impl Db {
         if run == Run::Real {
             return self.changed(change).await;
         }
-        let mut tx = self.begin().await?;
-        let rows = change.fetch_all(&mut *tx).await?;
-        tx.end(run).await?;
-        Ok(rows.into_iter().next())
+        changed_within(self.begin().await?, run, change).await
     }
 
     /// As [`Db::changed_in`], in a transaction as [`Db::begin_alone`] begins.
@@ -302,10 +299,7 @@ impl Db {
         run: Run,
         change: Query<'_, Any, AnyArguments>,
     ) -> Result<Option<AnyRow>, sqlx::Error> {
-        let mut tx = self.begin_alone().await?;
-        let rows = change.fetch_all(&mut *tx).await?;
-        tx.end(run).await?;
-        Ok(rows.into_iter().next())
+        changed_within(self.begin_alone().await?, run, change).await
     }
 
     /// Runs a trivial query, to check that the store responds and is migrated.
@@ -364,6 +358,17 @@ impl Db {
         }
         result
     }
+}
+
+/// Runs a change that returns the changed row, and ends the transaction.
+async fn changed_within(
+    mut tx: Transaction,
+    run: Run,
+    change: Query<'_, Any, AnyArguments>,
+) -> Result<Option<AnyRow>, sqlx::Error> {
+    let rows = change.fetch_all(&mut *tx).await?;
+    tx.end(run).await?;
+    Ok(rows.into_iter().next())
 }
 
 /// The metric label of this store.
