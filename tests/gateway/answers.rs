@@ -26,12 +26,12 @@ pub(crate) fn merged(mut object: Value, more: &Value) -> Value {
 }
 
 impl Gateway {
-    /// What an operator reads there.
+    /// The answer to an operator that reads there.
     pub(crate) async fn read(&self, path: &str) -> Value {
         self.as_operator(Request::get(path)).await.json()
     }
 
-    /// What an operator posts there.
+    /// The answer to an operator that posts there.
     pub(crate) async fn post(&self, path: &str, body: Value) -> Answer {
         self.as_operator(Request::post(path, body.to_string()))
             .await

@@ -110,7 +110,7 @@ pub(super) fn verified_export(folder: &Path, text: &str) -> Report {
     verifier.finish(&chains)
 }
 
-/// The number of records that are told to be lost, by events of these words.
+/// The number of lost records that events of these types report.
 async fn told(db: &Db, words: &str) -> u64 {
     let told = format!(
         "SELECT COALESCE(GROUP_CONCAT(detail), '') FROM structure_events WHERE event_type IN (SELECT id FROM audit_words WHERE word IN ({words}))"

@@ -9,7 +9,7 @@ use crate::on_both_pairs;
 use crate::operators::paired;
 use crate::stores::open_db;
 
-/// What is done, what is said of it, and the statements that do it. `{a}` is the first chain, which has ended; `{b}` is
+/// Changes, the findings they lead to, and their statements. `{a}` is the first chain, which has ended; `{b}` is
 /// the second.
 const TAMPERINGS: &str = r#"
 a record is changed => {a}: record 4 was changed
@@ -122,7 +122,7 @@ fn filled(pair: Pair, text: &str, [first, second]: [&str; 2]) -> String {
         .replace("{b}", second)
 }
 
-/// What is done to the records of such a database.
+/// Changes of the records of such a database.
 fn tamperings(pair: Pair) -> Vec<(&'static str, &'static str, Vec<&'static str>)> {
     let of_form = match pair {
         Pair::Embedded => TAMPERINGS_OF_ROWS,

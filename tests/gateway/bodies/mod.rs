@@ -31,7 +31,7 @@ impl Case {
         agent
     }
 
-    /// What a call of `id` with this body is answered with.
+    /// The answer to a call of `id` with this body.
     async fn sent_to(&self, id: &str, body: &str) -> Answer {
         let request = Request::post(format!("/workspaces/{id}/a2a"), body);
         self.gateway.call(&request.bearer(&self.caller.token)).await

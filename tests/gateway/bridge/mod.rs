@@ -19,7 +19,7 @@ mod records;
 mod refusals;
 mod traps;
 
-/// What a message, and questions about its task, are called in one generation.
+/// Names of a message, and of requests about its task, in one generation.
 struct Words {
     send: &'static str,
     message: Value,

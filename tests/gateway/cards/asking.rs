@@ -82,7 +82,7 @@ async fn a_card_is_admitted_like_a_call() {
     // Without a default there is nothing at the origin.
     let none = get("/.well-known/agent-card.json");
     gateway.call(&none).await.gives("not_found");
-    // A card is fetched for nobody in particular.
+    // A card is fetched for no particular caller.
     let seen = target.agent.take();
     for name in "x-workspace-id authorization x-a2a-caller-token cookie".split(' ') {
         assert_eq!(seen.field(name), None, "{name}");

@@ -170,7 +170,7 @@ async fn only_an_admin_token_begins_a_session() {
     let own = format!("http://{}", gateway.admin);
     let foreign = begin().bearer(ADMIN);
     let foreign = foreign.field("Origin", "http://elsewhere.example");
-    // So nobody makes a session last for ever.
+    // So no session lasts for ever.
     let again = session.request("POST", "/console/session");
     for (request, status, reason) in [
         (begin(), 401, "unauthenticated"),

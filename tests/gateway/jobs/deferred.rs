@@ -55,7 +55,7 @@ async fn state(gateway: &Gateway, of: &Seat, at: &Seat, id: &str, wished: &str) 
     until(wished, is_so).await;
 }
 
-/// A gateway with a caller and a target that repeats what it is told; the target is paused.
+/// A gateway with a caller and a target that echoes its messages; the target is paused.
 async fn paused(builder: Builder) -> (Gateway, Seat, Seat) {
     let (gateway, caller, target) = staged(builder, Agent::scripted(echo).await).await;
     pause(&gateway, "target", "pause").await;

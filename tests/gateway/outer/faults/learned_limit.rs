@@ -15,7 +15,7 @@ use crate::harness::{
 const OK: &str = r#"{"jsonrpc":"2.0","id":"c-1","result":{"kind":"message","messageId":"r","role":"agent","parts":[]}}"#;
 const TOO_MANY: &str = "HTTP/1.1 429 Too Many Requests\r\nContent-Length: 0\r\n\r\n";
 
-/// The limit of `target` that the gateway has learned, as `other` is told.
+/// The limit of `target` that the gateway has learned, as an explanation for `other` shows it.
 async fn learned(gateway: &Gateway) -> Option<u64> {
     let explained = explain(gateway, "other", "target").await;
     step(&explained, "slots")["fact"]["learned_limit"].as_u64()

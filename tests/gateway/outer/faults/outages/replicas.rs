@@ -95,7 +95,7 @@ async fn a_token_revoked_on_one_replica_is_refused_by_the_other() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_revocation_is_obeyed_when_the_link_was_cut_or_swallows_everything() {
     let replicas = Replicas::new().await;
-    // The last: open connections are dead, and nobody says so; new ones are not.
+    // The last: open connections are dead without a reset; new ones are not.
     for happens in [Relay::cut, Relay::black_hole, Relay::strand] {
         replicas.obeyed_after(|all| happens(&all.other_link)).await;
         replicas.linked_again().await;
