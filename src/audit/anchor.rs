@@ -5,6 +5,7 @@
 use std::fs;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -60,7 +61,12 @@ struct Newest {
 /// The task that keeps the newest end.
 pub(super) struct Anchor {
     newest: watch::Sender<Option<Newest>>,
+    in_file: Arc<InFile>,
 }
+
+/// The number of the last record in the file; locked while the file is written. A write outlives the future that waits
+/// for it, and must not replace the end that a later one wrote.
+type InFile = Mutex<i64>;
 
 #[derive(Debug, thiserror::Error)]
 enum AnchorError {
@@ -81,7 +87,10 @@ enum AnchorError {
 impl Anchor {
     pub(super) fn new() -> Self {
         let (newest, _) = watch::channel(None);
-        Self { newest }
+        Self {
+            newest,
+            in_file: Arc::default(),
+        }
     }
 
     /// Accepts the end that was just written to SQL.
@@ -107,7 +116,7 @@ impl Anchor {
             let _ = newest.changed().await;
             loop {
                 let end = newest.borrow_and_update().clone();
-                let Some(error) = keep_in_time(place, end, KEEP_MAX).await.err() else {
+                let Some(error) = self.keep_in_time(place, end, KEEP_MAX).await.err() else {
                     break;
                 };
                 metrics.audit.anchors_failed.inc();
@@ -124,53 +133,65 @@ impl Anchor {
     /// Keeps the last end before the process exits.
     pub(super) async fn keep_last(&self, place: &AuditAnchor, metrics: &Metrics) {
         let end = self.newest.borrow().clone();
-        if let Err(error) = keep_in_time(place, end, LAST_MAX).await {
+        if let Err(error) = self.keep_in_time(place, end, LAST_MAX).await {
             metrics.audit.anchors_failed.inc();
             tracing::warn!(error = %Causes(&error), "failed to write the last end of the audit chain to audit.anchor");
         }
     }
-}
 
-async fn keep_in_time(
-    place: &AuditAnchor,
-    newest: Option<Newest>,
-    max: Duration,
-) -> Result<(), AnchorError> {
-    let Some(newest) = newest else { return Ok(()) };
-    let kept = timeout(max, keep(place, newest)).await;
-    kept.unwrap_or(Err(AnchorError::TooSlow(max)))
-}
-
-async fn keep(place: &AuditAnchor, newest: Newest) -> Result<(), AnchorError> {
-    let Newest {
-        end,
-        has_checkpoint,
-    } = newest;
-    match place {
-        AuditAnchor::Log => {
-            if has_checkpoint {
-                let End {
-                    replica,
-                    seq,
-                    hash,
-                    statement,
-                    ..
-                } = end;
-                tracing::info!(replica, seq, hash, statement, "Audit anchor");
-            }
-            Ok(())
-        }
-        AuditAnchor::File(path) => {
-            let at = path.clone();
-            let written = tokio::task::spawn_blocking(move || write(&at, &end)).await;
-            let written = written.unwrap_or_else(|_| Err(io::ErrorKind::Other.into()));
-            written.map_err(|source| AnchorError::File {
-                path: path.clone(),
-                source,
-            })
-        }
-        AuditAnchor::Url(url) => send(url, &end).await,
+    async fn keep_in_time(
+        &self,
+        place: &AuditAnchor,
+        newest: Option<Newest>,
+        max: Duration,
+    ) -> Result<(), AnchorError> {
+        let Some(newest) = newest else { return Ok(()) };
+        let kept = timeout(max, self.keep(place, newest)).await;
+        kept.unwrap_or(Err(AnchorError::TooSlow(max)))
     }
+
+    async fn keep(&self, place: &AuditAnchor, newest: Newest) -> Result<(), AnchorError> {
+        let Newest {
+            end,
+            has_checkpoint,
+        } = newest;
+        match place {
+            AuditAnchor::Log => {
+                if has_checkpoint {
+                    let End {
+                        replica,
+                        seq,
+                        hash,
+                        statement,
+                        ..
+                    } = end;
+                    tracing::info!(replica, seq, hash, statement, "Audit anchor");
+                }
+                Ok(())
+            }
+            AuditAnchor::File(path) => {
+                let (at, in_file) = (path.clone(), Arc::clone(&self.in_file));
+                let write = move || write_newest(&at, &end, &in_file);
+                let written = tokio::task::spawn_blocking(write).await;
+                let written = written.unwrap_or_else(|_| Err(io::ErrorKind::Other.into()));
+                written.map_err(|source| AnchorError::File {
+                    path: path.clone(),
+                    source,
+                })
+            }
+            AuditAnchor::Url(url) => send(url, &end).await,
+        }
+    }
+}
+
+/// Writes the end, unless the file has a later one.
+fn write_newest(path: &Path, end: &End, in_file: &InFile) -> io::Result<()> {
+    let mut seq = in_file.lock().unwrap_or_else(PoisonError::into_inner);
+    if end.seq >= *seq {
+        write(path, end)?;
+        *seq = end.seq;
+    }
+    Ok(())
 }
 
 /// Rewrites the file with this end and the ends of other chains. Replaces it by a rename, so that a reader
@@ -255,11 +276,13 @@ mod tests {
     fn a_file_has_the_newest_end_of_each_chain() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("anchor");
-        for (replica, seq) in [("a", 1), ("a", 2), ("b", 1), ("a", 3)] {
-            write(&path, &end(replica, seq)).unwrap();
+        write(&path, &end("b", 9)).unwrap();
+        let in_file = InFile::default();
+        for seq in [1, 2, 3, 2] {
+            write_newest(&path, &end("a", seq), &in_file).unwrap();
         }
         let found = statements(&fs::read_to_string(&path).unwrap());
-        assert_eq!(found, ["s-b-1", "s-a-3"]);
+        assert_eq!(found, ["s-b-9", "s-a-3"]);
         for n in 0..CHAINS_MAX + 10 {
             write(&path, &end(&format!("c-{n}"), 1)).unwrap();
         }

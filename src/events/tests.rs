@@ -202,6 +202,7 @@ fn an_event_of_an_earlier_release_is_read_and_one_of_this_has_the_life() {
 async fn hierarchy(folder: &tempfile::TempDir) -> Hierarchy {
     let mut config: Config = toml::from_str(include_str!("../../config/default.toml")).unwrap();
     config.stores.sql = format!("sqlite:{}/gateway.db", folder.path().display()).into();
+    config.stores.timeout = Duration::from_secs(60);
     let metrics = Arc::new(Metrics::new());
     let db = Db::open(&config.stores, Arc::clone(&metrics)).unwrap();
     db.migrate().await.unwrap();
@@ -395,7 +396,7 @@ async fn what_is_told_is_read_in_order_and_what_passes_is_made_only_while_somebo
             }
         }
         let cut = async { while reader.next(&hierarchy).await.is_ok() {} };
-        tokio::time::timeout(Duration::from_secs(10), cut)
+        tokio::time::timeout(Duration::from_secs(60), cut)
             .await
             .unwrap();
     };

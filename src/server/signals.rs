@@ -21,11 +21,8 @@ use crate::drain::Drain;
 use crate::gateway::Gateway;
 use crate::telemetry::traces::Traces;
 
-/// Time for remaining exchanges to send their last event or error after the drain.
+/// Time for remaining exchanges to send their last event or error after the drain, or after a second signal.
 const LAST_WORDS: Duration = Duration::from_secs(2);
-
-/// The same after a second signal.
-const LAST_WORDS_HURRIED: Duration = Duration::from_millis(500);
 
 /// Time for rejections in progress, which are recorded when their callers have them.
 const LAST_REFUSALS: Duration = Duration::from_secs(2);
@@ -134,7 +131,7 @@ impl Told {
 
     async fn shut_down(mut self) -> ShutdownSignal {
         until(&mut self.told, End::InOrder).await;
-        last_words(&self.drain, LAST_WORDS).await;
+        last_words(&self.drain).await;
         self.traces.stop(LAST_SPANS).await;
         ShutdownSignal::FastShutdown
     }
@@ -192,7 +189,7 @@ impl Signals {
     async fn finish(&self, followed: bool, hurry: impl Future<Output = ()>) {
         let in_order = async {
             drain(&self.drain, &self.config, followed).await;
-            last_words(&self.drain, LAST_WORDS).await;
+            last_words(&self.drain).await;
             if let Some(gateway) = &self.gateway {
                 gateway.flush().await;
             }
@@ -200,7 +197,7 @@ impl Signals {
         };
         tokio::select! {
             () = in_order => {}
-            () = hurry => last_words(&self.drain, LAST_WORDS_HURRIED).await,
+            () = hurry => last_words(&self.drain).await,
         }
         // Also after a second signal: a chain without a stop record looks as if its end had been removed.
         if let Some(gateway) = &self.gateway {
@@ -268,10 +265,10 @@ async fn drain(drain: &Drain, config: &Live, followed: bool) {
 }
 
 /// Ends the remaining exchanges: streams with their last event, others with an error.
-async fn last_words(drain: &Drain, limit: Duration) {
+async fn last_words(drain: &Drain) {
     drain.begin();
     drain.cut();
-    idle_within(limit, || drain.running() == 0).await;
+    idle_within(LAST_WORDS, || drain.running() == 0).await;
 }
 
 async fn idle_within(limit: Duration, idle: impl Fn() -> bool) {

@@ -8,6 +8,11 @@ use std::path::Path;
 use crate::harness::planted::DATABASE_PASSWORD;
 use crate::harness::servers::{Redis, postgres};
 
+/// Waits until the other gateway refuses the token.
+const REVOKED: &str = r#"
+while a2a-gateway send writer 'is it good?' --url $two --token "$script" > /dev/null 2>&1; do sleep 0.2; done
+"#;
+
 #[test]
 fn the_page_of_two_gateways_leads_to_what_it_shows() {
     let redis = Redis::start();
@@ -18,6 +23,8 @@ fn the_page_of_two_gateways_leads_to_what_it_shows() {
     let password = format!("echo {DATABASE_PASSWORD} >");
     let replaced = [
         ("echo gateway >", &*password),
+        // On a busy machine it takes longer than the second that the page waits.
+        ("\nsleep 1\n", REVOKED),
         ("postgres://gateway@127.0.0.1:5432/gateway", &*database),
         ("redis://127.0.0.1:6379/1", &*redis.url()),
     ];

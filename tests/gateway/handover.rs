@@ -236,7 +236,7 @@ async fn a_process_that_cannot_be_followed_goes_on() {
     let file = folder.path().join("gateway.toml");
     fs::write(&file, "").unwrap();
     let builder = Builder::new(Pair::External).process().file(&file);
-    let gateway = builder.start().await;
+    let gateway = builder.set("stores.timeout", "20s").start().await;
     let (caller, target) = gateway.pair(agent().await).await;
     fs::write(&file, "this is no configuration").unwrap();
     gateway.signal("USR2");

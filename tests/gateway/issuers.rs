@@ -11,7 +11,7 @@ use crate::harness::issuer::{Issuer, Key, tables, tls_door};
 use crate::harness::ports::free_address;
 use crate::harness::{
     Answer, Builder, CALL, Gateway, Pair, Request, Seat, Step, answering, card, ok_json,
-    until_holds,
+    until_found, until_holds,
 };
 use crate::matrix::{Case, TABLE, Who};
 use crate::on_embedded;
@@ -57,6 +57,8 @@ on_embedded! {
         let key = Key::new("k-1");
         let issuer = Issuer::start(NAME, &[&key]).await;
         let builder = Builder::new(Pair::Embedded).set("auth.issuers", &tables(&[&issuer]));
+        // The whole table takes longer than a lease of 90 s where much else goes on.
+        let builder = builder.set("registry.heartbeat_ttl", "10m");
         let case = Case::on(builder.start().await).await;
         let scopes = [
             (Who::CanvasOrg, json!({"org": "acme"})),
@@ -75,8 +77,8 @@ on_embedded! {
                 assert_eq!(answer.status, expected, "{what}: {}", answer.text());
             }
         }
+        case.gateway.until_told("canvas:ada", 1).await;
         let log = case.gateway.log();
-        assert!(log.contains("canvas:ada"), "{log}");
         assert!(shows_no_token(&log), "{log}");
     }
 }
@@ -148,6 +150,16 @@ async fn forged_tokens_are_refused() {
     assert!(forged.iter().all(|token| !log.contains(token.as_str())));
 }
 
+/// The time at which others were let in, or refused: before one that hangs is given up after 5 s. Where those
+/// were nearly over, or the machine stalls for as long, that is so the next time.
+async fn others_ask(gateway: &Gateway, issuer: &Issuer, key: &Key) -> Instant {
+    for _ in 0..5 {
+        asked(gateway, &fresh(issuer, key)).await.has(200);
+    }
+    asked(gateway, "a2aw_wrong").await.has(401);
+    Instant::now()
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_host_that_fails_is_named_and_holds_up_nobody_else() {
     let key = Key::new("k-1");
@@ -189,19 +201,14 @@ async fn a_host_that_fails_is_named_and_holds_up_nobody_else() {
     let names = faults.iter().map(|(name, word, _)| (*name, *word));
     for ((name, word), issuer) in names.zip(&issuers[1..]) {
         let token = fresh(issuer, &key);
-        let began = Instant::now();
-        let waits = async { (asked(&gateway, &token).await, began.elapsed()) };
-        // Meanwhile the others are let in, and hear who is not, before one that hangs is given up after 5 s.
-        let meanwhile = async {
-            for _ in 0..5 {
-                asked(&gateway, &fresh(&issuers[0], &key)).await.has(200);
-            }
-            asked(&gateway, "a2aw_wrong").await.has(401);
-            began.elapsed()
-        };
-        let ((answer, given_up), took) = tokio::join!(waits, meanwhile);
-        let most = given_up.max(Duration::from_secs(4));
-        assert!(took < most, "{name}: {took:?}");
+        let answer = until_found(name, async || {
+            let waits = async { (asked(&gateway, &token).await, Instant::now()) };
+            let ((answer, given_up), over) =
+                tokio::join!(waits, others_ask(&gateway, &issuers[0], &key));
+            let is_before = over < given_up || word != "timed_out";
+            (is_before && answer.text().contains(word)).then_some(answer)
+        })
+        .await;
         assert_eq!(answer.status, 503, "{name}: {}", answer.text());
         assert_eq!(answer.reason(), "store_unavailable");
         assert!(answer.field("retry-after").is_some());
@@ -280,7 +287,11 @@ async fn a_private_authority_is_trusted_by_ssl_cert_file_only() {
             builder = builder.env("SSL_CERT_FILE", &roots.display().to_string());
         }
         let (gateway, _target) = with_target(builder.start().await).await;
-        asked(&gateway, &fresh(&issuer, &key)).await.has(status);
+        let is_answered = async || {
+            let answer = asked(&gateway, &fresh(&issuer, &key)).await;
+            answer.status == status
+        };
+        until_holds("the keys, or the lack of them", is_answered).await;
         let read = Request::get("/workspaces/target");
         gateway.as_operator(read).await.has(200);
     }

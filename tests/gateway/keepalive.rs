@@ -117,7 +117,8 @@ async fn a_refused_caller_that_never_sends_its_body_is_let_go() {
 
 #[tokio::test]
 async fn half_a_head_is_waited_for_but_not_for_ever() {
-    let clocks = "server.keepalive=2s timeouts.request_head=2s";
+    // Longer than a busy machine needs for an honest head.
+    let clocks = "server.keepalive=15s timeouts.request_head=15s";
     let case = Case::on(Builder::new(Pair::Embedded).sets(clocks)).await;
     let begun = Instant::now();
     let open = || Connection::open(case.gateway.public);
@@ -143,7 +144,7 @@ async fn half_a_head_is_waited_for_but_not_for_ever() {
         assert_eq!(answers, 0, "no answer to nothing");
     };
     timeout(PROMPT, closed).await.expect("let go");
-    assert!(begun.elapsed() >= Duration::from_secs(2), "not at once");
+    assert!(begun.elapsed() >= Duration::from_secs(15), "not at once");
     case.still_works().await;
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use crate::harness::{ADMIN, Agent, Answer, CALL, Gateway, Request, card};
+use crate::harness::{ADMIN, Agent, Answer, Builder, CALL, Gateway, Request, card};
 use crate::on_both_pairs;
 use crate::steady::asked;
 
@@ -98,7 +98,8 @@ fn about(id: &str) -> Vec<(&'static str, String, Value)> {
 
 on_both_pairs! {
     async fn an_unknown_id_and_one_elsewhere_are_one_answer_for_one_look(pair: Pair) {
-        let gateway = Gateway::start(pair).await;
+        // A lapse would be looked for.
+        let gateway = Builder::new(pair).set("registry.heartbeat_ttl", "1h").start().await;
         let url = Agent::json("{}").await.url();
         let enrolment = gateway.create(json!({"id": "mine", "name": "mine", "org": "acme"})).await;
         let own = gateway.register("mine", &enrolment, &url, card("mine")).await;

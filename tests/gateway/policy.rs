@@ -17,7 +17,7 @@ const OFF: &str = "[rate]\ncaller_per_second = 0\nfailures_per_second = 0\n";
 
 async fn start(written: &Written) -> Gateway {
     let builder = Builder::new(Pair::Embedded).process().file(written.path());
-    builder.start().await
+    builder.set("stores.timeout", "20s").start().await
 }
 
 /// Closed for the credential's sake, soon.

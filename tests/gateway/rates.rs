@@ -52,7 +52,7 @@ on_both_pairs! {
             let is_so = |(labels, _): &(&String, &u64)| labels.contains("operation=\"publish\"") == published;
             asked.iter().filter(is_so).map(|(_, count)| count).sum::<u64>()
         };
-        let (before, began) = (asked(&gateway).await, Instant::now());
+        let (began, before) = (Instant::now(), asked(&gateway).await);
         for _ in 0..100 {
             one().await;
         }
@@ -271,13 +271,22 @@ async fn what_is_used_up_at_one_replica_is_used_up_at_all() {
         passed
     };
     let (request, began) = (read_by(&replicas.token), Instant::now());
-    let used = passed(&replicas.all[0], &request).await;
+    // That the workspace was created and registered is told, too.
+    let mut told = passed(&replicas.all[0], &request).await + 2;
     for other in &replicas.all[1..] {
-        let name = "a2a_gateway_rate_shares_total";
-        other.until_counted(name, &["heard"], f64::from(used)).await;
+        // What a replica misses while the machine stalls is forgiven: the first goes on until it is made up for.
+        let is_heard = async || {
+            replicas.all[0].call(&request).await;
+            heard(other).await >= f64::from(told)
+        };
+        until_holds("all is heard", is_heard).await;
         // One a second comes back.
-        let more = u64::from(passed(other, &request).await);
-        assert!(more <= began.elapsed().as_secs() + 1, "{more} more");
+        let more = passed(other, &request).await;
+        assert!(
+            u64::from(more) <= began.elapsed().as_secs() + 1,
+            "{more} more"
+        );
+        told += more;
     }
     // Another credential is not concerned. Without the link each replica keeps to its own count.
     replicas.stores.redis.kill();
@@ -287,36 +296,45 @@ async fn what_is_used_up_at_one_replica_is_used_up_at_all() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn in_the_long_run_three_replicas_let_pass_what_one_would() {
     let replicas = Replicas::new("rate.caller_per_second=10 rate.caller_burst=10").await;
-    let lost = lost_shares(&replicas).await;
+    let before = all_heard(&replicas).await;
     let all = replicas.all.iter();
     let hammers = all.map(|gateway| hammered(gateway, read_by(&replicas.token)));
-    let (mut passed, mut refused, mut longest) = (0.0, 0.0, 0.0_f64);
-    for (its, others, span) in futures_util::future::join_all(hammers).await {
+    let (mut burst, mut passed, mut refused, mut longest) = (0.0, 0.0, 0.0, 0.0_f64);
+    for (first, its, others, span) in futures_util::future::join_all(hammers).await {
+        burst += first;
         passed += its;
         refused += others;
         longest = longest.max(span);
     }
-    let told = format!("{passed} passed, {refused} refused in {longest} s");
-    // A replica that hears too late of the others' shares lets them be, and counts that.
-    let heard = lost_shares(&replicas).await == lost;
-    assert!(passed <= 15.0 * longest + 10.0 || !heard, "{told}");
+    // Two others hear of each. What one misses in a stall is forgiven, and passes once more at most.
+    let missed: f64 = 2.0 * (burst + passed) - (all_heard(&replicas).await - before);
+    let told = format!("{passed} passed, {refused} refused, {missed} missed in {longest} s");
+    assert!(passed <= 15.0 * longest + 10.0 + missed.max(0.0), "{told}");
     // What comes back while the machine stalls is lost, beyond the burst. Where it is too slow, nothing is refused.
     assert!(passed >= 2.5 * longest || refused < passed, "{told}");
 }
 
-async fn lost_shares(replicas: &Replicas) -> f64 {
-    let mut lost = 0.0;
-    for gateway in &replicas.all {
-        let name = "a2a_gateway_rate_shares_total";
-        lost += gateway.metric(name, &["lost"]).await;
-    }
-    lost
+/// Of how many requests at others a replica has heard.
+async fn heard(gateway: &Gateway) -> f64 {
+    let name = "a2a_gateway_rate_shares_total";
+    gateway.metric(name, &["heard"]).await
 }
 
-/// How many calls a replica lets pass and refuses in 4 s and longer, once its burst is gone, and that time.
-async fn hammered(gateway: &Gateway, request: Request) -> (f64, f64, f64) {
+async fn all_heard(replicas: &Replicas) -> f64 {
+    let mut all = 0.0;
+    for gateway in &replicas.all {
+        all += heard(gateway).await;
+    }
+    all
+}
+
+/// A replica's burst, how many calls it lets pass and refuses in 4 s and longer after it, and that time.
+async fn hammered(gateway: &Gateway, request: Request) -> (f64, f64, f64, f64) {
     let mut connection = Connection::open(gateway.public).await;
-    while connection.call(&request).await.status == 200 {}
+    let mut burst = 0.0;
+    while connection.call(&request).await.status == 200 {
+        burst += 1.0;
+    }
     let begin = Instant::now();
     let (mut passed, mut refused) = (0.0, 0.0);
     while begin.elapsed() < Duration::from_secs(4) {
@@ -326,5 +344,5 @@ async fn hammered(gateway: &Gateway, request: Request) -> (f64, f64, f64) {
         }
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
-    (passed, refused, begin.elapsed().as_secs_f64())
+    (burst, passed, refused, begin.elapsed().as_secs_f64())
 }

@@ -153,7 +153,8 @@ async fn a_change_is_noticed_however_it_is_written() {
 #[tokio::test]
 async fn what_changes_counts_at_once_and_nothing_open_is_dropped() {
     let written = Written::new(OFF);
-    let gateway = written.builder().start().await;
+    let builder = written.builder().set("stores.timeout", "20s");
+    let gateway = builder.start().await;
     let permits = Arc::new(Semaphore::new(0));
     let agent = || agent(&permits);
     let root = gateway.seat("root", "", agent().await).await;
@@ -330,6 +331,7 @@ async fn a_token_that_is_taken_out_is_refused_and_one_that_comes_counts() {
     let builder = written.builder().env("A2A_GATEWAY_ADMIN_TOKEN", "");
     let mounted_at = secret.to_str().unwrap();
     let builder = builder.env("A2A_GATEWAY_ADMIN_TOKEN_FILE", mounted_at);
+    let builder = builder.set("stores.timeout", "20s");
     let gateway = builder.start().await;
     let ask = |token: &str| Request::get("/workspaces/none").bearer(token);
     let (known, unknown) = ("workspace_not_found", "unauthenticated");

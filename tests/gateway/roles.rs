@@ -64,7 +64,7 @@ async fn a_token_ends_on_every_replica_with_what_it_opened() {
     let [one, other] = [&replicas.all[0], &replicas.all[1]];
     let [revoked, brief] = [
         json!({"role": "read"}),
-        json!({"role": "read", "expires_in": 6}),
+        json!({"role": "read", "expires_in": 15}),
     ];
     let (revoked, brief) = (made(one, revoked).await, made(one, brief).await);
     let mut sockets = Vec::new();

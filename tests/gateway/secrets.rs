@@ -5,6 +5,7 @@
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 
+use crate::audit::all_written;
 use crate::harness::planted::DATABASE_PASSWORD;
 use crate::harness::servers::{self, Redis};
 use crate::harness::watcher::Feed;
@@ -269,6 +270,7 @@ async fn no_token_no_body_and_no_password_is_seen_anywhere() {
         }
     }
     assert!(events > 5, "{events}");
+    all_written(&session.gateway).await;
     let (mut records, mut cursor) = (0, String::new());
     loop {
         let path = format!("/audit?limit=500{cursor}");

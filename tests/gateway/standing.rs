@@ -137,10 +137,10 @@ on_embedded! {
         root(&gateway, "target", "acme", &agent).await;
         let mut calm = Open::new(&gateway, "target", &own).await;
         let began = Instant::now();
-        let brief = tell(&gateway, "POST", "/workspaces/caller/tokens", json!({"expires_in": 4})).await;
+        let brief = tell(&gateway, "POST", "/workspaces/caller/tokens", json!({"expires_in": 12})).await;
         let stream = Open::new(&gateway, "target", brief["token"].as_str().unwrap()).await;
         assert_eq!(stream.last().await, "unauthenticated");
-        assert!(began.elapsed() > Duration::from_millis(3_900), "it ended too early");
+        assert!(began.elapsed() > Duration::from_millis(11_900), "it ended too early");
         calm.goes_on(5).await;
     }
 
@@ -164,7 +164,7 @@ on_embedded! {
         let (resumed, _) = Open::by(&gateway, &resumed).await;
         let mut calm = Open::new(&gateway, "target", &lasting).await;
         // From here on nothing is announced.
-        grant("brief", Duration::from_secs(3)).await;
+        grant("brief", Duration::from_secs(12)).await;
         for (stream, what) in [(plain, "plain"), (keyed, "keyed"), (resumed, "resumed")] {
             assert_eq!(stream.last().await, "not_permitted", "{what}");
         }
@@ -242,9 +242,9 @@ async fn a_stream_that_could_not_be_checked_is_checked_again() {
     let direct = format!("127.0.0.1:{}", postgres.port());
     let direct = through.replace(&relay.address().to_string(), &direct);
     let mut replicas = Vec::new();
-    for sql in [&through, &direct] {
+    for (sql, timeout) in [(&through, "5s"), (&direct, "20s")] {
         let builder = Builder::new(Pair::Embedded).stores(sql, &redis.url());
-        replicas.push(builder.set("stores.timeout", "1s").start().await);
+        replicas.push(builder.set("stores.timeout", timeout).start().await);
         replicas.last().unwrap().until_coherent().await;
     }
     let (at, by) = (&replicas[0], &replicas[1]);

@@ -3,6 +3,8 @@
 
 use std::collections::BTreeMap;
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -119,6 +121,7 @@ async fn idle_connections_of_all_threads_are_closed_without_a_call() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_long_body_does_not_hold_up_other_callers_of_its_thread() {
     const LONGS: usize = 2;
+    const MOST: usize = 20 * LONGS;
     let builder = Builder::new(Pair::Embedded);
     let case = Case::new(builder, "1", answering().await).await;
     // As much to walk as fits into a body.
@@ -129,21 +132,26 @@ async fn a_long_body_does_not_hold_up_other_callers_of_its_thread() {
     long.body = CALL.replace("\"parts\":[", &part).into();
     assert!(long.body.len() > 10_000_000, "{}", long.body.len());
     let (to, short) = (case.gateway.public, case.request());
-    let longs = tokio::spawn(async move {
+    let longs = Arc::new(AtomicUsize::new(0));
+    let done = Arc::clone(&longs);
+    let calling = tokio::spawn(async move {
         let mut caller = Connection::open(to).await;
-        for _ in 0..LONGS {
+        while done.load(Ordering::SeqCst) < MOST {
             caller.call(&long).await.has(200);
+            done.fetch_add(1, Ordering::SeqCst);
         }
     });
     let mut caller = Connection::open(to).await;
-    let mut shorts = 0;
-    while !longs.is_finished() {
+    let (mut shorts, mut beside) = (0, 0);
+    while beside < LONGS || shorts <= 5 * beside {
         assert_eq!(caller.call(&short).await.status, 200);
         shorts += 1;
+        beside = longs.load(Ordering::SeqCst);
+        // Behind each other they would take turns, however many there are.
+        assert!(beside < MOST, "{shorts} beside {beside}");
+        assert!(!calling.is_finished(), "a long one failed");
     }
-    longs.await.unwrap();
-    // Behind each other they would take turns.
-    assert!(shorts > 5 * LONGS, "{shorts} beside {LONGS}");
+    calling.abort();
 }
 
 /// Counts of failed accepts in the log of a gateway, a log line each.
@@ -179,7 +187,8 @@ async fn without_files_the_log_has_a_line_a_second_and_operators_get_in() {
         let health = gateway.admin_get("/healthz").await;
         assert_eq!(health.expect("an answer").status, 200);
     }
-    assert!(!failed_accepts(&gateway, "admin").is_empty());
+    let told = async || !failed_accepts(&gateway, "admin").is_empty();
+    until_holds("it is told that operators waited", told).await;
     drop(open);
     let served = async || gateway.call(&Request::get("/")).await.status == 404;
     until_holds("callers get in again", served).await;

@@ -43,6 +43,7 @@ fn calls_in(folder: &tempfile::TempDir) -> Arc<Calls> {
     let sql = format!("sqlite:{}", folder.path().join("gateway.db").display());
     config.stores.sql = sql.into();
     config.stores.shared = "memory".to_owned().into();
+    config.stores.timeout = std::time::Duration::from_secs(60);
     let metrics = Arc::new(Metrics::new());
     let db = Db::open(&config.stores, Arc::clone(&metrics)).unwrap();
     let shared = Shared::open(&config.stores, Arc::clone(&metrics)).unwrap();

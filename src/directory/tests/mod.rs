@@ -58,6 +58,7 @@ async fn room_from(shared: &str, change: impl FnOnce(&mut Config)) -> Room {
     let mut config: Config = toml::from_str(include_str!("../../../config/default.toml")).unwrap();
     config.stores.sql = format!("sqlite:{}/gateway.db", folder.path().display()).into();
     config.stores.shared = shared.to_owned().into();
+    config.stores.timeout = Duration::from_secs(60);
     config.limits.target_concurrency = 2;
     change(&mut config);
     // Where all cases register.

@@ -132,6 +132,7 @@ impl House {
         let dir = tempfile::tempdir().unwrap();
         let mut config: Config = toml::from_str(DEFAULT).unwrap();
         config.stores.sql = format!("sqlite:{}", dir.path().join("gw.db").display()).into();
+        config.stores.timeout = Duration::from_secs(60);
         config.keys.dir = dir.path().join("keys");
         change(&mut config);
         let gateway = Gateway::open(config.into(), Arc::new(Metrics::new())).unwrap();

@@ -85,7 +85,7 @@ async fn an_answer_binds_its_task_and_its_context_also_for_the_next_process() {
 
 #[tokio::test]
 async fn a_binding_lasts_a_ttl_from_its_last_use_and_that_of_an_ended_task_is_not_renewed() {
-    let ttl = Duration::from_secs(3);
+    let ttl = Duration::from_secs(12);
     let room = room_with("memory", |config| config.affinity.ttl = ttl).await;
     run(&room);
     let [mut used, mut ended] = ["a", "a"].map(|name| binder(&room, name));
@@ -126,7 +126,7 @@ async fn a_store_that_is_away_is_told_and_delays_an_answer_by_a_bounded_time() {
     let began = std::time::Instant::now();
     binder(&room, "a").bind(None, Some("t"), false).await;
     assert!(
-        began.elapsed() < Duration::from_secs(5),
+        began.elapsed() < Duration::from_secs(60),
         "{:?}",
         began.elapsed()
     );

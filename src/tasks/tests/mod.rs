@@ -30,7 +30,7 @@ async fn room_with(shared: &str, change: impl FnOnce(&mut Config)) -> Room {
     let sql = format!("sqlite:{}", folder.path().join("gateway.db").display());
     config.stores.sql = sql.into();
     config.stores.shared = shared.to_owned().into();
-    config.stores.timeout = Duration::from_secs(5);
+    config.stores.timeout = Duration::from_secs(60);
     change(&mut config);
     let metrics = Arc::new(Metrics::new());
     let db = Db::open(&config.stores, Arc::clone(&metrics)).unwrap();
@@ -181,7 +181,7 @@ async fn of_a_list_only_foreign_ones_are_hidden_and_another_target_is_another_ta
 
 #[tokio::test]
 async fn alone_an_owner_is_forgotten_a_ttl_after_the_last_use_and_kept_over_a_restart() {
-    let ttl = Duration::from_secs(4);
+    let ttl = Duration::from_secs(12);
     let room = room_with("memory", |config| config.a2a.task_ttl = ttl).await;
     let running = Arc::clone(&room.tasks);
     tokio::spawn(async move { running.run().await });

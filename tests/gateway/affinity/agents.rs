@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::harness::servers::{self, Redis};
 use crate::harness::{
     ADMIN, Agent, Answer, Builder, Gateway, Pair, Recorded, Request, Seat, Step, card, chunk,
-    ok_json,
+    ok_json, until_holds,
 };
 
 /// Tasks of one instance, by id, each with its context.
@@ -126,6 +126,9 @@ impl Cluster {
                 redis = Some(shared);
             }
         }
+        for gateway in &gateways {
+            gateway.until_coherent().await;
+        }
         let caller = gateways[0]
             .seat("caller", "", Agent::json("{}").await)
             .await;
@@ -193,6 +196,16 @@ impl Cluster {
             .unwrap_or_else(|| panic!("{}", answer.text()))
             .to_owned();
         (task, instance)
+    }
+
+    /// Waits until what is bound is written down, for every replica: an answer waits for that only a moment.
+    pub(super) async fn until_written(&self) {
+        let written = async || {
+            let labels = ["queue=\"task_notes\""];
+            let queued = self.metric("a2a_gateway_queue_entries", &labels);
+            queued.await == 0.0
+        };
+        until_holds("bindings are written", written).await;
     }
 
     /// Calls received by each instance, in order.

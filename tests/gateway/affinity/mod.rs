@@ -17,9 +17,10 @@ use self::agents::{Cluster, with_text};
 use crate::explain::{explain, step};
 use crate::harness::{Agent, Builder, Pair, Request, Step, ok_json, until_holds};
 
-/// No breaker closes, and no call ceases to count, while a case runs.
+/// No breaker closes, no call ceases to count, and no instance lapses, while a case runs.
 fn builder() -> Builder {
-    let builder = Builder::new(Pair::Embedded).set("breaker.window", "1h");
+    let builder = Builder::new(Pair::Embedded).set("registry.heartbeat_ttl", "1h");
+    let builder = builder.set("breaker.window", "1h");
     let builder = builder.set("breaker.open_max", "1h");
     builder.set("breaker.open", "1h")
 }
@@ -36,6 +37,7 @@ async fn breaker(cluster: &Cluster, turn: usize, instance: &str) -> String {
 /// Opens the breaker of an instance at each gateway, by calls about a task that it has. Returns both.
 async fn open_one(cluster: &Cluster) -> (Value, String) {
     let (task, instance) = cluster.task(json!({})).await;
+    cluster.until_written().await;
     open(cluster, &task, &instance).await;
     (task, instance)
 }
@@ -323,6 +325,7 @@ async fn a_task_and_a_context_stay_with_their_instance_at_every_replica() {
     let mut by_instance: HashMap<String, usize> = HashMap::new();
     for _ in 0..40 {
         let (task, instance) = cluster.task(json!({})).await;
+        cluster.until_written().await;
         let (id, context) = (&task["id"], &task["contextId"]);
         *by_instance.entry(instance.clone()).or_default() += 1;
         for (method, params) in [

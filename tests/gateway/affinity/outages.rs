@@ -21,12 +21,7 @@ async fn tasks(cluster: &Cluster, count: usize) -> Vec<(Value, String)> {
     for _ in 0..count {
         bound.push(cluster.task(json!({})).await);
     }
-    let written = async || {
-        let labels = ["queue=\"task_notes\""];
-        let queued = cluster.metric("a2a_gateway_queue_entries", &labels);
-        queued.await == 0.0
-    };
-    until_holds("bindings are written", written).await;
+    cluster.until_written().await;
     bound
 }
 

@@ -82,6 +82,7 @@ on_embedded! {
         let builder = Builder::new(Pair::Embedded).set("audit.anchor", &receiver.url());
         let (mut gateway, caller, _target) = staged(builder, Agent::json("{}").await).await;
         calls(&gateway, &caller.token, "sent").await;
+        receiver.until_count(1).await;
         end(&mut gateway);
         let requests = receiver.requests();
         let last = requests.last().expect("the end was sent");
@@ -99,6 +100,7 @@ on_embedded! {
         let (mut gateway, caller, _target) = staged(Builder::new(Pair::Embedded).set("audit.anchor", "log"), Agent::json("{}").await).await;
         calls(&gateway, &caller.token, "logged").await;
         end(&mut gateway);
+        gateway.until_told("Audit anchor", 1).await;
         let log = gateway.dir.join("log");
         let verify = ["verify", "--anchor", log.to_str().unwrap()];
         says(&gateway, &verify, 0);

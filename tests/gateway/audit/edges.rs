@@ -126,6 +126,7 @@ async fn a_run_says_which_keys_and_settings_it_begins_with_and_what_was_left_at_
     let mut gateway = Builder::new(Pair::Embedded)
         .file(file.path())
         .set("telemetry.otlp_headers", &format!("x-key={PLANTED}"))
+        .set("stores.timeout", "20s")
         .start()
         .await;
     let started = recorded(&gateway, "event_type=AUDIT_STARTED", 1).await[0]["detail"].clone();
@@ -232,7 +233,7 @@ async fn whoever_is_answered_at_the_end_is_written_down() {
     };
     let asking: Vec<_> = (0..4).map(ask).collect();
     let answered = ["answered"];
-    let counted = gateway.until_counted("a2a_gateway_exchanges_total", &answered, 20.0);
+    let counted = gateway.until_counted("a2a_gateway_exchanges_total", &answered, 30.0);
     counted.await;
     end(&mut gateway);
     let records = exported(&gateway, &["--event-type", "A2A_CALL"]);

@@ -2,7 +2,6 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use a2a_gateway::audit::{Audit, Cursor, Draft, EventType, Filter};
 use a2a_gateway::db::Db;
@@ -11,6 +10,7 @@ use a2a_gateway::time::Timestamp;
 use serde_json::Value;
 
 use super::alone::{exported, finish, start, verified, verified_export, whole_room};
+use crate::harness::until_holds;
 
 /// All that an export has.
 async fn all_of(audit: &Audit) -> String {
@@ -24,9 +24,15 @@ const BACK: &str = "DROP TABLE structure_events; DROP TABLE audit_replicas; DROP
 
 /// Writes some calls, and ends.
 async fn calls(audit: &Arc<Audit>, target: &str) {
+    let begun = Filter {
+        event_type: Some("AUDIT_STARTED".to_owned()),
+        ..Filter::default()
+    };
+    let before = pages(audit, &begun).await.len();
     let run = start(audit);
     // Texts are in the order of their times, and the chain's first record has to be the earliest.
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    let has_begun = async || pages(audit, &begun).await.len() > before;
+    until_holds("the chain has begun", has_begun).await;
     let target = WorkspaceId::parse(target).unwrap();
     for _ in 0..20 {
         audit.record(Draft {

@@ -69,10 +69,12 @@ async fn postgres_is_away_under_load_and_every_record_is_there_afterwards() {
     let rate = asked("A2A_GATEWAY_AUDIT_RATE", 100);
     let (postgres, _redis, mut gateway) = started().await;
     let (caller, _target) = gateway.pair(Agent::json("{}").await).await;
-    gateway.until_coherent().await;
     let (load, callers) = Load::start(&gateway, &caller.token, rate);
-    let is_under_way = async || u64::try_from(load.sent()).unwrap() >= rate;
-    until_holds("load", is_under_way).await;
+    let more = async || {
+        let least = load.sent() + usize::try_from(rate).unwrap();
+        until_holds("load", async || load.sent() >= least).await;
+    };
+    gateway.until_warm(more).await;
     postgres.kill();
     let none_failed = async || load.failed() == 0;
     holds_for(Duration::from_secs(seconds), "no call fails", none_failed).await;

@@ -64,8 +64,10 @@ on_both_pairs! {
             let Some(next) = page["next_cursor"].as_str() else { break };
             cursor = format!("&cursor={next}");
         }
-        // The newest first: a record is made when its exchange is over, a moment after the answer.
-        let place = |r: &Value| (r["time"].as_str().unwrap().to_owned(), r["seq"].as_i64().unwrap());
+        // The newest first: a record is made when its exchange is over, a moment after the answer. SQLite has
+        // the order of the chain, in which two that are made at once may stand in either one.
+        let time = |r: &Value| (pair == Pair::External).then(|| r["time"].as_str().unwrap().to_owned());
+        let place = |r: &Value| (time(r), r["seq"].as_i64().unwrap());
         assert!(seen.is_sorted_by(|newer, older| place(newer) > place(older)), "{seen:?}");
         let mut ids: Vec<_> = seen.iter().map(|r| r["request_id"].as_str().unwrap()).collect();
         ids.sort_unstable();
@@ -201,7 +203,7 @@ on_embedded! {
         ] {
             assert_eq!(record[member], expected, "{member}: {record}");
         }
-        assert!(record["duration_ms"].as_i64().unwrap() < 10_000);
+        assert!(record["duration_ms"].as_i64().unwrap() < 600_000);
         assert!(record["seq"].as_i64().unwrap() > 1);
         for member in ["prev", "hash"] {
             assert_eq!(record[member].as_str().unwrap().len(), 64, "{record}");

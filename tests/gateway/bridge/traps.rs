@@ -1,13 +1,15 @@
 //! Traps of the translation that need the whole way: streams that end in the middle, subscriptions under load, versions
 //! and extensions that are named twice or wrongly, bodies whose kind comes last.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tokio::sync::Semaphore;
 
 use super::agents::{agent_1_0, call_in, events, message_0_3, message_1_0, task_0_3, task_1_0};
 use super::{Case, card, card_1_0, kinds, ways};
-use crate::harness::{Agent, Gateway, LAST_CHUNK, SSE_HEAD, Step, chunk, ok_json};
+use crate::harness::{Agent, Connection, Gateway, LAST_CHUNK, SSE_HEAD, Step, chunk, ok_json};
 
 /// Events of the agent while a subscriber waits for the task.
 const BUSY: usize = 200;
@@ -219,13 +221,15 @@ async fn a_stream_for_one_answer_is_none() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_subscription_is_kept_alive_while_the_task_is_asked_for() {
-    let agent = Agent::scripted(|request| {
+    let asked = Arc::new(Semaphore::new(0));
+    let held = Arc::clone(&asked);
+    let agent = Agent::scripted(move |request| {
         let call = call_in(request);
         let reply = |result: Value| json!({"jsonrpc": "2.0", "id": call["id"], "result": result});
         if call["method"] == "tasks/get" {
             let body = reply(task_0_3("working")).to_string();
             let answer = Step::Write(ok_json(&body));
-            return vec![Step::Wait(Duration::from_secs(1)), answer];
+            return vec![Step::Held(Arc::clone(&held)), answer];
         }
         let over = reply(
             json!({"kind": "status-update", "taskId": "t-1", "contextId": "c-1",
@@ -236,11 +240,15 @@ async fn a_subscription_is_kept_alive_while_the_task_is_asked_for() {
     });
     let gateway = Gateway::with("stream.keepalive=100ms").await;
     let case = Case::at(gateway, card("target"), agent.await).await;
-    let answer = case.call("SubscribeToTask", json!({"id": "t-1"})).await;
-    let text = answer.text();
-    let before = text.split("data: ").next().unwrap_or_default();
-    assert!(before.starts_with(':'), "{text}");
+    let mut connection = Connection::open(case.gateway.public).await;
+    let subscribe = case.request("SubscribeToTask", json!({"id": "t-1"}));
+    connection.ask(&subscribe).await;
+    let head = connection.read_head().await.unwrap();
+    let before = connection.next_chunk().await.unwrap();
+    assert!(before.starts_with(b":"), "{before:?}");
+    asked.add_permits(1);
+    let answer = connection.read_body(head).await;
     let said = events(&answer);
-    assert_eq!(said.len(), 2, "{text}");
+    assert_eq!(said.len(), 2, "{}", answer.text());
     assert_eq!(said[0]["result"]["task"]["id"], "t-1");
 }

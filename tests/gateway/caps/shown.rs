@@ -72,7 +72,7 @@ on_both_pairs! {
 
 on_embedded! {
     async fn a_reload_changes_limits_and_keeps_counts() {
-        let rates = "[rate]\ncaller_per_second = 0\nfailures_per_second = 0\n";
+        let rates = "[stores]\ntimeout = \"20s\"\n[rate]\ncaller_per_second = 0\nfailures_per_second = 0\n";
         let text = |limit: u64| format!("{rates}[[cap]]\nname = \"run\"\nper = \"run\"\ncount = \"messages\"\nlimit = {limit}\n");
         let written = Written::new(&text(2));
         let gateway = Builder::new(Pair::Embedded).file(written.path()).start().await;

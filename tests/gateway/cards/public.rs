@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::{add, card_of, locations, patch, served};
-use crate::harness::{ADMIN, Agent, Answer, Gateway, Request, Step, card};
+use crate::harness::{ADMIN, Agent, Answer, Gateway, Request, Step, card, until_found};
 use crate::on_both_pairs;
 
 const WELL_KNOWN: &str = "/.well-known/agent-card.json";
@@ -140,15 +140,11 @@ async fn cards_read_without_a_credential_are_limited_by_address() {
     let open = json!({"url": agent.url(), "card_access": "public"});
     add(&gateway, "open", open).await;
     let from = |client: &str| Request::get(place("open")).field("x-forwarded-for", client);
-    let mut limited = None;
-    for _ in 0..20 {
+    let limited = until_found("a limit", async || {
         let answer = gateway.call(&from("192.0.2.1")).await;
-        if answer.status != 200 {
-            limited = Some(answer);
-            break;
-        }
-    }
-    let limited = limited.expect("a limit");
+        (answer.status != 200).then_some(answer)
+    });
+    let limited = limited.await;
     limited.refuses(429, "rate_limited");
     assert_eq!(limited.field("retry-after"), Some("1"));
     // Others, and those who send a credential, read on.

@@ -20,6 +20,9 @@ const SOON: Duration = Duration::from_secs(60);
 
 const CARD: &str = "/.well-known/agent-card.json";
 
+/// The clock of a fetch, which is a little longer, does not end while a case runs.
+const PATIENT: &str = "timeouts.connect=60s";
+
 /// An agent that says nothing to the first `silent` requests, and gives its card to the others.
 async fn silent_at_first(silent: usize) -> Agent {
     let asked = AtomicUsize::new(0);
@@ -62,7 +65,7 @@ async fn begun(gateway: &Gateway, request: &Request, name: &str) -> Connection {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_leaves_while_the_agent_is_asked_for_its_card_is_not_waited_for() {
-    let gateway = Gateway::start(Pair::Embedded).await;
+    let gateway = Gateway::with(PATIENT).await;
     let agent = silent_at_first(usize::MAX).await;
     add(&gateway, "target", json!({"url": agent.url()})).await;
     for (number, request) in asking().iter().enumerate() {
@@ -81,7 +84,7 @@ async fn who_leaves_while_the_agent_is_asked_for_its_card_is_not_waited_for() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_waits_for_the_same_card_waits_on_when_another_leaves() {
-    let gateway = Gateway::start(Pair::Embedded).await;
+    let gateway = Gateway::with(PATIENT).await;
     let agent = silent_at_first(1).await;
     add(&gateway, "target", json!({"url": agent.url()})).await;
     let [card, ..] = asking();
@@ -97,7 +100,7 @@ async fn who_waits_for_the_same_card_waits_on_when_another_leaves() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_comes_when_the_agent_has_moved_gets_no_card_of_its_old_address() {
-    let gateway = Gateway::start(Pair::Embedded).await;
+    let gateway = Gateway::with(PATIENT).await;
     let answered = Arc::new(Semaphore::new(0));
     let held = Arc::clone(&answered);
     let old = Agent::scripted(move |request| {
@@ -126,7 +129,7 @@ async fn who_comes_when_the_agent_has_moved_gets_no_card_of_its_old_address() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_card_that_does_not_come_keeps_no_process_from_ending() {
-    let mut gateway = Gateway::with("server.drain=2s").await;
+    let mut gateway = Gateway::with(&format!("{PATIENT} server.drain=2s")).await;
     let agent = silent_at_first(usize::MAX).await;
     add(&gateway, "target", json!({"url": agent.url()})).await;
     let mut waiting = Vec::new();
@@ -149,7 +152,7 @@ async fn a_card_that_does_not_come_keeps_no_process_from_ending() {
 async fn a_root_without_a_card_says_which_setting_is_missing_or_wrong() {
     let written = Written::new("");
     let builder = Builder::new(Pair::Embedded).file(written.path());
-    let gateway = builder.start().await;
+    let gateway = builder.set("stores.timeout", "20s").start().await;
     let root = || Request::get(CARD).field("X-Request-Id", "seen");
     let unset = gateway.call(&root()).await;
     assert_refusal(&unset, CARD, "seen", "not_found", "unset");

@@ -119,16 +119,23 @@ async fn each_clock_ends_an_answer_with_its_reason() {
         drip.extend([Step::write("x"), Step::Wait(Duration::from_millis(50))]);
     }
     drip.push(Step::Hang);
-    for (key, script, reason, clock) in [
-        ("head", vec![Step::Hang], "agent_timeout", Some("head")),
-        ("idle", vec![head("x"), Step::Hang], "agent_silent", None),
-        ("total", drip, "agent_timeout", Some("total")),
+    // The last one runs from the beginning, and its call is to be at the agent before it ends.
+    for (key, span, script, reason, clock) in [
+        ("head", 500, vec![Step::Hang], "agent_timeout", Some("head")),
+        (
+            "idle",
+            500,
+            vec![head("x"), Step::Hang],
+            "agent_silent",
+            None,
+        ),
+        ("total", 5000, drip, "agent_timeout", Some("total")),
     ] {
-        let case = Case::new(&format!("timeouts.{key}=500ms")).await;
+        let case = Case::new(&format!("timeouts.{key}={span}ms")).await;
         let began = Instant::now();
         let answer = case.broken(script, reason).await;
         assert_ends(&answer, 504, reason, key);
-        assert!(began.elapsed() >= Duration::from_millis(500), "{key}");
+        assert!(began.elapsed() >= Duration::from_millis(span), "{key}");
         if clock.is_some() {
             assert_eq!(answer.fact("clock").as_deref(), clock);
         }
@@ -139,16 +146,16 @@ async fn each_clock_ends_an_answer_with_its_reason() {
     let case = Case::new("").await;
     case.play(vec![Step::Hang]);
     let began = Instant::now();
-    let request = case.request().field("X-Timeout", "1");
+    let request = case.request().field("X-Timeout", "5");
     let answer = case.gateway.call(&request).await;
     assert_ends(&answer, 504, "agent_timeout", "X-Timeout");
-    assert!(began.elapsed() >= Duration::from_secs(1));
+    assert!(began.elapsed() >= Duration::from_secs(5));
     case.settled(0, "agent_timeout").await;
 }
 
 #[tokio::test]
 async fn a_stream_that_goes_silent_ends_with_a_last_event() {
-    let case = Case::new("timeouts.idle=2s stream.keepalive=100ms").await;
+    let case = Case::new("timeouts.idle=6s stream.keepalive=100ms").await;
     let script = sse(format!("{EVENT}data: {{\"ha"), Step::Hang);
     let answer = case.broken(script, "agent_silent").await.has(200);
     assert!(answer.whole, "the stream is closed cleanly");
@@ -158,7 +165,7 @@ async fn a_stream_that_goes_silent_ends_with_a_last_event() {
     let text = answer.text();
     assert!(!text.contains("{\"ha"), "a half-received event is dropped");
     let keepalives = text.lines().filter(|line| *line == ": keepalive").count();
-    assert!((1..=20).contains(&keepalives), "{events:?}");
+    assert!((1..=60).contains(&keepalives), "{events:?}");
     // Comments may stand before it.
     let mut lines = events.last().unwrap().lines();
     let last = lines.find_map(|line| line.strip_prefix("data: ")).unwrap();

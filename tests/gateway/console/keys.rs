@@ -102,6 +102,7 @@ async fn a_rotation_that_did_not_come_to_its_end_is_told_as_a_rotation() {
     assert_eq!(keys(&gateway).await[0]["kid"], before[1]["kid"]);
     let records = recorded(&gateway, "request_id=half", 1).await;
     assert_eq!(records[0]["detail"]["finished"], false, "{records:?}");
-    let log = gateway.log();
-    assert!(log.contains("retired-1-0123456789abcdef.pem"), "{log}");
+    gateway
+        .until_told("retired-1-0123456789abcdef.pem", 1)
+        .await;
 }

@@ -289,7 +289,9 @@ async fn names_that_nobody_has_are_counted_together() {
     let (gateway, caller, _target) = paired(Pair::Embedded, Agent::json("{}").await).await;
     let mut feed = Feed::open(gateway.admin, &feed()).await;
     told(&mut feed, |event, _| event == "rows").await;
-    ticks(&mut feed, |_| true).await;
+    // The workspaces are known once a change of one is told.
+    gateway.patch("target", json!({"name": "T"})).await.has(200);
+    ticks(&mut feed, |data| ids(data).contains(&"target")).await;
     for n in 0..20 {
         let made_up = message(&format!("made-up-{n}"), "a2aw_nobody");
         assert_eq!(gateway.call(&made_up).await.status, 401);

@@ -175,7 +175,7 @@ fn edition(number: &str) -> Value {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_change_is_heard_once_on_each_replica_by_those_who_may_know_and_by_nobody_else() {
-    let replicas = Replicas::start(3, &[]).await;
+    let replicas = Replicas::start(3, &[("registry.heartbeat_ttl", "1h")]).await;
     let [one, two, three] = &replicas.all[..] else {
         panic!("three");
     };
@@ -204,6 +204,9 @@ async fn each_change_is_heard_once_on_each_replica_by_those_who_may_know_and_by_
     for gateway in &replicas.all {
         until_heard(gateway, "WORKSPACE_OFFLINE", "qa").await;
     }
+    let listen = ["PUBSUB", "NUMSUB", "gw:events:passing"];
+    let are_linked = async || replicas.redis.command(&listen).ends_with('3');
+    until_holds("each hears what passes", are_linked).await;
     let mut stage = Stage {
         watchers: Vec::new(),
         due: WHO.iter().map(|who| (*who, Vec::new())).collect(),

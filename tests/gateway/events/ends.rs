@@ -51,7 +51,7 @@ async fn a_revoked_or_expired_credential_closes_what_it_opened_on_every_replica(
     replicas.redis.kill();
     assert!(spared.is_silent(Duration::from_millis(2_000)).await);
     replicas.redis.restart();
-    let brief = json!({"user": "ada", "org": "acme", "ttl_seconds": 4});
+    let brief = json!({"user": "ada", "org": "acme", "ttl_seconds": 10});
     let (brief, _) = token(one, "/canvas/tokens", brief).await;
     let mut socket = Socket::open(one.public, &handshake("/ws").bearer(&brief)).await;
     // The log was lost with Redis, which is said first.

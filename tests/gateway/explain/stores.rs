@@ -22,12 +22,13 @@ struct Site {
 }
 
 impl Site {
-    async fn new() -> Self {
+    async fn new(timeout: &str) -> Self {
         let redis = Redis::start();
         let (shared, shared_url) = redis.relayed();
         let (sql, sql_url) = servers::postgres().relayed();
         let builder = Builder::new(Pair::Embedded).stores(&sql_url, &shared_url);
-        let builder = builder.sets("stores.timeout=1s directory.stale=60s");
+        let builder = builder.set("stores.timeout", timeout);
+        let builder = builder.set("directory.stale", "60s");
         let (gateway, caller, target) = staged(builder, Agent::json("{}").await).await;
         gateway.until_coherent().await;
         Self {
@@ -80,7 +81,7 @@ fn from<'a>(explained: &'a Value, name: &str) -> (&'a str, u64) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_read_says_where_and_what_is_remembered_how_long_ago() {
-    let site = Site::new().await;
+    let site = Site::new("20s").await;
     // Whatever a registration left in memory is dropped with the move and the change.
     for id in ["caller", "target"] {
         let moved = site.gateway.patch(id, json!({"org": "o"})).await;
@@ -141,7 +142,7 @@ async fn what_is_read_says_where_and_what_is_remembered_how_long_ago() {
 
 /// Both agree while a store is away, whatever they say.
 pub(super) async fn away(seen: &mut BTreeSet<String>) {
-    let site = Site::new().await;
+    let site = Site::new("3s").await;
     let cold = site.gateway.seat("cold", "", Agent::json("{}").await).await;
     let agent = Agent::json("{}").await;
     let child = site.gateway.seat("child", "target", agent).await;

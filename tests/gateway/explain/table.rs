@@ -299,11 +299,21 @@ async fn crowds(pair: Pair, seen: &mut Seen) {
     let full = [(me, "polls", "agent_busy", "inbox")];
     seen.refuses_all(&gateway, &full).await;
     gateway.patch("target", json!({"max_concurrent": 1})).await;
+    // A request that is over gives its place back a moment after its answer.
+    let are_taken = async |count: u64| {
+        until_holds("no other place is taken", async || {
+            let explained = explain(&gateway, "caller", "target").await;
+            step(&explained, "places")["fact"]["taken"] == count
+        })
+        .await;
+    };
+    are_taken(0).await;
     let first = hanging(&gateway, &caller, &target).await;
     let busy = ("agent_busy", "slots");
     let explained = seen.refuses(&gateway, me, "target", busy).await;
     assert_eq!(step(&explained, "slots")["fact"]["taken"], 1);
     gateway.patch("target", json!({"max_concurrent": 6})).await;
+    are_taken(1).await;
     let second = hanging(&gateway, &caller, &target).await;
     let third = hanging(&gateway, &caller, &target).await;
     let full = [(me, "target", "overloaded", "places")];

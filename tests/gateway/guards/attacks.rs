@@ -250,7 +250,7 @@ async fn a_sender_cannot_choose_that_a_guard_fails() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_clock_of_a_call_and_stops_end_the_wait_for_guards() {
     let guard = guard().await;
-    let more = json!({"timeout": "20s", "phases": ["request"]});
+    let more = json!({"timeout": "60s", "phases": ["request"]});
     let guards = json!([table("g", &guard, "hang", more)]);
     let case = Case::guarded(&guards, "hello").await;
     let request = case
@@ -263,7 +263,7 @@ async fn the_clock_of_a_call_and_stops_end_the_wait_for_guards() {
     assert_eq!(case.target.agent.count(), 0);
     let rows = [("request", None), ("response", None)];
     for (phase, key) in rows.into_iter().chain([("response", Some("key"))]) {
-        let more = json!({"timeout": "20s", "phases": [phase]});
+        let more = json!({"timeout": "60s", "phases": [phase]});
         let guards = json!([table("g", &guard, "hang", more)]);
         let case = Case::guarded(&guards, SECRET).await;
         let mut request = case.request(Form::Rpc03, false, SECRET);

@@ -27,7 +27,7 @@ async fn the_example_rejects_cards_and_masks_addresses() {
     let listens = async || tokio::net::TcpStream::connect(address).await.is_ok();
     until_holds("it is told", listens).await;
     let guards = json!([{"name": "example", "url": format!("http://{address}/"),
-        "header": "X-Key: planted-key-of-the-example"}]);
+        "header": "X-Key: planted-key-of-the-example", "timeout": "60s"}]);
     let said = agent("write to me@agent.example").await;
     let case = Case::on(builder(Pair::Embedded, &guards), said).await;
     for form in Form::ALL {

@@ -101,7 +101,8 @@ async fn scopes_methods_sizes_and_failures_count_as_they_are_set() {
     answer.refuses(503, "guard_unavailable");
     assert_eq!(answer.fact("limit"), Some("1024".into()));
     assert_eq!(answer.fact("failure"), Some("too_large".into()));
-    // Of another method, and of a card, no guard is asked.
+    // Of another method, and of a card, no guard is asked. Two were asked about the first call.
+    guard.until_count(2).await;
     let asked = guard.count();
     let call = json!({"jsonrpc": "2.0", "id": 1, "method": "tasks/get", "params": {"id": "t-9"}});
     let request = Request::post(case.target.path(), call.to_string()).bearer(&case.caller.token);
@@ -142,7 +143,7 @@ async fn a_forbidden_address_and_a_redirect_are_failures() {
         ("http://169.254.169.254/check", "unreachable"),
         (&guard.url(), "invalid"),
     ] {
-        let guards = json!([{"name": "g", "url": url, "phases": ["request"], "timeout": "1s"}]);
+        let guards = json!([{"name": "g", "url": url, "phases": ["request"], "timeout": "60s"}]);
         let case = Case::guarded(&guards, "hello").await;
         let answer = case.call(Form::Rpc03, false, "hi").await;
         assert_eq!(answer.status, 503);

@@ -9,7 +9,7 @@ use super::*;
 use crate::harness::{Connection, until_holds};
 
 fn events(stream: &str) -> Value {
-    json!({"phases": ["event"], "stream": stream, "timeout": "20s"})
+    json!({"phases": ["event"], "stream": stream, "timeout": "60s"})
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

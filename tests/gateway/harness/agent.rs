@@ -11,6 +11,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
+use super::warm::NEVER;
+
 /// One request as it arrived.
 #[derive(Clone, Debug)]
 pub(crate) struct Recorded {
@@ -202,7 +204,7 @@ impl Agent {
 
     /// Waits until it has got so many requests.
     pub(crate) async fn until_count(&self, least: usize) {
-        let deadline = Instant::now() + Duration::from_secs(60);
+        let deadline = Instant::now() + NEVER;
         while self.count() < least {
             assert!(
                 Instant::now() < deadline,
@@ -297,6 +299,8 @@ impl Connection {
         if let Some(open) = &mut *self.sockets.lock().expect("not poisoned") {
             open.remove(&self.number);
         }
+        // Whoever sees that it is not open any more finds it closed.
+        drop(stream);
         self.open.fetch_sub(1, Ordering::SeqCst);
     }
 

@@ -9,6 +9,10 @@ use super::ports::free_address;
 use super::programs::{run, write_certificate};
 use super::servers::Redis;
 
+/// Milliseconds of silence after which a node counts as dead: more than a busy machine makes one silent, and those
+/// for a node that was killed.
+const SILENCE: (&str, &str) = ("30000", "1000");
+
 /// The cluster of this test process. For cases that do not harm it; prefix keys and channels.
 pub(crate) fn cluster() -> &'static Cluster {
     static CLUSTER: OnceLock<Cluster> = OnceLock::new();
@@ -148,6 +152,10 @@ impl Cluster {
 
     /// Waits until a node besides `old` owns a key's slot, and all running nodes say so.
     pub(crate) fn until_owned_by_another(&self, key: &str, old: &Redis) {
+        let is_dead = old.try_command(&["PING"]).is_none();
+        if is_dead {
+            self.set_silence(SILENCE.1);
+        }
         until("another node owns the slot", || {
             self.nodes.iter().any(|node| {
                 node.port() != old.port()
@@ -156,6 +164,16 @@ impl Cluster {
                         .is_some_and(|answer| answer.parse::<u8>().is_ok())
             })
         });
+        if is_dead {
+            self.set_silence(SILENCE.0);
+        }
+    }
+
+    fn set_silence(&self, millis: &str) {
+        for node in &self.nodes {
+            // One of them is dead.
+            let _ = node.try_command(&["CONFIG", "SET", "cluster-node-timeout", millis]);
+        }
     }
 
     /// Moves slots with their keys from one master to another, as an operator does.
@@ -181,8 +199,9 @@ impl Cluster {
 fn node(more: &[&str]) -> Redis {
     let bus = free_address("127.0.0.1").port();
     let words = format!(
-        "--cluster-enabled yes --cluster-port {bus} --cluster-node-timeout 1000 \
-         --cluster-replica-validity-factor 0 --repl-diskless-sync-delay 0"
+        "--cluster-enabled yes --cluster-port {bus} --cluster-node-timeout {} \
+         --cluster-replica-validity-factor 0 --repl-diskless-sync-delay 0",
+        SILENCE.0
     );
     let words = words.split(' ').chain(more.iter().copied());
     Redis::with(&words.collect::<Vec<_>>())

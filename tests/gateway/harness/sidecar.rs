@@ -13,7 +13,7 @@ use super::client::{Answer, Connection, Request};
 use super::gateway::CALL;
 use super::issuer::{Issuer, Key};
 use super::ports::free_address;
-use super::spawned::Spawned;
+use super::spawned::{Spawned, until_listens};
 use super::warm::until_holds;
 
 /// Runs `a2a-gateway sidecar` with these arguments to its end. Returns its status and output.
@@ -61,6 +61,7 @@ impl Sidecar {
             .args(["--set", &format!("admin.listen={admin}")])
             .args(more);
         let running = Spawned::start(&mut command, dir, address);
+        until_listens(admin, || running.log());
         Self {
             address,
             admin,

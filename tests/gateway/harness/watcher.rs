@@ -16,7 +16,7 @@ use super::client::{Answer, Connection, Request};
 use super::planted;
 
 /// Time limit of all events.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A handshake that is valid except for the credential.
 pub(crate) fn handshake(path: &str) -> Request {

@@ -72,7 +72,9 @@ on_both_pairs! {
     async fn a_revoked_token_ends_its_own_reader_alone_and_the_stream_goes_on(pair: Pair) {
         let gate = Arc::new(Semaphore::new(0));
         let held = Arc::clone(&gate);
-        let case = Case::new(Builder::new(pair), move |_| three(&held)).await;
+        // No comment comes between the events.
+        let builder = Builder::new(pair).set("stream.keepalive", "100s");
+        let case = Case::new(builder, move |_| three(&held)).await;
         let ((one, revoke_one), (other, revoke_other)) = (token(&case).await, token(&case).await);
         let began = Reader::new(&case, &one).await;
         let follows = Reader::new(&case, &other).await;

@@ -7,7 +7,7 @@ use serde_json::json;
 use super::http::{acknowledge, get, is_refused, tell};
 use crate::events::{seat, token};
 use crate::harness::watcher::{Feed, Sse};
-use crate::harness::{Builder, Gateway, Pair, Request};
+use crate::harness::{Builder, CALL, Gateway, Pair, Request};
 use crate::on_both_pairs;
 
 /// Follows this path.
@@ -94,7 +94,9 @@ on_both_pairs! {
 
     async fn a_gap_is_said_and_what_a_filter_passed_over_is_none(pair: Pair) {
         let gateway = Gateway::start(pair).await;
-        let dev = seat(&gateway, "dev", None, None).await;
+        let dev = gateway.poller("dev").await;
+        let ada = json!({"user": "ada", "workspaces": ["dev"]});
+        let ada = token(&gateway, "/canvas/tokens", ada).await.0;
         tell(&gateway, "dev", &dev, "1").await;
         let first = get(&gateway, "/activity", &dev).await.json()[0]["id"].as_str().unwrap().to_owned();
         let mut feed = open(&gateway, &follow(&dev).field("Last-Event-ID", &*first)).await;
@@ -105,19 +107,23 @@ on_both_pairs! {
             assert_eq!(text(&feed.event().await), n.to_string());
         }
         // It has passed over them, too, while they were still an agent's.
-        assert!(canvas.is_silent(Duration::from_millis(300)).await);
+        let call = Request::post("/workspaces/dev/a2a", CALL).bearer(&ada);
+        assert_eq!(gateway.call(&call).await.status, 200);
+        for feed in [&mut feed, &mut canvas] {
+            assert_eq!(feed.event().await.data["seq"], 5);
+        }
         // As after a long absence: what they have seen, or were never to see, is pruned.
         let db = crate::stores::open_db(&gateway.sql_url());
         let run = async |text: &'static str| { sqlx::query(text).execute(db.pool()).await.unwrap(); };
         run("DELETE FROM activity_logs WHERE seq < 4").await;
         run("UPDATE activity_logs SET source_kind = 'canvas'").await;
-        tell(&gateway, "dev", &dev, "5").await;
-        assert_eq!(text(&feed.event().await), "5");
+        tell(&gateway, "dev", &dev, "6").await;
+        assert_eq!(text(&feed.event().await), "6");
         assert!(canvas.is_silent(Duration::from_millis(300)).await);
         // What they have not seen.
         run("UPDATE activity_logs SET seq = seq + 10").await;
         run("UPDATE inbox_heads SET last_seq = last_seq + 10").await;
-        tell(&gateway, "dev", &dev, "16").await;
+        tell(&gateway, "dev", &dev, "17").await;
         ends(&mut feed, "gap", "cursor_gone").await;
     }
 }

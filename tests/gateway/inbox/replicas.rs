@@ -73,6 +73,9 @@ async fn a_wait_ends_by_the_word_of_another_replica_and_without_redis_by_a_look(
         let span = Duration::from_millis(span);
         timeout(span, watch.changed()).await.is_err()
     };
+    let listen = ["PUBSUB", "NUMSUB", "gw:inbox"];
+    let are_linked = async || one.redis.as_ref().unwrap().command(&listen).ends_with('2');
+    until_holds("both listen", are_linked).await;
     // The link comes up with a wake-up, since what was told before was missed.
     let settle = async |watch: &mut Watch| while !is_quiet(watch, 1_000).await {};
     tokio::join!(settle(&mut inbox), settle(&mut task));
@@ -112,9 +115,8 @@ async fn a_wait_ends_by_the_word_of_another_replica_and_without_redis_by_a_look(
 async fn senders_are_told_whether_a_message_may_be_there() {
     let (relay, url) = servers::postgres().relayed();
     let room = Room::open(Pair::External, |config| {
+        // `slow` below is slower than the stores' timeout.
         config.stores.sql = url.into();
-        // Long enough for what is not slow; `slow` below is slower.
-        config.stores.timeout = Duration::from_secs(4);
     })
     .await;
     room.put("dev", "1").await;

@@ -25,6 +25,16 @@ impl Set {
         .await;
     }
 
+    /// The same while `by` lets `one` drain: a lease that lapses ends the drain.
+    async fn until_drained(&self, by: &Self, expected: &[(&str, &str)], alive: &[&str]) {
+        until_holds(&format!("{expected:?}"), async || {
+            self.beat_all(alive).await;
+            by.drain("one").await;
+            self.has_statuses(expected).await
+        })
+        .await;
+    }
+
     /// Waits until the workspace has this status; `alive` ones beat meanwhile.
     async fn until_status(&self, expected: &str, alive: &[&str]) {
         until_holds(expected, async || {
@@ -104,7 +114,6 @@ async fn two_on(redis: &Redis) -> (Set, Set, [Agent; 2]) {
     let sql = servers::postgres().database();
     let builder = || {
         let builder = Builder::new(Pair::Embedded).stores(&sql, &redis.url());
-        let builder = builder.set("stores.timeout", "1s");
         builder.set("registry.heartbeat_ttl", "3s")
     };
     let here = Set::on(builder()).await;
@@ -124,18 +133,19 @@ async fn two_on(redis: &Redis) -> (Set, Set, [Agent; 2]) {
     (here, there, agents)
 }
 
-/// What a round says counts if it took so little time that no lease of before it has lapsed. Returns after `count` of
-/// them, and `span`.
+/// Once a round says so, each does, unless so much time has passed since the one before began that a lease may
+/// have lapsed. Returns after `count` of them, and `span`.
 async fn counts(count: usize, span: Duration, round: impl AsyncFn() -> bool) {
     let began = Instant::now();
-    let counted = Cell::new(0);
+    let (counted, last, was_so) = (Cell::new(0), Cell::new(began), Cell::new(false));
     until_holds("rounds are short enough", async || {
-        let begins = Instant::now();
+        let before = last.replace(Instant::now());
         let is_so = round().await;
-        if begins.elapsed() < STEADY_TTL / 2 {
+        if was_so.get() && before.elapsed() < STEADY_TTL / 2 {
             assert!(is_so);
             counted.set(counted.get() + 1);
         }
+        was_so.set(is_so);
         counted.get() >= count && began.elapsed() >= span
     })
     .await;
@@ -146,24 +156,26 @@ async fn every_replica_knows_the_instances_and_which_of_them_live() {
     let redis = Redis::start();
     let (here, there, [one, two]) = two_on(&redis).await;
     there.until_reached("one", &one, 1).await;
-    here.drain("one").await;
     let both = [("one", "draining"), ("two", "online")];
     for set in [&here, &there] {
-        set.until_statuses(&both, &["one", "two"]).await;
+        set.until_drained(&here, &both, &["one", "two"]).await;
         set.until_reached("two", &two, 1).await;
     }
     // Heartbeats arrive at the other replica only.
     let they_live = async || {
+        here.beat_all(&["one", "two"]).await;
+        here.drain("one").await;
         here.beat_all(&["one", "two"]).await;
         there.has_statuses(&both).await && there.call().await.status == 200
     };
     counts(5, STEADY_TTL + TTL, they_live).await;
     // It lapses, and comes back by a heartbeat at one of them.
     let silent = [("one", "draining"), ("two", "offline")];
-    there.until_statuses(&silent, &["one"]).await;
+    there.until_drained(&here, &silent, &["one"]).await;
     let before = two.count();
     until_holds("only the one that drains is left", async || {
         here.beat_all(&["one"]).await;
+        here.drain("one").await;
         let answer = there.call().await;
         answer.status == 503 && answer.reason() == "workspace_restarting"
     })

@@ -38,9 +38,13 @@ impl Name {
         *self.addresses.lock().unwrap() = addresses.collect();
     }
 
-    async fn set(&self, pair: Pair) -> Set {
+    fn builder(&self, pair: Pair) -> Builder {
         let nameservers = self.dns.address.to_string();
-        Set::on(Builder::new(pair).set("address.nameservers", &nameservers)).await
+        Builder::new(pair).set("address.nameservers", &nameservers)
+    }
+
+    async fn set(&self, pair: Pair) -> Set {
+        Set::on(self.builder(pair)).await
     }
 }
 
@@ -157,7 +161,8 @@ async fn each_address_has_its_own_breaker() {
     let one = agent_at("127.0.0.1", 0).await;
     // Refuses connections.
     let name = Name::of(&["127.0.0.1", "127.0.0.9"]).await;
-    let set = name.set(Pair::Embedded).await;
+    let builder = name.builder(Pair::Embedded);
+    let set = Set::on(builder.set("breaker.open", "60s")).await;
     assert_eq!(create(&set, &body(one.port)).await.status, 201);
     for _ in 0..40 {
         call(&set, CALL).await.has(200);

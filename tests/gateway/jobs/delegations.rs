@@ -266,14 +266,19 @@ async fn those_who_watch_hear_of_it_without_its_content() {
         }
         heard
     };
+    // One that waits for its target is sent after its answer, so that its events come in order.
+    pause(&gateway, "target", "pause").await;
     let id = delegate(&gateway, &caller, "target", "very private").await;
+    pause(&gateway, "target", "resume").await;
     let events = heard(&id).await;
     let kinds: Vec<&str> = events.iter().map(|(kind, _)| kind.as_str()).collect();
     let expected = "DELEGATION_SENT DELEGATION_STATUS DELEGATION_COMPLETE";
     assert_eq!(kinds.join(" "), expected);
     assert_eq!(events[1].1["status"], "dispatched");
     assert_eq!(events[2].1["target_id"], "target");
+    pause(&gateway, &broken.id, "pause").await;
     let id = delegate(&gateway, &caller, &broken.id, "very private").await;
+    pause(&gateway, &broken.id, "resume").await;
     let events = heard(&id).await;
     assert_eq!(events[2].0, "DELEGATION_FAILED");
     assert_eq!(events[2].1["error"], "agent_protocol_error");

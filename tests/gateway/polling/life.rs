@@ -85,7 +85,7 @@ on_both_pairs! {
 #[tokio::test]
 async fn a_sign_of_life_leaves_a_degraded_agent_degraded_and_its_tasks_as_they_are() {
     // A sign is recorded every third of this.
-    let builder = Builder::new(Pair::Embedded).set("registry.heartbeat_ttl", "9s");
+    let builder = Builder::new(Pair::Embedded).set("registry.heartbeat_ttl", "18s");
     let case = Case::with(builder, card("poller")).await;
     let beat = json!({"workspace_id": "poller", "error_rate": 0.9, "active_tasks": 3, "current_task": "digging"});
     let beat = Request::post("/registry/heartbeat", beat.to_string()).bearer(&case.token);

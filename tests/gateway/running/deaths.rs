@@ -50,9 +50,11 @@ async fn processes_that_an_agent_left_behind_are_ended() {
 async fn signals_that_end_nothing_are_passed_on() {
     let stage = Stage::new(Pair::Embedded).await;
     // The agent itself ignores it, as what started it did.
-    let command = format!("trap '' HUP; '{SCRIPT}' & trap 'echo reloaded' HUP; wait; wait");
+    let command =
+        format!("trap '' HUP; '{SCRIPT}' & trap 'echo reloaded' HUP; echo trapped; wait; wait");
     let run = stage.run("one", &["--", "sh", "-c", &command]);
     stage.until_status_of("one", "online", &run).await;
+    run.until_it_says("trapped").await;
     run.signal("HUP");
     run.until_it_says("reloaded").await;
 }

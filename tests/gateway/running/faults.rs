@@ -6,9 +6,9 @@ use crate::harness::relay::Relay;
 
 /// The file is bad before the signal and at its beginning.
 async fn no_call_is_lost_to_a_bad_token_file(guard: &[&str]) {
-    let stage = Arc::new(Stage::of(Builder::new(Pair::Embedded).process(), "6s").await);
+    let stage = Arc::new(Stage::of(Builder::new(Pair::Embedded).process(), "12s").await);
     // A heartbeat finds the bad file before the call is over.
-    let slow = ["--", "env", "PAUSE=4", SCRIPT];
+    let slow = ["--", "env", "PAUSE=8", SCRIPT];
     let arguments: Vec<_> = guard.iter().chain(&slow).copied().collect();
     let mut run = stage.run("one", &arguments);
     stage.until_status_of("one", "online", &run).await;
@@ -70,7 +70,7 @@ async fn neither_a_gateway_nor_a_file_that_hangs_takes_the_agents_time() {
     for is_pipe in [true, false] {
         let stage = Stage::of(Builder::new(Pair::Embedded).process(), "60s").await;
         let patient = format!("trap 'sleep 0.2; exit 3' TERM; '{SCRIPT}' & while :; do wait; done");
-        let arguments = ["--grace", "3s", "--", "sh", "-c", &patient];
+        let arguments = ["--grace", "20s", "--", "sh", "-c", &patient];
         let mut run = stage.run("one", &arguments);
         stage.until_status_of("one", "online", &run).await;
         run.until_it_says("the agent has joined").await;

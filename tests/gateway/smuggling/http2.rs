@@ -372,7 +372,8 @@ async fn streams_given_up_one_by_one_are_cut_too() {
 #[tokio::test]
 async fn a_connection_on_which_nothing_happens_is_closed() {
     let builder = builder()
-        .set("timeouts.request_head", "2s")
+        // Long enough for each handshake.
+        .set("timeouts.request_head", "12s")
         .set("server.keepalive", "2s");
     let secure = Secure::start(builder).await;
     let certificate = Arc::clone(&secure.certificate);
@@ -409,7 +410,8 @@ async fn a_connection_on_which_nothing_happens_is_closed() {
 #[tokio::test]
 async fn an_answer_that_may_not_be_sent_is_given_up() {
     let builder = builder()
-        .set("timeouts.total", "3s")
+        // Long enough for the head of the answer.
+        .set("timeouts.total", "15s")
         .set("server.keepalive", "2s");
     let secure = Secure::start(builder).await;
     let (caller, target) = secure.gateway.pair(agent().await).await;

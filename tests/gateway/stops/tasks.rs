@@ -66,6 +66,9 @@ on_embedded! {
         let mut request = call(&caller.token, "target");
         request.body = read.to_string().into_bytes();
         assert_eq!(gateway.call(&request).await.status, 200);
+        until("what was seen of tasks is noted", async || {
+            gateway.metric("a2a_gateway_queue_entries", &["queue=\"task_notes\""]).await == 0.0
+        }).await;
         let body = json!({"scope": {"workspace": "target"}, "mode": "running", "reason": REASON, "cancel_tasks": true});
         let stop = made(&gateway, &body).await;
         assert_eq!(stop["cancel"]["state"], "wanted", "{stop}");

@@ -84,7 +84,8 @@ async fn the_bounds_and_their_gaps_hold_there_too() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reader_elsewhere_keeps_it_going_and_hears_of_the_death_of_its_gateway() {
     let agent = streaming(plain(1..=2), Step::Hang).await;
-    let mut replicas = Replicas::new(agent, "stream.linger=3s").await;
+    // Far longer than the two seconds between two looks for readers elsewhere.
+    let mut replicas = Replicas::new(agent, "stream.linger=12s").await;
     let (leaves, _, stream) = replicas.case.reading("data: 2\n").await;
     let mut reader = replicas.case.follow(&replicas.other, &stream).await;
     let mut seen = String::new();
@@ -95,7 +96,12 @@ async fn a_reader_elsewhere_keeps_it_going_and_hears_of_the_death_of_its_gateway
     drop(leaves);
     replicas.assert_unsent(&stream, 40).await;
     let goes_on = async || replicas.case.target.agent.closed_by_gateway().is_empty();
-    holds_for(Duration::from_secs(5), "it is read, so it goes on", goes_on).await;
+    holds_for(
+        Duration::from_secs(14),
+        "it is read, so it goes on",
+        goes_on,
+    )
+    .await;
     replicas.case.gateway.kill();
     seen.push_str(&rest(&mut reader).await);
     // Who saw more than the dead one copied hears that it is lost.

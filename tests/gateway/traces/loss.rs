@@ -80,7 +80,7 @@ async fn a_collector_that_is_away_is_counted_told_of_once_and_harms_nobody() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_collector_that_refuses_or_never_answers_is_counted_and_taken_up_again() {
     for protocol in ["http/protobuf", "grpc"] {
-        let hurried = |builder: Builder| builder.set("telemetry.otlp_timeout", "3s");
+        let hurried = |builder: Builder| builder.set("telemetry.otlp_timeout", "10s");
         let case = by(protocol, hurried).await;
         for (round, mood) in [(1.0, Mood::Refuses), (2.0, Mood::Sleeps)] {
             case.collector.set(mood);

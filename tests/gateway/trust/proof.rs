@@ -246,7 +246,8 @@ fn rotate(gateway: &Gateway) {
 #[tokio::test]
 async fn a_rotation_and_another_issuer_make_another_token() {
     let written = Written::new("");
-    let family = Family::on(Builder::new(Pair::Embedded).file(written.path())).await;
+    let builder = Builder::new(Pair::Embedded).file(written.path());
+    let family = Family::on(builder.set("stores.timeout", "20s")).await;
     let gateway = &family.gateway;
     let kid = |token: &str| jsonwebtoken::decode_header(token).unwrap().kid.unwrap();
     let first = family.arriving().await;

@@ -36,7 +36,9 @@ on_both_pairs! {
             assert_eq!(answer.fact("delivered").as_deref(), Some("false"));
         }
         assert!(began.elapsed() >= Duration::from_secs(1));
-        let tried = asleep.gateway.metric("a2a_gateway_wakes_total", &["unreachable"]).await;
+        let (wakes, unreachable) = ("a2a_gateway_wakes_total", &["unreachable"]);
+        asleep.gateway.until_counted(wakes, unreachable, 1.0).await;
+        let tried = asleep.gateway.metric(wakes, unreachable).await;
         assert_eq!(tried, 1.0, "once in its cool-down");
         assert_eq!(asleep.target.agent.count() + gone.agent.count(), 0);
         asleep.gateway.assert_idle().await;

@@ -95,7 +95,7 @@ on_both_pairs! {
     }
 
     async fn a_lapsed_heartbeat_counts_as_sleep(pair: Pair) {
-        let asleep = Asleep::on(patient(pair).set("registry.heartbeat_ttl", "1s")).await;
+        let asleep = Asleep::on(patient(pair).set("registry.heartbeat_ttl", "10s")).await;
         asleep.heartbeat().await;
         until(async || asleep.gateway.view("target").await["status"] == "offline").await;
         let call = asleep.parked(asleep.request()).await;

@@ -53,7 +53,8 @@ async fn with_other_rules_go_the_sockets_and_tickets_of_the_old_ones() {
     let key = Key::rsa("k8s-1");
     let issuer = Issuer::start(CLUSTER, &[&key]).await;
     let file = Written::new(&written(&issuer, "system:serviceaccount:acme:{name}"));
-    let gateway = Builder::new(Pair::Embedded).file(file.path()).start().await;
+    let builder = Builder::new(Pair::Embedded).file(file.path());
+    let gateway = builder.set("stores.timeout", "20s").start().await;
     gateway.create(json!({"id": "dev", "name": "dev"})).await;
     let token = account_token(&key, &claims("acme", "dev"));
     let of_globex = account_token(&key, &claims("globex", "dev"));
@@ -87,7 +88,7 @@ async fn a_socket_ends_with_its_workspace_and_with_its_token() {
     let long = account_token(&key, &claims("acme", "dev"));
     until(&gateway, || beat("target", &long), 403).await;
     let mut brief = claims("acme", "target");
-    brief["exp"] = (jsonwebtoken::get_current_timestamp() + 3).into();
+    brief["exp"] = (jsonwebtoken::get_current_timestamp() + 15).into();
     let brief = account_token(&key, &brief);
     let by_brief = Socket::open(gateway.public, &handshake("/ws").bearer(&brief)).await;
     is_cut(by_brief).await;

@@ -16,7 +16,7 @@ use crate::harness::{
 };
 
 /// Between two events of the agent's stream: longer than a busy machine holds the first of them up.
-const BETWEEN: Duration = Duration::from_millis(1_500);
+const BETWEEN: Duration = Duration::from_secs(5);
 
 /// Answers by what the page says: whole, event by event, or without end.
 async fn agent() -> Agent {

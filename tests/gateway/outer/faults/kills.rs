@@ -19,6 +19,7 @@ use tokio::net::TcpStream;
 use super::{inbox, runs};
 use crate::harness::{
     Agent, Answer, Builder, Connection, Pair, Request, Step, card, card_1_0, ok_json, until_found,
+    until_holds,
 };
 use crate::jobs;
 use crate::on_both_pairs;
@@ -250,6 +251,10 @@ on_both_pairs! {
             // Kills, and starts it again.
             gateway.restart().await;
         }
+        let is_acknowledged = async || {
+            !told.messages.lock().unwrap().is_empty() && !told.delegations.lock().unwrap().is_empty()
+        };
+        until_holds("something is acknowledged", is_acknowledged).await;
         told.over.store(true, Ordering::Relaxed);
         while let Some(ended) = work.join_next().await {
             ended.expect("no client fails");

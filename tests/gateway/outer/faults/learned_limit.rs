@@ -1,15 +1,16 @@
 //! The limit that is learned from an agent that says 429.
 
-use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use futures_util::future::join_all;
-use tokio::time::sleep;
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
 
 use crate::explain::{explain, step};
 use crate::harness::{
-    Agent, Builder, CALL, Connection, Gateway, Pair, Request, Seat, Step, ok_json, until_holds,
+    Agent, Builder, CALL, Connection, Gateway, Pair, Seat, Step, ok_json, until_holds,
 };
 
 const OK: &str = r#"{"jsonrpc":"2.0","id":"c-1","result":{"kind":"message","messageId":"r","role":"agent","parts":[]}}"#;
@@ -21,23 +22,21 @@ async fn learned(gateway: &Gateway) -> Option<u64> {
     step(&explained, "slots")["fact"]["learned_limit"].as_u64()
 }
 
-/// An agent that takes `most` calls at once, each for `each`, and says 429 beyond.
-async fn limited(most: usize, each: Duration) -> (Agent, Arc<Mutex<(u32, u32)>>) {
-    let counts = Arc::new(Mutex::new((0, 0)));
-    let (counted, busy) = (Arc::clone(&counts), Mutex::new(VecDeque::new()));
+/// Numbers of calls that an agent holds, and that it has refused.
+type Counts = Arc<Mutex<(usize, u32)>>;
+
+/// An agent that takes `most` calls at once, each until there is a permit for it, and says 429 beyond.
+async fn limited(most: usize, permits: &Arc<Semaphore>) -> (Agent, Counts) {
+    let (counts, permits) = (Counts::default(), Arc::clone(permits));
+    let counted = Arc::clone(&counts);
     let agent = Agent::scripted(move |_| {
-        let (now, mut busy) = (Instant::now(), busy.lock().unwrap());
-        while busy.front().is_some_and(|end| *end <= now) {
-            busy.pop_front();
-        }
         let mut counts = counted.lock().unwrap();
-        if busy.len() >= most {
+        if counts.0 >= most {
             counts.1 += 1;
             return vec![Step::write(TOO_MANY)];
         }
         counts.0 += 1;
-        busy.push_back(now + each);
-        vec![Step::Wait(each), Step::Write(ok_json(OK))]
+        vec![Step::Held(Arc::clone(&permits)), Step::Write(ok_json(OK))]
     })
     .await;
     (agent, counts)
@@ -45,43 +44,47 @@ async fn limited(most: usize, each: Duration) -> (Agent, Arc<Mutex<(u32, u32)>>)
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_agent_that_takes_eight_calls_is_seldom_asked_for_more_and_kept_busy() {
-    const EACH: Duration = Duration::from_millis(50);
-    /// A caller that is refused waits for this long, so that the calls of all leave time for gateway and agent.
-    const PAUSE: Duration = Duration::from_millis(200);
-    let (agent, counts) = limited(8, EACH).await;
+    /// Calls of one round, more than the agent takes.
+    const OFFERED: usize = 12;
+    const LOOK_EVERY: Duration = Duration::from_millis(5);
+    let permits = Arc::new(Semaphore::new(0));
+    let (agent, counts) = limited(8, &permits).await;
     let gateway = Builder::new(Pair::Embedded).start().await;
     let (caller, target) = gateway.pair(agent).await;
     let other = gateway.seat("other", "", Agent::json(OK).await).await;
     // To one caller alone it would tell that one's own limit.
     let calls = [caller, other].map(|seat| seat.calls(&target));
-    let offer = async |call: &Request| {
-        let mut connection = Connection::open(gateway.public).await;
-        loop {
-            if connection.call(call).await.status != 200 {
-                sleep(PAUSE).await;
+    // No call is answered before each is held or refused, so the machine's pace is not that of the agent.
+    let round = async || {
+        counts.lock().unwrap().0 = 0;
+        let offered = (0..OFFERED).map(|n| gateway.call(&calls[n % 2]));
+        let mut open: FuturesUnordered<_> = offered.collect();
+        while open.len() > counts.lock().unwrap().0 {
+            if let Ok(refused) = timeout(LOOK_EVERY, open.next()).await {
+                assert_ne!(refused.unwrap().status, 200);
             }
         }
+        permits.add_permits(open.len());
+        while let Some(answer) = open.next().await {
+            answer.has(200);
+        }
+        gateway.assert_idle().await;
     };
-    let took = async |calls: u32| {
-        let before = *counts.lock().unwrap();
-        let done = async || counts.lock().unwrap().0 >= before.0 + calls;
-        until_holds("the agent takes calls", done).await;
-        let after = *counts.lock().unwrap();
-        (after.0 - before.0, after.1 - before.1)
-    };
-    let story = async {
-        took(400).await;
-        let (taken, refused) = took(800).await;
-        let share = f64::from(refused) / f64::from(taken + refused);
-        assert!(share < 0.02, "it refused {share:.4}, and took {taken}");
-        let learned = learned(&gateway).await;
-        let is_right = learned.is_some_and(|limit| (5..=9).contains(&limit));
-        assert!(is_right, "{learned:?}");
-    };
-    tokio::select! {
-        _ = join_all((0..64).map(|n| offer(&calls[n % 2]))) => {}
-        () = story => {}
+    let mut taken = 0;
+    for _ in 0..50 {
+        round().await;
     }
+    let before = counts.lock().unwrap().1;
+    for _ in 0..100 {
+        round().await;
+        taken += u32::try_from(counts.lock().unwrap().0).unwrap();
+    }
+    let refused = counts.lock().unwrap().1 - before;
+    let share = f64::from(refused) / f64::from(taken + refused);
+    assert!(share < 0.02, "it refused {share:.4}, and took {taken}");
+    let learned = learned(&gateway).await;
+    let is_right = learned.is_some_and(|limit| (5..=9).contains(&limit));
+    assert!(is_right, "{learned:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

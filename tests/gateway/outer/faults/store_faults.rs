@@ -84,7 +84,8 @@ async fn the_documented_redis_user_may_do_all_that_a_gateway_does() {
     let builder = Builder::new(Pair::Embedded)
         .stores(&sql, &url)
         .set("cap", cap);
-    let gateway = builder.set("registry.heartbeat_ttl", "1s").start().await;
+    // Longer than a busy machine takes until `target` is assumed to live.
+    let gateway = builder.set("registry.heartbeat_ttl", "15s").start().await;
     gateway.until_coherent().await;
     let working = json!({"state": "working"});
     let task = json!({"kind": "task", "id": "t-1", "contextId": "c", "status": working});

@@ -139,7 +139,7 @@ async fn tokens_and_grants_are_made_listed_and_taken_back() {
 #[tokio::test]
 async fn agents_and_caps_are_shown_with_their_use() {
     let file = tempfile::NamedTempFile::new().unwrap();
-    let cap = "[[cap]]\nname = \"calls\"\nper = \"caller\"\ncount = \"messages\"\nlimit = 5\nwindow = \"1h\"\n";
+    let cap = "[stores]\ntimeout = \"60s\"\n[[cap]]\nname = \"calls\"\nper = \"caller\"\ncount = \"messages\"\nlimit = 5\nwindow = \"1h\"\n";
     std::fs::write(file.path(), cap).unwrap();
     let gateway = Builder::new(Pair::Embedded).file(file.path()).start().await;
     let (caller, target) = gateway.pair(answering().await).await;

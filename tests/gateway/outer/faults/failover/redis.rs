@@ -44,14 +44,15 @@ async fn a_killed_master_is_replaced_and_a_demoted_one_is_left() {
     until_holds("nothing listens to the old master", holds).await;
 
     // It dies; the sentinels make the other one the master.
-    let (master, _) = sentinels.roles();
+    let (master, next) = sentinels.roles();
     master.kill();
     let is_noticed = async || one.metric("a2a_gateway_coherent", &[]).await == 0.0;
     until_holds("the death is noticed", is_noticed).await;
     let took = recovered(&replicas, "killed").await;
     println!("master killed: one gateway again after {took:?}");
     replicas.are_one("killed").await;
-    assert!(links(sentinels.roles().0) > 0);
+    // A sentinel may hear of the change later than the gateways.
+    assert!(links(next) > 0);
 
     // It comes back, and becomes a replica.
     master.restart();

@@ -130,7 +130,7 @@ async fn both_stores_silent_refuse_everyone_after_a_second() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_address_that_changes_while_sql_is_away_is_followed_for_as_long_as_the_row_may_be_stale()
 {
-    let site = Site::with(|builder| builder.set("directory.stale", "8s")).await;
+    let site = Site::with(|builder| builder.set("directory.stale", "20s")).await;
     let moved_to = Agent::json(&answer_1_0("moved")).await;
     let moves = || {
         site.redis
@@ -142,7 +142,7 @@ async fn an_address_that_changes_while_sql_is_away_is_followed_for_as_long_as_th
     moves();
     let is_seen = async || site.ask(Who::Warm).await.has(200).text().contains("moved");
     until_holds("the new address is seen", is_seen).await;
-    // From the first failed look on, eight seconds; then the row is too old to be trusted.
+    // From the first failed look on, twenty seconds; then the row is too old to be trusted.
     until_holds("directory.stale ends", async || {
         moves();
         let answer = site.ask(Who::Warm).await;

@@ -45,7 +45,7 @@ async fn redis_flapping_is_not_seen_by_callers() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn redis_restarted_empty_has_everything_again_after_the_next_heartbeat() {
     // `far`, which never beats, is asked before it lapses.
-    let site = Site::with(|builder| builder.set("registry.heartbeat_ttl", "10s")).await;
+    let site = Site::with(|builder| builder.set("registry.heartbeat_ttl", "30s")).await;
     beat(&site.gateway, &site.target).await.has(200);
     site.redis.kill();
     site.look(Duration::from_millis(300), all_is_well).await;

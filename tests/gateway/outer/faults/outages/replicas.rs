@@ -29,7 +29,7 @@ impl Replicas {
         let start = async || {
             let (link, shared) = redis.relayed();
             let gateway = Builder::new(Pair::Embedded).stores(&sql, &shared);
-            (gateway.set("stores.timeout", "1s").start().await, link)
+            (gateway.set("stores.timeout", "5s").start().await, link)
         };
         let (one, one_link) = start().await;
         let (other, other_link) = start().await;

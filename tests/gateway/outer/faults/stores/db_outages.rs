@@ -36,6 +36,10 @@ fn sleepers(db: &Db, seconds: f64) -> Vec<JoinHandle<Result<(), Unavailable>>> {
     (0..4).map(sleeper).collect()
 }
 
+/// `stores.timeout` where a new connection is made within it: PostgreSQL starts a process for each,
+/// for which a busy machine takes its time.
+const FOR_ANOTHER: Duration = Duration::from_secs(12);
+
 /// A database with its schema, and one connection.
 async fn opened(url: &str, timeout: Duration) -> Db {
     open_db(url).migrate().await.unwrap();
@@ -97,10 +101,9 @@ async fn a_silent_database_costs_each_caller_one_clock_and_is_used_again() {
 
 #[tokio::test]
 async fn work_that_was_given_up_leaves_no_broken_connection() {
-    // Long enough for a connection in the place of one that was given up.
-    let db = opened(&servers::postgres().database(), TIMEOUT * 3).await;
+    let db = opened(&servers::postgres().database(), FOR_ANOTHER).await;
     for _ in 0..2 {
-        for sleeper in sleepers(&db, 30.0) {
+        for sleeper in sleepers(&db, 60.0) {
             assert!(sleeper.await.unwrap().is_err());
         }
         // The server has ended the statements too: the very next caller gets a connection.
@@ -114,10 +117,10 @@ async fn work_that_was_given_up_leaves_no_broken_connection() {
 #[tokio::test]
 async fn dead_connections_are_left_behind_although_nobody_closes_them() {
     let (relay, url) = servers::postgres().relayed();
-    let db = opened(&url, TIMEOUT * 3).await;
+    let db = opened(&url, FOR_ANOTHER).await;
     warmed(&db).await;
     // Every place in the pool is taken by a connection that is about to die.
-    let sleepers = sleepers(&db, 30.0);
+    let sleepers = sleepers(&db, 60.0);
     until_holds("all are taken", async || db.pool().idle() == 0).await;
     relay.strand();
     for sleeper in sleepers {
@@ -130,9 +133,8 @@ async fn dead_connections_are_left_behind_although_nobody_closes_them() {
 async fn idle_connections_that_died_unnoticed_fail_nothing() {
     let postgres = Postgres::start();
     let (relay, url) = postgres.relayed();
-    // A dead one takes a quarter of the clock. The rest is for a connection in its place, which a busy machine may
-    // be slow to make: PostgreSQL starts a process for it.
-    let db = opened(&url, Duration::from_secs(12)).await;
+    // A dead one takes a quarter of the clock.
+    let db = opened(&url, FOR_ANOTHER).await;
     warmed(&db).await;
     relay.strand();
     db.ping().await.unwrap();
@@ -145,7 +147,8 @@ async fn idle_connections_that_died_unnoticed_fail_nothing() {
 async fn an_unreachable_database_is_used_again_when_the_network_mends() {
     let (relay, url) = servers::postgres().relayed();
     let db = opened(&url, TIMEOUT).await;
-    let slow: fn(&Relay) = |relay| relay.delay(TIMEOUT);
+    // An answer that is there at the end of its clock still counts.
+    let slow: fn(&Relay) = |relay| relay.delay(TIMEOUT * 12);
     for happens in [Relay::black_hole, Relay::cut, slow] {
         happens(&relay);
         all_refused(&db).await;

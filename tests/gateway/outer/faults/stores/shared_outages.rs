@@ -85,16 +85,15 @@ async fn a_silent_server_costs_each_caller_one_clock_and_is_used_again() {
 async fn a_dead_connection_is_left_behind_although_nobody_closes_it() {
     let redis = Redis::start();
     let (relay, url) = redis.relayed();
-    // Long enough for a new connection.
     let shared = open_shared_with(&url, TIMEOUT * 3);
     let mut news = listening(&shared).await;
     recovers(&shared).await;
     relay.strand();
     assert_eq!(next(&mut news).await, Notice::Down);
     assert_eq!(next(&mut news).await, Notice::Up);
-    // One operation finds out; the next has a new connection.
+    // One operation finds out; then there is a new connection, which a busy machine may be slow to make.
     assert!(shared.get("key").await.is_err());
-    shared.get("key").await.unwrap();
+    recovers(&shared).await;
 }
 
 #[tokio::test]
@@ -117,17 +116,22 @@ async fn idle_connections_that_the_server_drops_fail_nothing() {
 async fn a_slow_network_is_slow_but_works_within_the_clock() {
     let redis = Redis::start();
     let (relay, url) = redis.relayed();
-    let shared = open_shared_with(&url, TIMEOUT * 3);
+    let shared = open_shared(&url);
     let mut news = listening(&shared).await;
+    recovers(&shared).await;
     relay.delay(Duration::from_millis(50));
     for text in ["0", "1", "2", "3", "4"] {
         shared.publish("case:news", text).await.unwrap();
         assert_eq!(next(&mut news).await, message(text));
     }
-    relay.delay(TIMEOUT * 3);
-    assert!(shared.get("key").await.is_err());
     relay.resume();
-    recovers(&shared).await;
+    let hasty = open_shared_with(&url, TIMEOUT);
+    recovers(&hasty).await;
+    // An answer that is there at the end of its clock still counts.
+    relay.delay(TIMEOUT * 12);
+    assert!(hasty.get("key").await.is_err());
+    relay.resume();
+    recovers(&hasty).await;
 }
 
 #[tokio::test]

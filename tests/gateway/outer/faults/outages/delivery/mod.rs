@@ -120,7 +120,7 @@ struct Site {
 impl Site {
     async fn new() -> Self {
         let stores = Stores::start();
-        let settings = "stores.timeout=1s inbox.max_messages=1000000 delegation.max_pending=100000 \
+        let settings = "stores.timeout=10s inbox.max_messages=1000000 delegation.max_pending=100000 \
                         limits.target_concurrency=256";
         let gateways: [Gateway; 2] = stores.replicas(settings).await;
         let one = &gateways[0];
