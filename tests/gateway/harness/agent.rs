@@ -11,6 +11,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
+use super::ports::free_listener;
 use super::warm::NEVER;
 
 /// One request as it arrived.
@@ -116,7 +117,9 @@ impl Agent {
     pub(crate) async fn scripted(
         behaviour: impl Fn(&Recorded) -> Vec<Step> + Send + Sync + 'static,
     ) -> Self {
-        Self::scripted_at("127.0.0.1:0", behaviour).await
+        let listener = free_listener("127.0.0.1");
+        listener.set_nonblocking(true).expect("a listener");
+        Self::over(TcpListener::from_std(listener).expect("a runtime"), behaviour)
     }
 
     /// The same at an address and port.
@@ -125,6 +128,13 @@ impl Agent {
         behaviour: impl Fn(&Recorded) -> Vec<Step> + Send + Sync + 'static,
     ) -> Self {
         let listener = TcpListener::bind(address).await.expect("a free port");
+        Self::over(listener, behaviour)
+    }
+
+    fn over(
+        listener: TcpListener,
+        behaviour: impl Fn(&Recorded) -> Vec<Step> + Send + Sync + 'static,
+    ) -> Self {
         let port = listener.local_addr().expect("bound").port();
         let listening = same_socket(&listener);
         let requests = Arc::new(Mutex::new(Vec::new()));

@@ -10,7 +10,6 @@ use super::{
     Inboxes, accepted, answer, delegate, delegate_with, delegation, delegation_in, echo, pause,
     texts, until,
 };
-use crate::harness::ports::free_address;
 use crate::harness::{Agent, Gateway, Pair, Request, Step, ok_json};
 use crate::on_both_pairs;
 use crate::operators::paired;
@@ -18,14 +17,13 @@ use crate::stores::open_db;
 
 on_both_pairs! {
     async fn an_agent_that_is_down_gets_it_when_it_is_up(pair: Pair) {
-        // Nobody else is given it meanwhile, as one of the ephemeral ones.
-        let address = free_address("127.0.0.1").to_string();
-        let (gateway, caller, target) = paired(pair, Agent::scripted_at(&address, echo).await).await;
+        let (gateway, caller, target) = paired(pair, Agent::scripted(echo).await).await;
+        let port = target.agent.port;
         drop(target.agent);
         let id = delegate(&gateway, &caller, "target", "hello").await;
         until("an attempt", async || gateway.metric("a2a_gateway_job_retries_total", &[]).await >= 1.0).await;
         assert_eq!(delegation(&gateway, &caller, &id).await["status"], "pending");
-        let agent = Agent::scripted_at(&address, echo).await;
+        let agent = Agent::scripted_at(&format!("127.0.0.1:{port}"), echo).await;
         let done = delegation_in(&gateway, &caller, &id, "completed").await;
         assert!(done["attempts"].as_i64().unwrap() >= 2, "{done}");
         assert_eq!(texts(&agent), ["hello"]);
