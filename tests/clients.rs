@@ -16,6 +16,9 @@ mod packages;
 #[path = "gateway/harness/planted.rs"]
 #[allow(dead_code, reason = "the collector needs a part of it")]
 mod planted;
+#[path = "common/ports.rs"]
+#[allow(dead_code, reason = "agents need a part of it")]
+mod ports;
 
 use std::path::Path;
 use std::process::Command;

@@ -12,7 +12,9 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
 use super::ports::free_listener;
-use super::warm::NEVER;
+
+/// The time after which an event counts as never: far beyond what a busy machine needs.
+pub(crate) const NEVER: Duration = Duration::from_secs(120);
 
 /// One request as it arrived.
 #[derive(Clone, Debug)]
@@ -119,7 +121,10 @@ impl Agent {
     ) -> Self {
         let listener = free_listener("127.0.0.1");
         listener.set_nonblocking(true).expect("a listener");
-        Self::over(TcpListener::from_std(listener).expect("a runtime"), behaviour)
+        Self::over(
+            TcpListener::from_std(listener).expect("a runtime"),
+            behaviour,
+        )
     }
 
     /// The same at an address and port.

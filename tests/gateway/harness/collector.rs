@@ -12,9 +12,9 @@ use prost::Message as _;
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
 
+use super::agent::NEVER;
 use super::agent::{Agent, Step};
 use super::planted;
-use super::warm::NEVER;
 
 /// The collector's response to a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,14 +2,12 @@
 
 use std::time::{Duration, Instant};
 
+pub(crate) use super::agent::NEVER;
 use super::gateway::Gateway;
 use super::sidecar::Sidecar;
 
 /// Time within which the link has returned earlier messages.
 pub(crate) const ECHO: Duration = Duration::from_millis(300);
-
-/// The time after which an event counts as never: far beyond what a busy machine needs.
-pub(crate) const NEVER: Duration = Duration::from_secs(120);
 
 /// Time between two looks at a condition.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
