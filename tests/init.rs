@@ -56,6 +56,11 @@ fn texts(folder: &Path) -> Vec<(String, String)> {
     found
 }
 
+/// A folder whose path a unit for systemd can have, whatever `TMPDIR` is.
+fn plain_folder() -> tempfile::TempDir {
+    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
+}
+
 /// The commands behind a heading of the output.
 fn commands(out: &str, heading: &str) -> String {
     let below = out
@@ -73,7 +78,7 @@ fn commands(out: &str, heading: &str) -> String {
 
 #[test]
 fn what_is_printed_leads_from_the_files_to_an_answer() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = plain_folder();
     let home = folder.path().join("gateway");
     let (listen, admin, agent) = (free(), free(), free());
     let (code, out, err) = init(
@@ -123,7 +128,7 @@ fn what_is_printed_leads_from_the_files_to_an_answer() {
 
 #[test]
 fn secrets_are_their_owners_and_nothing_is_replaced_unasked() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = plain_folder();
     assert_eq!(init(folder.path(), &["--yes"]).0, Some(0));
     let mode = |name: &str| {
         let path = folder.path().join(name);
@@ -156,7 +161,7 @@ fn secrets_are_their_owners_and_nothing_is_replaced_unasked() {
 
 #[test]
 fn answers_that_start_no_gateway_are_refused_before_anything_is_written() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = plain_folder();
     for (more, code, part) in [
         (&["--listen", "0.0.0.0:8080"][..], USAGE, "--public-url"),
         (
@@ -193,7 +198,7 @@ fn answers_that_start_no_gateway_are_refused_before_anything_is_written() {
 
 #[test]
 fn a_token_and_its_hash_are_replaced_together() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = plain_folder();
     assert_eq!(init(folder.path(), &["--yes"]).0, Some(0));
     let matches = || {
         let token = fs::read_to_string(folder.path().join("admin-token")).unwrap();
@@ -222,7 +227,7 @@ fn a_token_and_its_hash_are_replaced_together() {
 
 #[test]
 fn the_printed_commands_work_on_this_machine_and_in_every_folder() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = plain_folder();
     let odd = folder.path().join("it's $(exit 7) a \"folder\"");
     let (code, out, err) = init(&odd, &["--yes", "--for", "compose"]);
     assert_eq!(code, Some(0), "{err}");
@@ -245,7 +250,7 @@ fn the_printed_commands_work_on_this_machine_and_in_every_folder() {
         ("0.0.0.0:8080", "http://127.0.0.1:8080 ", false),
         ("10.0.0.5:8080", "http://10.0.0.5:8080 ", true),
     ] {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = plain_folder();
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o700)).unwrap();
         let more = ["--public-url", "https://gw.test", "--listen", listen];
         let (code, out, err) = init(folder.path(), &[&more[..], &["--yes"]].concat());
@@ -260,7 +265,7 @@ fn the_printed_commands_work_on_this_machine_and_in_every_folder() {
 
 #[test]
 fn systemd_takes_the_unit() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = plain_folder();
     assert_eq!(init(folder.path(), &["--yes"]).0, Some(0));
     let path = folder.path().join("a2a-gateway.service");
     let unit = fs::read_to_string(&path).unwrap();
@@ -292,7 +297,7 @@ fn systemd_takes_the_unit() {
 
 #[test]
 fn the_compose_file_runs_the_image_with_the_configuration() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = plain_folder();
     let (code, out, err) = init(
         folder.path(),
         &["--yes", "--for", "compose", "--listen", "127.0.0.1:8088"],
@@ -339,7 +344,7 @@ fn the_compose_file_runs_the_image_with_the_configuration() {
 
 #[test]
 fn a_terminal_is_asked_what_no_flag_says() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = plain_folder();
     let line = format!("{PROGRAM} init --for compose '{}'", folder.path().display());
     let mut child = Command::new("timeout")
         .args(["120", "script", "-qec", &line, "/dev/null"])

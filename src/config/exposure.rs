@@ -65,8 +65,9 @@ pub(crate) mod tests {
     use super::*;
     use crate::config::load::{Layers, load};
 
-    /// Writes a file with these permissions.
+    /// Writes a file with these permissions, in place of one that may not be writable.
     pub(crate) fn write(path: &Path, text: &str, mode: u32) {
+        let _ = fs::remove_file(path);
         fs::write(path, text).unwrap();
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
     }

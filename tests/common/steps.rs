@@ -93,7 +93,8 @@ pub(crate) fn assert_leads_to_what_it_shows(page: &Path, marker: &str, replaced:
     let name = page.file_name().unwrap().to_string_lossy();
     let text = fs::read_to_string(page).unwrap();
     let part = text.split(marker).nth(1).unwrap();
-    let folder = tempfile::tempdir().unwrap();
+    // Of `TMPDIR` any path may be, which a unit for systemd cannot have.
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     for program in PROGRAMS.map(|path| root().join(path)) {
         let copy = folder.path().join(program.file_name().unwrap());
         fs::copy(&program, copy).unwrap();

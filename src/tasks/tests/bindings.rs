@@ -101,7 +101,10 @@ async fn a_binding_lasts_a_ttl_from_its_last_use_and_that_of_an_ended_task_is_no
         if asked.elapsed() < ttl / 8 {
             assert_eq!(found, Some(instance("a")), "after {:?}", began.elapsed());
         }
-        bound(&room, &[Subject::Task("ended")]).await;
+        // Not at its end: the row may be written later than memory has it, and is read again for a ttl.
+        if began.elapsed() < ttl / 2 {
+            bound(&room, &[Subject::Task("ended")]).await;
+        }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     room.tasks.flush().await;

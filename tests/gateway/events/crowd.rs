@@ -16,14 +16,6 @@ const EACH: usize = 250;
 /// Events that all of them see.
 const EVENTS: usize = 60;
 
-/// So many connections need more files than a shell allows by default.
-fn more_files(pid: u32) {
-    let raised = std::process::Command::new("prlimit")
-        .args(["--pid", &pid.to_string(), "--nofile=8192:"])
-        .status();
-    assert!(raised.unwrap().success(), "prlimit raises the soft limit");
-}
-
 /// A connection with a small window that is never read from.
 async fn deaf(gateway: &Gateway, request: Request) -> tokio::net::TcpStream {
     let socket = TcpSocket::new_v4().unwrap();
@@ -40,8 +32,6 @@ async fn deaf(gateway: &Gateway, request: Request) -> tokio::net::TcpStream {
 async fn five_hundred_hear_everything_while_two_that_never_read_are_cut() {
     let replicas = Replicas::built(1, &[], Builder::process).await;
     let gateway = &replicas.all[0];
-    more_files(std::process::id());
-    more_files(gateway.pid());
     let canvas = json!({"user": "ada", "org": "acme"});
     let canvas = token(gateway, "/canvas/tokens", canvas).await.0;
     let at = gateway.public;

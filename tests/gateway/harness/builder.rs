@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Once;
 
 use a2a_gateway::config::Live;
 use a2a_gateway::config::load::{Layers, load};
@@ -150,6 +151,7 @@ impl Builder {
     }
 
     pub(super) fn run(&self, public: SocketAddr, admin: SocketAddr) -> Running {
+        raise_file_limit();
         note_start(self.program.is_some());
         let settings = self.settings(public, admin);
         match &self.program {
@@ -220,6 +222,17 @@ impl Builder {
         }
         command.spawn().expect("the gateway starts")
     }
+}
+
+/// Lets this process, and those that it starts, open as many files as the system allows: the gateways of several cases
+/// need more than the 1,024 that a shell allows by default.
+fn raise_file_limit() {
+    static RAISED: Once = Once::new();
+    RAISED.call_once(|| {
+        let script = r#"prlimit --pid "$PPID" --nofile="$(ulimit -H -n):""#;
+        let raised = Command::new("sh").args(["-c", script]).status();
+        assert!(raised.is_ok_and(|status| status.success()), "prlimit");
+    });
 }
 
 /// Notes a started gateway for `scripts/test`, which prints their number.

@@ -9,7 +9,7 @@ use tokio::net::TcpListener;
 use tokio::time::timeout;
 
 use super::{done, ended, family, json_of, operating, program};
-use crate::harness::{ADMIN, Gateway, Pair};
+use crate::harness::{ADMIN, Gateway, Pair, until_holds};
 
 /// The words that bash offers for a command line, of which the last word is being typed.
 async fn offered(mut command: tokio::process::Command, script: &Path, line: &str) -> Vec<String> {
@@ -67,10 +67,12 @@ async fn ids_come_from_the_gateway_that_the_command_would_ask() {
         ("token revoke acme-d", &["acme-dev"]),
         ("release stop-", &[stop]),
     ] {
-        assert_eq!(ask(&format!("a2a-gateway {line}")).await, ids, "{line}");
+        // What is not there within a second is not offered.
+        let are_offered = async || ask(&format!("a2a-gateway {line}")).await == ids;
+        until_holds(line, are_offered).await;
     }
-    let tokens = ask("a2a-gateway token revoke acme-dev ").await;
-    assert!(tokens.contains(&token), "{tokens:?}");
+    let line = "a2a-gateway token revoke acme-dev ";
+    until_holds(line, async || ask(line).await.contains(&token)).await;
 
     // Of the context that the line names, and with its token.
     let url = format!("http://{}", gateway.public);
@@ -78,7 +80,10 @@ async fn ids_come_from_the_gateway_that_the_command_would_ask() {
     ended(program(&gateway.dir).args(add)).await.done();
     let plain = || shell(&program(&gateway.dir));
     let line = "a2a-gateway workspace show --context here rival";
-    assert_eq!(offered(plain(), &script, line).await, ["rival-spy"]);
+    until_holds(line, async || {
+        offered(plain(), &script, line).await == ["rival-spy"]
+    })
+    .await;
     let line = "a2a-gateway stops --context he";
     assert_eq!(offered(plain(), &script, line).await, ["here"]);
 

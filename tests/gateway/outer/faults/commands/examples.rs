@@ -273,7 +273,7 @@ impl Stage {
         let first = first.unwrap_or_default();
         let goes_on = GO_ON.iter().find(|(name, _)| *name == first);
         let code = goes_on.map_or(0, |(_, code)| *code);
-        let ended = end(child, goes_on.is_some(), &line).await;
+        let ended = end(child, goes_on.is_some(), &line, folder.path()).await;
         let told = |name| std::fs::read_to_string(folder.path().join(name)).unwrap_or_default();
         if ended == Some(code) {
             return Ok(());
@@ -378,23 +378,21 @@ fn catches_interrupt(id: &str) -> bool {
 }
 
 /// Waits for the end of an example, which is interrupted if it goes on.
-async fn end(mut child: Child, goes_on: bool, line: &str) -> Option<i32> {
+async fn end(mut child: Child, goes_on: bool, line: &str, folder: &Path) -> Option<i32> {
     if goes_on {
         let id = child.id()?.to_string();
         let mut deadline = Instant::now() + PATIENCE;
         let mut is_ready = false;
         // The agent of `run` has to listen, too.
-        let port = line.split(" --port ").nth(1);
-        let port = port.and_then(|rest| rest.split(' ').next()?.parse::<u16>().ok());
-        let listens = || {
-            let connect = |port| std::net::TcpStream::connect(("127.0.0.1", port));
-            port.is_none_or(|port| connect(port).is_ok())
+        let has_joined = || {
+            let said = std::fs::read_to_string(folder.join("err")).unwrap_or_default();
+            !line.contains("a2a-gateway run ") || said.contains("the agent has joined")
         };
         while Instant::now() < deadline {
             if child.try_wait().unwrap().is_some() {
                 return None;
             }
-            if !is_ready && catches_interrupt(&id) && listens() {
+            if !is_ready && catches_interrupt(&id) && has_joined() {
                 (is_ready, deadline) = (true, Instant::now() + GOES_ON);
             }
             sleep(Duration::from_millis(50)).await;
