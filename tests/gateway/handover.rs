@@ -3,7 +3,6 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixDatagram;
-use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -38,7 +37,7 @@ pub(crate) struct Supervisor {
 }
 
 impl Supervisor {
-    pub(crate) fn new(folder: &Path) -> Self {
+    pub(crate) fn new(folder: &std::path::Path) -> Self {
         let socket = UnixDatagram::bind(folder.join("notify")).unwrap();
         socket.set_read_timeout(Some(PATIENCE)).unwrap();
         let heard = Vec::new();
@@ -69,8 +68,8 @@ impl Drop for Supervisor {
     fn drop(&mut self) {
         for pid in &self.heard {
             // Another program may have the number of one that has ended.
-            let program = fs::read_link(format!("/proc/{pid}/exe"));
-            if program.is_ok_and(|path| path == Path::new(env!("CARGO_BIN_EXE_a2a-gateway"))) {
+            let command = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            if String::from_utf8_lossy(&command).contains("a2a-gateway\0serve") {
                 signal(*pid, "KILL");
             }
         }
