@@ -214,7 +214,7 @@ fn lives(process: &str) -> bool {
 async fn the_operators_token_is_neither_in_the_agents_environment_nor_in_that_of_run() {
     let stage = Stage::new(Pair::Embedded).await;
     std::fs::set_permissions(stage.token_file(), std::fs::Permissions::from_mode(0o604)).unwrap();
-    let reads = format!("cat /proc/$PPID/environ /proc/$$/environ; echo; exec {SCRIPT}");
+    let reads = format!("cat /proc/$PPID/environ /proc/$$/environ; echo; exec '{SCRIPT}'");
     let run = stage.run("one", &["--", "sh", "-c", &reads]);
     run.until_it_says("the agent has joined").await;
     let log = run.log();

@@ -103,7 +103,7 @@ async fn a_program_that_takes_the_agents_port_is_not_registered_in_its_place() {
     let gate = stage.folder.path().join("gate");
     let gate_shown = gate.display();
     let late = format!(
-        "echo 'the agent waits'; until [ -e {gate_shown} ]; do sleep 0.05; done; {SCRIPT} & \
+        "echo 'the agent waits'; until [ -e '{gate_shown}' ]; do sleep 0.05; done; '{SCRIPT}' & \
          while :; do sleep 0.1; done"
     );
     let run = stage.run("one", &["--port", &port, "--", "sh", "-c", &late]);
