@@ -13,15 +13,15 @@ use crate::harness::{ADMIN, Agent, Request, until_holds};
 
 const TTL: Duration = Duration::from_secs(2);
 
-/// What a replica tells, and the payloads of the events of the target so far.
-struct Told {
+/// The event stream of a replica, with the payloads of the target's events so far.
+struct EventLog {
     feed: Feed,
     events: Vec<(String, Value)>,
 }
 
-impl Told {
-    /// Hears up to the event that is the last.
-    async fn hear(&mut self, is_last: impl Fn(&Value) -> bool) {
+impl EventLog {
+    /// Reads up to the event that is the last.
+    async fn read_until(&mut self, is_last: impl Fn(&Value) -> bool) {
         loop {
             let event = self.feed.event().await.data;
             if event["workspace_id"] == "target" {
@@ -39,7 +39,7 @@ impl Told {
         named.map(|(_, payload)| payload).collect()
     }
 
-    /// The lapses that were told. A machine that stalls between two beats adds some, which may come late.
+    /// The number of events of lapses. A machine that stalls between two beats adds some, which may come late.
     fn ends(&self) -> f64 {
         let count = self.of("WORKSPACE_OFFLINE").len();
         f64::from(u32::try_from(count).unwrap())
@@ -80,7 +80,7 @@ async fn falls_silent(notices: &str) -> BTreeSet<&'static str> {
     let mut all = Vec::new();
     for gateway in &replicas.all {
         let events = Request::get("/events").bearer(ADMIN);
-        all.push(Told {
+        all.push(EventLog {
             feed: Feed::open(gateway.public, &events).await,
             events: Vec::new(),
         });
@@ -105,24 +105,25 @@ async fn falls_silent(notices: &str) -> BTreeSet<&'static str> {
             until_holds("its calls are refused", refused).await;
         }
         // A replica tells what it notes a moment later: the next change is another replica's.
-        for told in &mut all {
-            told.hear(is_end).await;
+        for log in &mut all {
+            log.read_until(is_end).await;
         }
     }
     replicas.beat(0, json!({})).await;
     let lapses = replicas.lapses("").await - before;
     let last = Agent::json("{}").await;
     replicas.all[0].seat("last", "", last).await;
-    for told in &mut all {
-        told.hear(|event| event["workspace_id"] == "last").await;
-        while is_calm && told.ends() < lapses {
-            told.hear(is_end).await;
+    for log in &mut all {
+        log.read_until(|event| event["workspace_id"] == "last")
+            .await;
+        while is_calm && log.ends() < lapses {
+            log.read_until(is_end).await;
         }
         // Silent since then, it may have lapsed again.
         let expected = lapses..=replicas.lapses("").await - before;
-        let (ends, events) = (told.ends(), &told.events);
+        let (ends, events) = (log.ends(), &log.events);
         assert!(expected.contains(&ends) || !is_calm, "{events:?}");
-        told.assert_in_order(ends == 3.0 && lapses == 3.0 && is_calm);
+        log.assert_in_order(ends == 3.0 && lapses == 3.0 && is_calm);
     }
     // Which of the two finds a lapse is chance: it falls silent until a notice was first.
     if !notices.is_empty() {

@@ -88,7 +88,7 @@ on_both_pairs! {
         let kept = lapses(&gateway).is_empty();
         assert!(kept || longest.max(sent.elapsed()) >= TTL, "lapsed between beats {longest:?} apart");
         let seen = gateway.view("target").await["last_seen"].clone();
-        // Nobody asks for it: the sweep alone has to find the lapse. Before that beat there may have been another one.
+        // No request is made: the sweep alone has to find the lapse. An earlier one may precede that beat.
         let calls = target.agent.count();
         let since = time(&seen) + TTL / 2;
         let noted = async || lapses(&gateway).iter().any(|at| *at > since);

@@ -271,7 +271,7 @@ async fn what_is_used_up_at_one_replica_is_used_up_at_all() {
         passed
     };
     let (request, began) = (read_by(&replicas.token), Instant::now());
-    // That the workspace was created and registered is told, too.
+    // The requests that created and registered the workspace are heard, too.
     let mut told = passed(&replicas.all[0], &request).await + 2;
     for other in &replicas.all[1..] {
         // What a replica misses while the machine stalls is forgiven: the first goes on until it is made up for.

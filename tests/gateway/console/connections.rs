@@ -54,7 +54,7 @@ async fn who_is_idle_makes_room_and_who_is_answered_does_not() {
     let gateway = Gateway::start(Pair::Embedded).await;
     let mut feed = Feed::open(gateway.admin, &super::feed()).await;
     let healthz = Request::get("/healthz").field("Connection", "keep-alive");
-    // Whoever is idle for as long as a head may take leaves by itself.
+    // A connection that is idle for as long as a head may take is closed anyway.
     until_holds("one too many makes one of them leave", async || {
         let mut idle = Vec::new();
         for _ in 1..PLACES {

@@ -289,7 +289,7 @@ async fn names_that_nobody_has_are_counted_together() {
     let (gateway, caller, _target) = paired(Pair::Embedded, Agent::json("{}").await).await;
     let mut feed = Feed::open(gateway.admin, &feed()).await;
     told(&mut feed, |event, _| event == "rows").await;
-    // The workspaces are known once a change of one is told.
+    // The console knows the workspaces once it shows a change of one.
     gateway.patch("target", json!({"name": "T"})).await.has(200);
     ticks(&mut feed, |data| ids(data).contains(&"target")).await;
     for n in 0..20 {

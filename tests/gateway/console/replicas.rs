@@ -4,7 +4,6 @@ use serde_json::json;
 
 use super::{feed, replicas_in, ticks};
 use crate::events::Replicas;
-use crate::harness::until_holds;
 use crate::harness::watcher::Feed;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -24,9 +23,7 @@ async fn what_no_replica_says_is_not_taken() {
     let one = &replicas.all[0];
     let mut feed = Feed::open(one.admin, &feed()).await;
     ticks(&mut feed, |_| true).await;
-    let listen = ["PUBSUB", "NUMSUB", "gw:console"];
-    let is_linked = async || replicas.redis.command(&listen).ends_with('1');
-    until_holds("it listens", is_linked).await;
+    replicas.redis.until_subscribed("gw:console", 1).await;
     let since = std::time::UNIX_EPOCH.elapsed().unwrap();
     let at = u64::try_from(since.as_millis()).unwrap();
     let sample = json!({"replica": "other", "version": "1", "started": 1, "at": at, "sql": true, "shared": true,

@@ -204,9 +204,10 @@ async fn each_change_is_heard_once_on_each_replica_by_those_who_may_know_and_by_
     for gateway in &replicas.all {
         until_heard(gateway, "WORKSPACE_OFFLINE", "qa").await;
     }
-    let listen = ["PUBSUB", "NUMSUB", "gw:events:passing"];
-    let are_linked = async || replicas.redis.command(&listen).ends_with('3');
-    until_holds("each hears what passes", are_linked).await;
+    replicas
+        .redis
+        .until_subscribed("gw:events:passing", 3)
+        .await;
     let mut stage = Stage {
         watchers: Vec::new(),
         due: WHO.iter().map(|who| (*who, Vec::new())).collect(),

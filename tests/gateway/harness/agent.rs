@@ -314,7 +314,7 @@ impl Connection {
         if let Some(open) = &mut *self.sockets.lock().expect("not poisoned") {
             open.remove(&self.number);
         }
-        // Whoever sees that it is not open any more finds it closed.
+        // Closed before it is counted as closed.
         drop(stream);
         self.open.fetch_sub(1, Ordering::SeqCst);
     }

@@ -9,9 +9,11 @@ use super::ports::free_address;
 use super::programs::{run, write_certificate};
 use super::servers::Redis;
 
-/// Milliseconds of silence after which a node counts as dead: more than a busy machine makes one silent, and those
-/// for a node that was killed.
-const SILENCE: (&str, &str) = ("30000", "1000");
+/// `cluster-node-timeout` in milliseconds: longer than a busy machine stalls a node.
+const NODE_TIMEOUT: &str = "30000";
+
+/// The same while the nodes replace one that was killed.
+const NODE_TIMEOUT_BRIEF: &str = "1000";
 
 /// The cluster of this test process. For cases that do not harm it; prefix keys and channels.
 pub(crate) fn cluster() -> &'static Cluster {
@@ -154,7 +156,7 @@ impl Cluster {
     pub(crate) fn until_owned_by_another(&self, key: &str, old: &Redis) {
         let is_dead = old.try_command(&["PING"]).is_none();
         if is_dead {
-            self.set_silence(SILENCE.1);
+            self.set_node_timeout(NODE_TIMEOUT_BRIEF);
         }
         until("another node owns the slot", || {
             self.nodes.iter().any(|node| {
@@ -165,11 +167,11 @@ impl Cluster {
             })
         });
         if is_dead {
-            self.set_silence(SILENCE.0);
+            self.set_node_timeout(NODE_TIMEOUT);
         }
     }
 
-    fn set_silence(&self, millis: &str) {
+    fn set_node_timeout(&self, millis: &str) {
         for node in &self.nodes {
             // One of them is dead.
             let _ = node.try_command(&["CONFIG", "SET", "cluster-node-timeout", millis]);
@@ -201,7 +203,7 @@ fn node(more: &[&str]) -> Redis {
     let words = format!(
         "--cluster-enabled yes --cluster-port {bus} --cluster-node-timeout {} \
          --cluster-replica-validity-factor 0 --repl-diskless-sync-delay 0",
-        SILENCE.0
+        NODE_TIMEOUT
     );
     let words = words.split(' ').chain(more.iter().copied());
     Redis::with(&words.collect::<Vec<_>>())

@@ -10,6 +10,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use super::programs::{redis_command, run, write_certificate};
 use super::relay::Relay;
 use super::servers::{START_MAX, Server};
+use super::warm::until_holds;
 
 /// The Redis of this test process. For cases that do not harm it; prefix keys and channels.
 pub(crate) fn redis() -> &'static Redis {
@@ -119,6 +120,13 @@ impl Redis {
         let relay = Relay::to(self.server.address);
         let url = format!("redis://{}", relay.address());
         (relay, url)
+    }
+
+    /// Waits until so many connections are subscribed to a channel.
+    pub(crate) async fn until_subscribed(&self, channel: &str, count: usize) {
+        let number = ["PUBSUB", "NUMSUB", channel];
+        let are_subscribed = async || self.command(&number).ends_with(&count.to_string());
+        until_holds("subscriptions", are_subscribed).await;
     }
 
     /// Runs one command as another client and returns what `redis-cli` prints.

@@ -73,9 +73,8 @@ async fn a_wait_ends_by_the_word_of_another_replica_and_without_redis_by_a_look(
         let span = Duration::from_millis(span);
         timeout(span, watch.changed()).await.is_err()
     };
-    let listen = ["PUBSUB", "NUMSUB", "gw:inbox"];
-    let are_linked = async || one.redis.as_ref().unwrap().command(&listen).ends_with('2');
-    until_holds("both listen", are_linked).await;
+    let redis = one.redis.as_ref().unwrap();
+    redis.until_subscribed("gw:inbox", 2).await;
     // The link comes up with a wake-up, since what was told before was missed.
     let settle = async |watch: &mut Watch| while !is_quiet(watch, 1_000).await {};
     tokio::join!(settle(&mut inbox), settle(&mut task));

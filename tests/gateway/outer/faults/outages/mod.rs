@@ -103,7 +103,7 @@ fn behind_relays() -> (Redis, [Relay; 2], Builder) {
     let (sql_link, sql) = servers::postgres().relayed();
     let builder = Builder::new(Pair::Embedded).stores(&sql, &shared);
     let builder = builder.set("stores.timeout", &format!("{}s", TIMEOUT.as_secs()));
-    // Nobody but the target beats.
+    // Only the target sends heartbeats.
     let builder = builder.set("registry.heartbeat_ttl", "10m");
     (redis, [redis_link, sql_link], builder)
 }
